@@ -27,7 +27,7 @@ from luxx.domain.agents.queries import check_default_agent, default_agent_id, vi
 from luxx.domain.agents.shipped import store_shipped_agents
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
-from luxx.domain.conversations.service import ConversationService, ProjectService
+from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.prompts.service import PromptService
@@ -303,6 +303,7 @@ class Services(CoreServices):
             limits=self.config.limits,
             when_asked=WhenAsked(self.config.tools.when_asked),
             read_own_tools=self.compositions.read_own_tools,
+            skills=self.skill_registry,
         )
 
     def _make_conversations(self) -> None:
@@ -310,7 +311,6 @@ class Services(CoreServices):
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, delete_runs=delete_runs)
-        self.projects = ProjectService(self.store)
         self.conversations = ConversationService(
             self.store,
             check_provider=self._check_provider,

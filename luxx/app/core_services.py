@@ -25,7 +25,7 @@ from luxx.domain.agents.service import AgentService, owner_of_rules
 from luxx.domain.audit import Actor, Refusals
 from luxx.domain.conversations.search import SearchService
 from luxx.domain.conversations.search_index import SubjectReaders
-from luxx.domain.conversations.service import own_project
+from luxx.domain.conversations.service import ProjectService, own_project
 from luxx.domain.files.attachments import AttachmentReader, PdfReader
 from luxx.domain.files.service import FileService
 from luxx.domain.files.tool_files import ToolImages, quota_hooks
@@ -54,7 +54,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.locks import DataDirLock
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
-from luxx.providers.queries import transfer_shared_providers
+from luxx.providers.choosing import transfer_shared_providers
 from luxx.runs.admission import StorageUse, delete_runs
 from luxx.runs.engine.cancel import cancel_runs_of
 from luxx.runs.engine.driver import RunStopper
@@ -69,7 +69,7 @@ from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallOutputs, CallRecorder, EgressRecord
-from luxx.tools.permissions.service import RuleService
+from luxx.tools.permissions.service import RuleService, has_project_rules
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.service_tools import installed_entry_points, load_modules
 
@@ -204,6 +204,7 @@ class CoreServices:
             self.skill_registry,
             before_loss=copy_agent_to_seats,
         )
+        self.projects = ProjectService(self.store, has_project_rules)
         self.rules = RuleService(
             self.store,
             self.executor,

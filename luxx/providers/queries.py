@@ -4,25 +4,23 @@ A shared provider receives the prompts of the whole tenant, so only a user who i
 database may change it.
 """
 
-from collections.abc import Callable, Sequence, Set
-from typing import Any
+from collections.abc import Sequence, Set
 
 import structlog
 from msgspec import UNSET, UnsetType
 from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, or_, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin, is_admin_now
 from luxx.domain.audit import MAX_NAMES, Action, Actor, AuditEntry, Detail, record
-from luxx.errors import ConfigError, Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
+from luxx.errors import ConfigError, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.locks import Lock, lock_until_commit
-from luxx.infra.store.tables import read_once
 from luxx.providers.keys import key_identity
+from luxx.providers.local.model import LOCAL
 from luxx.providers.models import AllowedHostRow, ProviderChanges, ProviderRow, ServerValueRow
 from luxx.providers.registry import ProviderType, adapter_for
 
@@ -36,9 +34,7 @@ _visible_provider = and_(
 )
 _provider_by_id = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible_provider)
 _provider_for_update = _provider_by_id.with_for_update()
-_enabled_providers = (
-    select(ProviderRow).where(_visible_provider, ProviderRow.enabled).order_by(ProviderRow.id)
-)
+_visible_providers = select(ProviderRow).where(_visible_provider).order_by(ProviderRow.id)
 """Built once: every message that a user sends runs these statements."""
 
 
@@ -82,7 +78,12 @@ def provider_named(session: Session, caller: Caller, name: str, field: str) -> P
 
 def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
     """The enabled providers that the caller may use, oldest first."""
-    return list(session.scalars(_enabled_providers, _caller_parameters(caller)))
+    return [row for row in visible_rows(session, caller) if row.enabled]
+
+
+def visible_rows(session: Session, caller: Caller) -> list[ProviderRow]:
+    """The providers that the caller may see, also disabled ones, oldest first."""
+    return list(session.scalars(_visible_providers, _caller_parameters(caller)))
 
 
 def _caller_parameters(caller: Caller) -> dict[str, int]:
@@ -95,31 +96,6 @@ def has_no_provider(session: Session, user_id: int) -> bool:
         ProviderRow.user_id == user_id, ProviderRow.provider_type != ProviderType.DEMO
     )
     return session.scalar(own.limit(1)) is None
-
-
-def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
-    """Raises Conflict. Clears other defaults first: the table allows one default per user at any time."""
-    if is_default and row.provider_type == ProviderType.DEMO:
-        problem = "the demo cannot be the default: its answers are scripted; connect a model"
-        raise InvalidInput(problem, field="$.is_default")
-    try:
-        if is_default:
-            session.execute(
-                update(ProviderRow)
-                .where(ProviderRow.user_id == row.user_id, ProviderRow.id != row.id, ProviderRow.is_default)
-                .values(is_default=False)
-            )
-        row.is_default = is_default
-        session.flush()
-    except IntegrityError as error:
-        raise Conflict("another default was set at the same time; try again") from error
-
-
-def apply_changes(row: ProviderRow, changes: ProviderChanges) -> None:
-    for name in ("name", "default_model", "max_tokens", "is_shared", "enabled"):
-        value: Any = getattr(changes, name)
-        if value is not UNSET:
-            setattr(row, name, value.strip() if isinstance(value, str) else value)
 
 
 def allow_host(session: Session, caller: Caller, host_port: str | None) -> None:
@@ -163,11 +139,11 @@ def record_provider_change(
     """Adds the audit entry for a provider, with the names of the changed fields but not their values."""
     record(
         session,
-        _provider_entry(action, caller.actor, row, UNSET if changes is None else _changed_fields(changes)),
+        provider_entry(action, caller.actor, row, UNSET if changes is None else _changed_fields(changes)),
     )
 
 
-def _provider_entry(
+def provider_entry(
     action: Action, actor: Actor, row: ProviderRow, fields: list[str] | UnsetType
 ) -> AuditEntry:
     return AuditEntry(
@@ -195,6 +171,19 @@ def check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
         raise NotAllowed("only an administrator may share a provider with the tenant")
 
 
+def check_type(caller: Caller, provider_type: str) -> None:
+    """Raises InvalidInput or NotAllowed unless the caller may add a provider of this type."""
+    try:
+        adapter_for(provider_type)
+    except InvalidInput as error:
+        raise error.about("$.provider_type") from error
+    if provider_type == ProviderType.DEMO:
+        problem = "the demo is added by the configuration (demo.enabled); choose another type"
+        raise InvalidInput(problem, field="$.provider_type")
+    if provider_type == LOCAL and not caller.is_admin:
+        raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")
+
+
 def row_to_change(
     session: Session, caller: Caller, provider_id: int, changes: ProviderChanges, *, is_write: bool
 ) -> ProviderRow:
@@ -216,32 +205,14 @@ def row_to_change(
     return row
 
 
-def row_to_delete(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+def row_to_delete(
+    session: Session, caller: Caller, provider_id: int, *, is_locked: bool = True
+) -> ProviderRow:
     """The row that the caller may delete. Raises NotFound or NotAllowed."""
     is_admin = is_admin_now(session, caller)
-    row = visible_row(session, caller, provider_id, is_locked=True)
+    row = visible_row(session, caller, provider_id, is_locked=is_locked)
     _check_shared(row, is_admin=is_admin)
     return row
-
-
-def transfer_shared_providers(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
-    """Transfers a user's shared providers to a successor, who keeps an existing default.
-
-    Without a successor they stay with the user and are no longer shared.
-    """
-    has_default = successor_id is not None and session.scalar(
-        select(ProviderRow.id).where(ProviderRow.user_id == successor_id, ProviderRow.is_default)
-    )
-    shared = select(ProviderRow).where(ProviderRow.user_id == user_id, ProviderRow.is_shared)
-    for row in session.scalars(shared.order_by(ProviderRow.id).with_for_update()).all():
-        if successor_id is None:
-            row.is_shared = False
-        else:
-            row.is_default = row.is_default and not has_default
-            row.user_id = successor_id
-        field = "is_shared" if successor_id is None else "user_id"
-        record(session, _provider_entry(Action.PROVIDER_CHANGE, actor, row, [field]))
-    session.flush()
 
 
 def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
@@ -268,65 +239,6 @@ def has_no_daily_limit(auth: AuthConfig, limits: LimitsConfig) -> bool:
     """Whether a newly registered user has no daily limit on shared providers."""
     level1_limit = auth.default_permission_level == 1 and limits.level1_tokens_per_day
     return not (limits.tokens_per_day or limits.cost_per_day or level1_limit)
-
-
-def select_provider_row(
-    session: Session, caller: Caller, provider_id: int | None, preferred_id: int | None
-) -> ProviderRow:
-    """The row of `provider_id` if given, else the preferred one of the usable rows.
-
-    Raises NotFound or InvalidInput, whose message says what to do.
-    """
-    if provider_id is None:
-        key = ("preferred provider", caller.user_id, preferred_id)
-        row = read_once(session, key, lambda: _preferred_row(session, caller, preferred_id))
-        return read_once(session, ("provider", caller.user_id, row.id), lambda: row)
-    row = read_once(
-        session,
-        ("provider", caller.user_id, provider_id),
-        lambda: visible_row(session, caller, provider_id),
-    )
-    if not row.enabled:
-        raise InvalidInput(
-            f"provider '{row.name}' is disabled; enable it or choose another",
-            kind="provider_disabled",
-            field="$.provider_id",
-        )
-    adapter_for(row.provider_type)
-    return row
-
-
-def _preferred_row(session: Session, caller: Caller, preferred_id: int | None) -> ProviderRow:
-    usable = [
-        row
-        for row in enabled_rows(session, caller)
-        if row.provider_type != ProviderType.DEMO and _has_adapter(row)
-    ]
-    if not usable:
-        raise InvalidInput(
-            "connect a model: add a provider with its address and key (POST /providers), "
-            "or ask an administrator to share one",
-            kind="no_provider",
-        )
-    preferences: tuple[Callable[[ProviderRow], bool], ...] = (
-        lambda row: row.id == preferred_id,
-        lambda row: row.user_id == caller.user_id and row.is_default,
-        lambda row: row.is_shared and row.is_default,
-        lambda row: row.user_id == caller.user_id,
-    )
-    for is_preferred in preferences:
-        preferred = next(filter(is_preferred, usable), None)
-        if preferred is not None:
-            return preferred
-    return usable[0]
-
-
-def _has_adapter(row: ProviderRow) -> bool:
-    try:
-        adapter_for(row.provider_type)
-    except InvalidInput:
-        return False
-    return True
 
 
 SECRET_CHECK = "secret_check"  # The row of a sealed text that only this database's secret key opens.

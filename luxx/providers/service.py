@@ -17,11 +17,13 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.accounts.tenants import check_may_connect_provider
+from luxx.domain.accounts.user_data import SettingsView
 from luxx.domain.audit import Action
-from luxx.errors import InvalidInput, LuxxError, NotAllowed, ProviderError, Unavailable
+from luxx.errors import InvalidInput, LuxxError, ProviderError, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
+from luxx.infra.store.lost_names import Uses
 from luxx.providers.adapter import Target
 from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_host
 from luxx.providers.catalog import (
@@ -35,6 +37,13 @@ from luxx.providers.catalog import (
     model_view,
 )
 from luxx.providers.check import OnAnswer, ProviderCheck, check_provider
+from luxx.providers.choosing import (
+    apply_changes,
+    delete_provider,
+    select_provider_row,
+    set_default,
+    uses_of_provider,
+)
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer
 from luxx.providers.keys import change_key, masked_key, read_key, store_key
@@ -54,20 +63,18 @@ from luxx.providers.models import (
 )
 from luxx.providers.queries import (
     allow_host,
-    apply_changes,
     check_sharing,
+    check_type,
     enabled_rows,
     has_no_provider,
     record_provider_change,
     replace_allowed_hosts,
     row_to_change,
     row_to_delete,
-    select_provider_row,
-    set_default,
     visible_row,
     visible_to,
 )
-from luxx.providers.registry import ProviderType, adapter_for, base_url_of_type
+from luxx.providers.registry import ProviderType, base_url_of_type
 
 NO_LIST = frozenset({404, 405, 501})  # The statuses of a server without a list of models.
 REFETCH_SECONDS = 5.0
@@ -116,7 +123,7 @@ class ProviderService:
 
     async def create(self, caller: Caller, new: NewProvider) -> ProviderView:
         """A user's first provider becomes the default unless the request says otherwise."""
-        _check_type(caller, new.provider_type)
+        check_type(caller, new.provider_type)
         check_sharing(new.is_shared, is_admin=caller.is_admin)
         api_key = validate_api_key(new.api_key)
         url, newly_allowed = await check_provider_url(self._guard, caller, new.provider_type, new.base_url)
@@ -166,7 +173,7 @@ class ProviderService:
         )
         provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
         if provider_type != current.provider_type:
-            _check_type(caller, provider_type)
+            check_type(caller, provider_type)
         url, newly_allowed = current.base_url, None
         if changes.base_url is not UNSET or provider_type != current.provider_type:
             kept = base_url_of_type(provider_type, current.provider_type, current.base_url)
@@ -182,7 +189,7 @@ class ProviderService:
             if (row.base_url, row.api_key) != before:
                 # The provider may have other models there, or for the other key.
                 row.models = row.models_at = None
-            apply_changes(row, changes)
+            apply_changes(session, row, changes)
             if isinstance(changes.default_model, str) and row.default_model:
                 self.model_lists.check(row, row.default_model, "$.default_model")
             if changes.is_default is not UNSET:
@@ -195,15 +202,19 @@ class ProviderService:
 
         return await self._save(work)
 
-    async def delete(self, caller: Caller, provider_id: int) -> None:
-        """Conversations that used the provider stay, without a provider."""
+    async def delete(self, caller: Caller, provider_id: int) -> Uses:
+        """What used the provider keeps its name and stops until another is chosen; returns how much."""
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> Uses:
             row = row_to_delete(session, caller, provider_id)
             record_provider_change(session, caller, Action.PROVIDER_DELETE, row)
-            session.delete(row)
+            return delete_provider(session, row)
 
-        await self._store.write(work)
+        return await self._store.write(work)
+
+    async def uses(self, caller: Caller, provider_id: int) -> Uses:
+        """How much uses a provider, of all users who may. For those who may delete it."""
+        return await self._store.read(lambda session: uses_of_provider(session, caller, provider_id))
 
     async def test(
         self, caller: Caller, provider_id: int, *, on_answer: OnAnswer | None = None
@@ -286,14 +297,14 @@ class ProviderService:
         provider_id: int | None,
         model: str | None,
         *,
-        preferred_id: int | None = None,
+        default: SettingsView | None = None,
     ) -> ProviderSelection:
-        """The provider of `provider_id` if given, else the first usable one of `preferred_id` (the user's
-        setting), the caller's default, the tenant's shared default, any other.
+        """The provider of `provider_id` if given, else the first that was chosen: the default of the user's
+        settings, the user's own default, the tenant's shared one; any other where none was chosen.
 
-        Raises NotFound or InvalidInput, whose message says what to do.
+        Raises NotFound, InvalidInput or Conflict, whose message says what to do.
         """
-        row = select_provider_row(session, caller, provider_id, preferred_id)
+        row = select_provider_row(session, caller, provider_id, default)
         return ProviderSelection(choice=self._choice(row, model), row=row)
 
     async def resolve_selection(self, selection: ProviderSelection) -> ResolvedProvider:
@@ -385,15 +396,3 @@ class ProviderService:
             name: getattr(row, name) for name in ProviderView.__struct_fields__ if name not in computed
         }
         return ProviderView(**columns, **computed)
-
-
-def _check_type(caller: Caller, provider_type: str) -> None:
-    try:
-        adapter_for(provider_type)
-    except InvalidInput as error:
-        raise error.about("$.provider_type") from error
-    if provider_type == ProviderType.DEMO:
-        problem = "the demo is added by the configuration (demo.enabled); choose another type"
-        raise InvalidInput(problem, field="$.provider_type")
-    if provider_type == LOCAL and not caller.is_admin:
-        raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")

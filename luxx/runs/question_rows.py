@@ -24,7 +24,7 @@ from luxx.runs.log.events import event_row, stamped
 from luxx.runs.models import QuestionRow, RunEventRow, RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.turn.asking import bind_answer, may_be_rule
-from luxx.runs.turn.resources import rules_for
+from luxx.runs.turn.rights import rules_for
 from luxx.tools.core import CallPermissions, ToolContext
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permissions.judge import DecidedBy

@@ -10,21 +10,25 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import read_settings
-from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent
+from luxx.domain.agents.queries import NO_AGENT, AgentSettings, lost_agent_error, read_agent
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
+from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
+from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.turn.resources import caller_of_turn
+from luxx.runs.turn.rights import MCP_PREFIX, caller_of_turn, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import ToolRegistry, available_own_tools
+from luxx.tools.core import OwnTools, ToolRegistry, available_own_tools
 from luxx.wire.message import PromptImage
 from luxx.wire.question import WhenAsked
+
+CONVERSATION = "this conversation"
 
 
 class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,10 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stop: list[str] = []
     warnings: list[str] = []
+
+
+Source = AnswerOptions | ConversationRow | AgentSettings
+"""What may choose a provider and a model."""
 
 
 class NewMessage(AnswerOptions, frozen=True, kw_only=True):
@@ -97,6 +105,7 @@ class RequestResolver:
     limits: LimitsConfig
     when_asked: WhenAsked
     read_own_tools: ReadOwnTools
+    skills: SkillRegistry
 
     def resolve(
         self,
@@ -111,6 +120,7 @@ class RequestResolver:
         Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used;
         UnlistedModel if the provider's list of models, which may be old, lacks the model.
         """
+        _check_project(conversation)
         agent = _agent_of(session, caller, conversation)
         return self._resolve(session, caller, options, (conversation, agent), agent, attached)
 
@@ -159,14 +169,15 @@ class RequestResolver:
         """`defaults` have the values that the options leave open; the first that has one counts. After them
         count the `last_defaults`; None: the caller's settings."""
         settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
-        provider_id, model = _provider_and_model((options, *defaults))
-        with _agents_provider(agent if options.provider_id is None else NO_AGENT, provider_id):
-            selection = self.providers.select_provider(
-                session, caller, provider_id, model, preferred_id=settings.default_provider_id
-            )
+        if agent.lost_agent is not None:
+            raise lost_agent_error(agent.lost_agent, _chooser(agent))
+        provider_id, model, source = _provider_and_model((options, *defaults))
+        with _lost_providers_of(source):
+            selection = self.providers.select_provider(session, caller, provider_id, model, default=settings)
         choice = selection.choice
         self.providers.model_lists.check(selection.row, choice.model)
         self._check(choice, options, attached)
+        check_skills(self.skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
             parent_id="",
@@ -238,11 +249,13 @@ class RequestResolver:
         if agent.tools == [] and not isinstance(wanted_tools, list):
             return []
         own = self.read_own_tools(session.connection(), caller.user_id)
+        late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, own)
         level = caller.permission_level
         shared = self.registry.available_to(level, tenant_id=caller.tenant_id)
         available = [tool.name for tool in (*shared, *available_own_tools(own, level))]
         if not isinstance(wanted_tools, list):
-            return available if agent.tools is None else [name for name in available if name in agent.tools]
+            named = available if agent.tools is None else [each for each in available if each in agent.tools]
+            return [*named, *late]
         unknown = sorted(set(wanted_tools) - set(available))
         if unknown:
             raise InvalidInput(
@@ -252,50 +265,90 @@ class RequestResolver:
             )
         return [name for name in available if name in wanted_tools]
 
+    def _late_tools(self, session: Session, caller: Caller, agent: AgentSettings, own: OwnTools) -> list[str]:
+        """The tools of MCP servers that the agent names and that are not here yet; a run waits for them.
+
+        Raises Conflict for other tools that the agent names and that exist no more, at any level. Nobody has
+        chosen those of a shipped agent.
+        """
+        if agent.tools is None or agent.is_shipped:
+            return []
+        missing = [
+            name
+            for name in agent.tools
+            if not (self.registry.lookup_for(name, caller.tenant_id) or own.lookup(name))
+        ]
+        if missing and agent.owner_id not in (None, caller.user_id):
+            owners = self.read_own_tools(session.connection(), agent.owner_id or 0)
+            missing = [name for name in missing if not owners.lookup(name)]
+        late = [name for name in missing if name.startswith(MCP_PREFIX)]
+        if len(late) < len(missing):
+            gone = [name for name in missing if name not in late]
+            raise lost_names_error("tool", gone, agent.chosen_by or f"the agent '{agent.name}'")
+        return late
+
 
 def _agent_of(session: Session, caller: Caller, conversation: ConversationRow) -> AgentSettings:
-    """The agent of the conversation, or NO_AGENT. Raises Conflict if the caller may no longer use it."""
+    """The agent of the conversation, or NO_AGENT. Raises Conflict if the caller can use it no more."""
     if conversation.agent_id is None:
+        if conversation.lost_agent is not None:
+            raise lost_agent_error(conversation.lost_agent, CONVERSATION)
         return NO_AGENT
     try:
         return read_agent(session, caller, conversation.agent_id)
     except NotFound as error:
+        raise lost_agent_error(conversation.lost_agent, CONVERSATION) from error
+
+
+def _check_project(conversation: ConversationRow) -> None:
+    """Raises Conflict if permission rules applied here that were deleted with their project."""
+    if conversation.project_id is None and conversation.lost_project is not None:
         raise Conflict(
-            "the agent of this conversation is no longer shared with you; set its agent_id to another agent "
-            "or to null",
-            kind="agent_not_found",
-        ) from error
+            f"the project '{conversation.lost_project}', whose permission rules applied to this "
+            "conversation, was deleted; move it to another project (project_id), or to none (null)",
+            kind="project_not_found",
+            detail={"lost": {"project": conversation.lost_project}},
+        )
 
 
 @contextmanager
-def _agents_provider(agent: AgentSettings, provider_id: int | None) -> Generator[None]:
-    """Raises Conflict in place of NotFound if the provider that does not exist is the agent's."""
+def _lost_providers_of(source: Source | None) -> Generator[None]:
+    """Raises Conflict in place of NotFound if the provider that does not exist was chosen before the request,
+    by this source."""
     try:
         yield
     except NotFound as error:
-        if provider_id is None or agent.provider_id != provider_id:
+        if source is None or isinstance(source, AnswerOptions):
             raise
-        raise Conflict(
-            f"the agent '{agent.name}' uses a provider that you cannot use; choose another agent, or a "
-            "provider_id of yours",
-            kind=error.kind,
-        ) from error
+        raise lost_provider_error(source.lost_provider, _chooser(source)) from error
 
 
-def _provider_and_model(
-    sources: Sequence[AnswerOptions | ConversationRow | AgentSettings],
-) -> tuple[int | None, str | None]:
-    """Each from the first source that names it.
+def _chooser(source: ConversationRow | AgentSettings) -> str:
+    """What chose a provider, for a sentence."""
+    if isinstance(source, ConversationRow):
+        return CONVERSATION
+    return source.chosen_by or f"the agent '{source.name}'"
+
+
+def _provider_and_model(sources: Sequence[Source]) -> tuple[int | None, str | None, Source | None]:
+    """Each from the first source that names it, and the source of the provider. Raises Conflict if the first
+    that named a provider has lost it.
 
     A model does not apply to a provider that an earlier source names, unless its source names the same one.
     """
     provider_id: int | None = None
     model: str | None = None
+    chooser: Source | None = None
     for source in sources:
         if provider_id is None or source.provider_id == provider_id:
             model = model or source.model
-        provider_id = provider_id or source.provider_id
-    return provider_id, model
+        if provider_id is not None:
+            continue
+        if source.provider_id is not None:
+            provider_id, chooser = source.provider_id, source
+        elif not isinstance(source, AnswerOptions) and source.lost_provider is not None:
+            raise lost_provider_error(source.lost_provider, _chooser(source))
+    return provider_id, model, chooser
 
 
 def _first(name: str, *sources: object) -> Any:

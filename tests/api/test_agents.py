@@ -113,6 +113,9 @@ def test_a_run_takes_its_values_from_the_agent_and_the_conversation_overrides_th
 
     anna.good("DELETE", f"/agents/{agent_id}")
     assert anna.good("GET", f"/conversations/{chat['id']}")["agent_id"] is None
+    refused = anna.bad("POST", "/messages", 409, json={"conversation_id": chat["id"], "content": "hello"})
+    assert refused["detail"] == {"kind": "agent_not_found", "lost": {"agent": "Writer"}}
+    anna.good("PUT", f"/conversations/{chat['id']}", json={"agent_id": None})
     anna.good("POST", "/messages", json={"conversation_id": chat["id"], "content": "hello"})
     assert last_request(upstream)["max_completion_tokens"] == Catalog().find("scripted").max_output
 
@@ -193,7 +196,7 @@ def test_an_agent_whose_provider_is_no_longer_shared_says_so_to_others(
         user.bad("POST", invoke, 409, json={"content": "hello"}),
     ):
         assert refused["detail"]["kind"] == "provider_not_found"
-        assert "the agent 'Team' uses a provider that you cannot use" in refused["error"]
+        assert "the provider of the agent 'Team' was deleted or is no longer shared" in refused["error"]
     assert user.bad("POST", invoke, 404, json={"content": "hello", "provider_id": provider_id})
     user.good("POST", invoke, json={"content": "hello", "provider_id": own_id})
     user.good("PUT", f"/conversations/{chat['id']}", json={"provider_id": own_id})
@@ -213,7 +216,12 @@ def test_the_default_agent_of_a_tenant_is_that_of_new_conversations(
     assert user.good("POST", "/conversations", json={})["agent_id"] == private
     assert user.good("POST", "/conversations", json={"agent_id": None})["agent_id"] is None
     boss.good("PUT", f"/agents/{private}", json={"is_shared": False})
-    assert boss.good("GET", "/tenant")["default_agent_id"] is None
+    tenant = boss.good("GET", "/tenant")
+    assert (tenant["default_agent_id"], tenant["lost_default_agent"]) == (None, "Private")
+    refused = user.bad("POST", "/conversations", 409, json={})
+    assert refused["detail"] == {"kind": "agent_not_found", "lost": {"agent": "Private"}}
+    assert user.good("POST", "/conversations", json={"agent_id": None})["agent_id"] is None
+    assert boss.good("PUT", "/tenant", json={"default_agent_id": None})["lost_default_agent"] is None
     assert user.good("POST", "/conversations", json={})["agent_id"] is None
     basic = next(one for one in boss.good("GET", "/agents")["items"] if one["name"] == "Basic")
     boss.good("PUT", "/tenant", json={"default_agent_id": basic["id"]})
@@ -243,8 +251,8 @@ def test_an_administrator_who_moves_takes_shared_agents_along_and_no_tenant_keep
     agent = boss.good("POST", "/agents", json={"name": "Team", "is_shared": True})["id"]
     boss.good("PUT", "/tenant", json={"default_agent_id": agent})
     admin.good("PUT", f"/auth/users/{boss.user['id']}", json={"tenant_id": elsewhere})
-    assert second.good("GET", "/tenant")["default_agent_id"] is None
-    assert user.good("POST", "/conversations", json={})["agent_id"] is None
+    assert second.good("GET", "/tenant")["lost_default_agent"] == "Team"
+    assert user.bad("POST", "/conversations", 409, json={})["detail"]["lost"] == {"agent": "Team"}
     assert user.bad("GET", f"/agents/{agent}", 404)["detail"]["kind"] == "agent_not_found"
     boss.sign_in(boss.user["username"], PASSWORD)
     moved = boss.good("GET", f"/agents/{agent}")

@@ -20,7 +20,7 @@ from luxx.providers.scripted import ScriptedProvider
 
 numbers = itertools.count()
 NO_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
-SEAT = {
+SEAT: dict[str, Any] = {
     "name": "Writer",
     "role": "writes short texts",
     "model": "scripted",
@@ -150,15 +150,13 @@ def test_a_seat_keeps_the_values_of_an_agent_that_is_no_longer_shared(
     assert (own_seat["agent_id"], own_seat["role"]) == (agent["id"], "keeps a secret")
 
 
-def test_a_deleted_provider_leaves_the_seat_with_the_default_one(
-    anna: ApiClient, upstream: ScriptedProvider
-) -> None:
+def test_a_seat_keeps_the_name_of_a_deleted_provider(anna: ApiClient, upstream: ScriptedProvider) -> None:
     provider_id = connect(anna, upstream)
     room = new_room(anna, agents=[{"name": "A", "provider_id": provider_id}])
     assert room["agents"][0]["provider_id"] == provider_id
     anna.good("DELETE", f"/providers/{provider_id}")
     (seat,) = anna.good("GET", f"/chat-rooms/{room['id']}/agents")
-    assert seat["provider_id"] is None
+    assert (seat["provider_id"], seat["lost_provider"]) == (None, "scripted")
 
 
 def test_a_seat_with_its_own_provider_does_not_take_the_model_of_the_agent(

@@ -4,22 +4,24 @@ upstream.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from migrated_databases import make_ready
+from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.user_data import SettingsView
 from luxx.errors import Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.addresses import AddressGuard
-from luxx.providers.catalog import ResolvedProvider
+from luxx.providers.catalog import ProviderSelection, ResolvedProvider
 from luxx.providers.client import ModelClient
 from luxx.providers.local.model import LocalAddress
 from luxx.providers.models import NewProvider
@@ -91,13 +93,17 @@ class ResolvingService(ProviderService):
         *,
         preferred_id: int | None = None,
     ) -> ResolvedProvider:
-        """`select_provider` and `resolve_selection` in one call."""
-        selection = await self._store.read(
-            lambda session: self.select_provider(
-                session, caller, provider_id, model, preferred_id=preferred_id
-            )
-        )
-        return await self.resolve_selection(selection)
+        """`select_provider` and `resolve_selection` in one call, with the provider of the settings."""
+
+        def select(session: Session) -> ProviderSelection:
+            settings = SettingsView(
+                id=1, user_id=caller.user_id, default_provider_id=preferred_id, lost_default_provider=None,
+                temperature=None, max_tokens=None, thinking_enabled=None, system_prompt=None,
+                created_at=utc_now(), updated_at=utc_now(),
+            )  # fmt: skip
+            return self.select_provider(session, caller, provider_id, model, default=settings)
+
+        return await self.resolve_selection(await self._store.read(select))
 
 
 class ProviderServices:
@@ -116,7 +122,7 @@ class ProviderServices:
         return AddressGuard(self.store, allowed, resolve=self.resolve)
 
     @asynccontextmanager
-    async def open(self, *allowed: str, local: FakeLocal | None = None) -> AsyncIterator["ResolvingService"]:
+    async def open(self, *allowed: str, local: Any = None) -> AsyncGenerator["ResolvingService", None]:
         config = ProvidersConfig(connect_timeout_seconds=2, idle_timeout_seconds=2)
         guard = self.guard(*allowed)
         transport = Transport(config, guard)
@@ -175,7 +181,7 @@ class Upstream:
         return f"http://127.0.0.1:{self.port}/v1"
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator["Upstream"]:
+    async def serve(self) -> AsyncGenerator["Upstream", None]:
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:

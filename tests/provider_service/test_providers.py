@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy import select, update
 
 from luxx.domain.accounts.models import User
-from luxx.errors import InvalidInput, NotAllowed, NotFound, Unavailable
+from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.providers.models import NewProvider, ProviderChanges, ProviderRow, ProviderView
-from luxx.providers.service import ProviderService
 from luxx.wire.tool import CommandPermission
 from provider_service.services import (
     ADMIN,
@@ -23,6 +22,7 @@ from provider_service.services import (
     URL,
     FakeLocal,
     ProviderServices,
+    ResolvingService,
     caller,
     new_provider,
 )
@@ -37,7 +37,7 @@ CHANGES_OF_A_SHARED_ONE = (
 DEMOTE = update(User).where(User.id == 1).values(permission_level=3, role="user")
 
 
-async def key_of(service: ProviderService, view: ProviderView) -> str:
+async def key_of(service: ResolvingService, view: ProviderView) -> str:
     return (await service.resolve(ADMIN if view.user_id == 1 else ANN, view.id)).target.api_key
 
 
@@ -284,7 +284,8 @@ async def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_share
         own = await service.create(ANN, new_provider("own default", is_default=True, max_tokens=77))
         assert (await service.resolve(ANN)).choice.provider_id == own.id
         assert (await service.resolve(ANN, preferred_id=other.id)).choice.provider_id == other.id
-        assert (await service.resolve(ANN, preferred_id=12345)).choice.provider_id == own.id
+        with pytest.raises(Conflict, match="choose another default"):
+            await service.resolve(ANN, preferred_id=12345)
         named = (await service.resolve(ANN, shared.id, "gpt-4o", preferred_id=other.id)).choice
         assert (named.provider_id, named.model, named.card.context_window) == (
             shared.id,
@@ -294,7 +295,8 @@ async def test_run_gets_the_named_then_the_preferred_then_the_own_then_the_share
         assert (await service.resolve(ANN)).choice.max_tokens == 77
 
         await service.update(ANN, own.id, ProviderChanges(enabled=False))
-        assert (await service.resolve(ANN)).choice.provider_id == shared.id
+        with pytest.raises(InvalidInput, match="your default provider 'own default' is disabled"):
+            await service.resolve(ANN)
         with pytest.raises(InvalidInput, match="disabled"):
             await service.resolve(ANN, own.id)
         await service.delete(ANN, own.id)

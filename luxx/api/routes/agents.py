@@ -19,6 +19,7 @@ from luxx.api.routes.messages import (
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument, encode_document
 from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
+from luxx.infra.store.lost_names import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
 from luxx.runs.service import RunService
@@ -78,10 +79,18 @@ class AgentController(Controller):
     @delete("/{agent_id:int}", status_code=200)
     async def remove(
         self, caller: InjectedCaller, agents: InjectedAgents, agent_id: FromPath[int]
-    ) -> Success[None]:
-        """Delete an agent; an ADMIN also one that another ADMIN shares. Its conversations stay."""
-        await agents.delete(caller, agent_id)
-        return success(None, "agent deleted")
+    ) -> Success[Uses]:
+        """Delete an agent; an ADMIN also one that another ADMIN shares. What used it stays, keeps its name
+        and stops until another agent, or none, is chosen; the answer counts it."""
+        return success(await agents.delete(caller, agent_id), "agent deleted")
+
+    @get("/{agent_id:int}/uses")
+    async def uses(
+        self, caller: InjectedCaller, agents: InjectedAgents, agent_id: FromPath[int]
+    ) -> Success[Uses]:
+        """What has chosen the agent and would stop if it were deleted, of all users. For those who may delete
+        it."""
+        return success(await agents.uses(caller, agent_id))
 
     @post("/{agent_id:int}/invoke", status_code=200)
     async def invoke(

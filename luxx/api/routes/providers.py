@@ -7,6 +7,7 @@ from litestar.params import FromPath, JSONBody
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize
 from luxx.domain.usage.provider_tests import ProviderTests
+from luxx.infra.store.lost_names import Uses
 from luxx.providers.check import ProviderCheck
 from luxx.providers.models import (
     AllowedHosts,
@@ -67,10 +68,18 @@ class ProvidersController(Controller):
     @delete("/{provider_id:int}", status_code=200)
     async def remove(
         self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
-    ) -> Success[None]:
-        """Delete a provider; an ADMIN also one that another ADMIN shares. Its conversations stay."""
-        await providers.delete(caller, provider_id)
-        return success(None, "provider deleted")
+    ) -> Success[Uses]:
+        """Delete a provider; an ADMIN also one that another ADMIN shares. What used it stays, keeps its name
+        and stops until another provider is chosen; the answer counts it."""
+        return success(await providers.delete(caller, provider_id), "provider deleted")
+
+    @get("/{provider_id:int}/uses")
+    async def uses(
+        self, providers: InjectedProviders, caller: InjectedCaller, provider_id: FromPath[int]
+    ) -> Success[Uses]:
+        """What has chosen the provider and would stop if it were deleted, of all users. For those who may
+        delete it."""
+        return success(await providers.uses(caller, provider_id))
 
     @post("/{provider_id:int}/test", status_code=200)
     async def test(

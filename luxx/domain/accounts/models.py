@@ -24,6 +24,8 @@ class Tenant(Base):
     """An isolated group of users. Exactly one is the default, with the id 1.
 
     People register into the default tenant, so `allow_registration` is false in all others.
+    `lost_default_agent` and `lost_default_provider` are the names of defaults that were deleted or are no
+    longer shared.
     """
 
     __tablename__ = "tenants"
@@ -42,9 +44,11 @@ class Tenant(Base):
     name: Mapped[str] = mapped_column(String(200), unique=True)
     is_default: Mapped[bool] = mapped_column(Boolean, default=False)
     default_agent_id: Mapped[int | None] = mapped_column(Integer)
+    lost_default_agent: Mapped[str | None] = mapped_column(String(100))
     allow_registration: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lost_default_provider: Mapped[str | None] = mapped_column(String(100))
 
 
 class User(Base):
@@ -126,7 +130,10 @@ class TicketRow(Base):
 
 
 class UserSettings(Base):
-    """A user's defaults for new conversations; null leaves the choice to the provider and its model."""
+    """A user's defaults for new conversations; null leaves the choice to the provider and its model.
+
+    `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.
+    """
 
     __tablename__ = "user_settings"
 
@@ -141,3 +148,4 @@ class UserSettings(Base):
     system_prompt: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lost_default_provider: Mapped[str | None] = mapped_column(String(100))

@@ -27,12 +27,15 @@ that does not exist yet is None."""
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant as the API shows it. `allow_registration` can be true for the default tenant only.
-    `allow_own_providers`: users below ADMIN may connect their own models."""
+    `allow_own_providers`: users below ADMIN may connect their own models. `lost_default_agent` and
+    `lost_default_provider` are the names of defaults that are gone; others must be chosen."""
 
     id: int
     name: str
     is_default: bool
     default_agent_id: int | None
+    lost_default_agent: str | None
+    lost_default_provider: str | None
     allow_registration: bool
     allow_own_providers: bool
     created_at: datetime
@@ -191,6 +194,8 @@ def _change(row: Tenant, change: TenantChange) -> list[str]:
         if value is UNSET:
             continue
         value = value.strip() if isinstance(value, str) else value
+        if name == "default_agent_id":
+            row.lost_default_agent = None
         if getattr(row, name) != value:
             setattr(row, name, value)
             fields.append(name)

@@ -33,11 +33,15 @@ CheckProvider = Callable[[Caller, int], Awaitable[object]]
 
 
 class SettingsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings as the API shows them; null leaves the choice to the provider and its model."""
+    """The settings as the API shows them; null leaves the choice to the provider and its model.
+
+    `lost_default_provider`: the name of your default provider that was deleted; choose another.
+    """
 
     id: int
     user_id: int
     default_provider_id: int | None
+    lost_default_provider: str | None
     temperature: float | None
     max_tokens: int | None
     thinking_enabled: bool | None
@@ -75,6 +79,8 @@ class SettingsService:
 
         def work(session: Session) -> SettingsView:
             row = _row(session, caller)
+            if change.default_provider_id is not UNSET:
+                row.lost_default_provider = None
             for name in change.__struct_fields__:
                 value = getattr(change, name)
                 if value is not UNSET:

@@ -58,6 +58,7 @@ class AgentRow(Base):
     is_shared: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lost_provider: Mapped[str | None] = mapped_column(String(100))
 
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
@@ -127,7 +128,9 @@ class AgentChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class AgentView(Struct, frozen=True, kw_only=True):
-    """An agent as the API shows it. `is_shipped`: it comes with Luxx and has no owner."""
+    """An agent as the API shows it. `is_shipped`: it comes with Luxx and has no owner. `lost_provider`: the
+    name of its provider that was deleted or is no longer shared; the agent answers after another is chosen.
+    """
 
     id: int
     user_id: int | None
@@ -144,6 +147,7 @@ class AgentView(Struct, frozen=True, kw_only=True):
     max_iterations: int | None
     thinking_enabled: bool | None
     fallbacks: list[AgentFallback]
+    lost_provider: str | None
     is_shared: bool
     is_shipped: bool
     is_own: bool

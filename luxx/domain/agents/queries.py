@@ -12,8 +12,9 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
 from luxx.domain.agents.models import MAX_ID, AgentFallback, AgentRow, AgentView
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
-from luxx.errors import InvalidInput, NotFound
+from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
+from luxx.infra.store.lost_names import keep_name
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
@@ -24,7 +25,11 @@ _fallbacks = msgspec.json.Decoder(list[AgentFallback])
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run takes from its agent; None: the agent leaves it open. `system_prompt` includes the
-    role."""
+    role.
+
+    `lost_agent` and `lost_provider` are the names of an agent and a provider that were chosen and are gone
+    (`infra/store/lost_names.py`). `chosen_by` is what chose the provider, for sentences; empty: the agent.
+    """
 
     id: int | None = None
     name: str = ""
@@ -38,6 +43,11 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_iterations: int | None = None
     thinking_enabled: bool | None = None
     fallbacks: list[AgentFallback] = []
+    owner_id: int | None = None
+    is_shipped: bool = False
+    lost_agent: str | None = None
+    lost_provider: str | None = None
+    chosen_by: str = ""
 
 
 NO_AGENT = AgentSettings()
@@ -70,6 +80,17 @@ def not_found(agent_id: int) -> NotFound:
     return NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
 
 
+def lost_agent_error(name: str | None, chosen_by: str) -> Conflict:
+    """The error for an agent that somebody chose for something and that they cannot use any more."""
+    named = f"the agent '{name}'" if name else "the agent"
+    return Conflict(
+        f"{named} of {chosen_by} was deleted or is no longer shared with you; choose another agent for it "
+        "(agent_id), or none (null)",
+        kind="agent_not_found",
+        detail={"lost": {"agent": name}} if name else None,
+    )
+
+
 def read_agent(session: Session, caller: Caller, agent_id: int) -> AgentSettings:
     """The settings of an agent that the caller may use, for a run. Raises NotFound."""
     return settings_of(visible_agent(session, caller, agent_id))
@@ -91,6 +112,9 @@ def settings_of(row: AgentRow) -> AgentSettings:
         max_iterations=row.max_iterations,
         thinking_enabled=row.thinking_enabled,
         fallbacks=_fallbacks.decode(row.fallbacks),
+        owner_id=row.user_id,
+        is_shipped=row.shipped_name is not None,
+        lost_provider=row.lost_provider,
     )
 
 
@@ -119,8 +143,17 @@ def agent_named(session: Session, caller: Caller, name: str) -> AgentRow:
 
 
 def default_agent_id(session: Session, caller: Caller) -> int | None:
-    """The default agent of the caller's tenant, if it has one."""
-    return session.scalar(select(Tenant.default_agent_id).where(Tenant.id == caller.tenant_id))
+    """The default agent of the caller's tenant, if it has one. Raises Conflict if it had one that is gone."""
+    query = select(Tenant.default_agent_id, Tenant.lost_default_agent).where(Tenant.id == caller.tenant_id)
+    agent_id, lost = session.execute(query).one()
+    if agent_id is None and lost is not None:
+        raise Conflict(
+            f"the default agent '{lost}' of your tenant was deleted or is no longer shared; choose an agent "
+            "(agent_id; null for none), or ask an administrator to choose another default",
+            kind="agent_not_found",
+            detail={"lost": {"agent": lost}},
+        )
+    return agent_id
 
 
 def check_default_agent(session: Session, tenant_id: int | None, agent_id: int) -> None:
@@ -137,8 +170,12 @@ def check_default_agent(session: Session, tenant_id: int | None, agent_id: int) 
 
 
 def end_default(session: Session, row: AgentRow) -> None:
-    """No tenant keeps an agent as its default that its users can no longer use."""
-    session.execute(update(Tenant).where(Tenant.default_agent_id == row.id).values(default_agent_id=None))
+    """No tenant keeps an agent as its default that its users can no longer use; it keeps the name."""
+    session.execute(
+        update(Tenant)
+        .where(Tenant.default_agent_id == row.id)
+        .values(default_agent_id=None, lost_default_agent=row.name)
+    )
 
 
 def transfer_shared_agents(
@@ -149,6 +186,7 @@ def transfer_shared_agents(
     for row in session.scalars(shared.with_for_update()).all():
         if successor_id is None:
             before_loss(session, row, False)
+            keep_name(session.connection(), AgentRow, row.id, row.name, owner_id=user_id)
             row.is_shared = False
             end_default(session, row)
         else:
@@ -177,6 +215,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         max_iterations=row.max_iterations,
         thinking_enabled=row.thinking_enabled,
         fallbacks=_fallbacks.decode(row.fallbacks),
+        lost_provider=row.lost_provider,
         is_shared=row.is_shared,
         is_shipped=row.shipped_name is not None,
         is_own=row.user_id == caller.user_id,

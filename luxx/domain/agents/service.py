@@ -39,6 +39,7 @@ from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
+from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import provider_named
 from luxx.providers.queries import visible_row as visible_provider
@@ -124,6 +125,9 @@ class AgentService:
             row = _row_to_change(session, caller, agent_id, changes)
             if row.is_shared and changes.is_shared is False:
                 self._before_loss(session, row, False)
+                keep_name(session.connection(), AgentRow, row.id, row.name, owner_id=row.user_id)
+            elif changes.is_shared is True and not row.is_shared:
+                forget_name(session.connection(), AgentRow, row.id)
             fields = set_fields(row, changes)
             self._check_references(session, caller, row, fields)
             if not row.is_shared:
@@ -135,19 +139,34 @@ class AgentService:
 
         return await self._store.write(work)
 
-    async def delete(self, caller: Caller, agent_id: int) -> None:
-        """Conversations that use the agent stay, without it; seats of rooms keep a copy of its values. An
-        ADMIN may also delete an agent that another ADMIN shares.
+    async def delete(self, caller: Caller, agent_id: int) -> Uses:
+        """What used the agent keeps its name and stops until another is chosen; seats of rooms keep a copy of
+        its values. An ADMIN may also delete an agent that another ADMIN shares. Returns what used it.
         """
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> Uses:
             row = _row_to_change(session, caller, agent_id, None)
             record_agent(session, caller.actor, Action.AGENT_DELETE, row)
+            uses = uses_of(session.connection(), AgentRow, row.id)
             self._before_loss(session, row, True)
+            keep_name(session.connection(), AgentRow, row.id, row.name)
             end_default(session, row)
             session.delete(row)
+            return uses
 
-        await self._store.write(work)
+        return await self._store.write(work)
+
+    async def uses(self, caller: Caller, agent_id: int) -> Uses:
+        """How much uses an agent, of all users who may. For those who may delete it; others get
+        NotAllowed.
+        """
+
+        def work(session: Session) -> Uses:
+            row = visible_agent(session, caller, agent_id)
+            _check_may_change(row, is_admin=is_admin_now(session, caller))
+            return uses_of(session.connection(), AgentRow, row.id)
+
+        return await self._store.read(work)
 
     async def export(self, caller: Caller, agent_id: int) -> AgentDocument:
         """The document of an agent, with the names of its providers and, for its owner, its rules."""
@@ -290,6 +309,10 @@ def set_fields(row: AgentRow, values: NewAgent | AgentChanges) -> list[str]:
             value = value.lower()
         setattr(row, name, value)
         fields.append(name)
+    if "provider_id" in fields and row.lost_provider is not None:
+        row.lost_provider = None
+        if "model" not in fields:
+            row.model = None  # It belonged to the lost provider.
     return fields
 
 

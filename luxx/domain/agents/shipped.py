@@ -7,10 +7,11 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.agents.document import AgentDocument, decode_document
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import BeforeLoss
+from luxx.domain.agents.queries import BeforeLoss, end_default
 from luxx.domain.agents.service import set_fields
 from luxx.infra.clock import utc_now
 from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.lost_names import keep_name
 
 FOLDER = files("luxx.domain.agents").joinpath("shipped")
 
@@ -31,6 +32,8 @@ def store_shipped_agents(session: Session, before_loss: BeforeLoss) -> None:
     }
     for name in rows.keys() - documents.keys():
         before_loss(session, rows[name], True)
+        keep_name(session.connection(), AgentRow, rows[name].id, rows[name].name)
+        end_default(session, rows[name])
         session.delete(rows[name])
     now = utc_now()
     for name, document in documents.items():

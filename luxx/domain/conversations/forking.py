@@ -196,6 +196,7 @@ def _copy_of(source: ConversationRow) -> ConversationRow:
         agent_id=source.agent_id, title=source.title, model=source.model,
         system_prompt=source.system_prompt, temperature=source.temperature, max_tokens=source.max_tokens,
         thinking_enabled=source.thinking_enabled, pinned=False, archived=False, tags=source.tags,
+        lost_provider=source.lost_provider, lost_agent=source.lost_agent, lost_project=source.lost_project,
         created_at=now, updated_at=now,
     )  # fmt: skip
 

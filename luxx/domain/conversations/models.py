@@ -23,6 +23,8 @@ class ProjectRow(Base):
 
 class ConversationRow(Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
+    `lost_provider` and the like: see `infra/store/lost_names.py`. `lost_project` is kept only of a project
+    with permission rules.
 
     A row with an `import_id` is hidden (`access.py`): queries for a user's conversations require `import_id
     IS NULL`.
@@ -61,6 +63,9 @@ class ConversationRow(Base):
     import_id: Mapped[str | None] = mapped_column(String(36))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lost_provider: Mapped[str | None] = mapped_column(String(100))
+    lost_agent: Mapped[str | None] = mapped_column(String(100))
+    lost_project: Mapped[str | None] = mapped_column(String(200))
 
 
 class MessageRow(Base):

@@ -40,6 +40,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
+from luxx.infra.store.lost_names import keep_name
 
 CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
@@ -236,6 +237,12 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         own_project(session, caller, changes.project_id)
     if isinstance(changes.title, str) and not changes.title.strip():
         raise InvalidInput("a title needs at least one visible character", field="$.title")
+    if changes.provider_id is not UNSET and row.lost_provider is not None:
+        row.lost_provider = row.model = None  # The model belonged to the lost provider.
+    if changes.agent_id is not UNSET:
+        row.lost_agent = None
+    if changes.project_id is not UNSET:
+        row.lost_project = None
     for name in changes.__struct_fields__:
         value = getattr(changes, name)
         if value is UNSET:
@@ -286,9 +293,10 @@ class ProjectChange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ProjectService:
-    """One per process."""
+    """One per process. `has_rules`: whether a project has permission rules."""
 
     store: Store
+    has_rules: Callable[[Session, str], bool]
 
     async def create(self, caller: Caller, *, name: str, description: str) -> ProjectView:
         now = utc_now()
@@ -335,8 +343,16 @@ class ProjectService:
         return await self.store.write(work)
 
     async def delete(self, caller: Caller, project_id: str) -> None:
-        """Deletes the project; its conversations stay, without a project."""
-        await self.store.write(lambda session: session.delete(own_project(session, caller, project_id)))
+        """Deletes the project; its conversations and tasks stay. If it has permission rules, they keep its
+        name and stop until they are moved elsewhere: the rules applied to them."""
+
+        def work(session: Session) -> None:
+            row = own_project(session, caller, project_id)
+            if self.has_rules(session, row.id):
+                keep_name(session.connection(), ProjectRow, row.id, row.name)
+            session.delete(row)
+
+        await self.store.write(work)
 
 
 def own_project(session: Session, caller: Caller, project_id: str) -> ProjectRow:

@@ -33,13 +33,20 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
-    """`run_id` is the run in progress, if any; nulls fall back to the user's settings."""
+    """`run_id` is the run in progress, if any; nulls fall back to the user's settings.
+
+    `lost_provider`, `lost_agent`, `lost_project` (one with permission rules): the name of one that was chosen
+    and then deleted, or that is no longer shared. The conversation answers after another is chosen, or null.
+    """
 
     id: str
     user_id: int
     provider_id: int | None
     project_id: str | None
     agent_id: int | None
+    lost_provider: str | None
+    lost_agent: str | None
+    lost_project: str | None
     title: str
     model: str | None
     system_prompt: str | None

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict
+from luxx.features.rooms.checks import check_choices
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.policies import PolicyName
@@ -125,6 +126,7 @@ class RoomCallService:
 def _check_can_answer(session: Session, room: ChatRoomRow) -> None:
     if count_seats(session, room.id) == 0:
         raise Conflict("this room has no seats; add one first", kind="no_seats")
+    check_choices(session, room)
     if policy_of(room).name == PolicyName.MANUAL:
         raise Conflict(
             "a person chooses who speaks in this room, so it cannot answer a call; give it a policy other "

@@ -10,13 +10,16 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import visible_agent
+from luxx.domain.agents.queries import AgentSettings, lost_agent_error, visible_agent
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
-from luxx.features.rooms.models import RoomPolicy
+from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
+from luxx.features.rooms.queries import policy_of, read_seats
 from luxx.features.rooms.stops import Stop, check_size, check_stop
+from luxx.providers.choosing import lost_provider_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
+from luxx.runs.turn.rights import caller_of_turn
 
 FindUnknownNames = Callable[[Session, Caller, Sequence[str] | None, Sequence[str] | None], dict[str, str]]
 """The problems of a list of tools and a list of skills that an agent may use, by `tools` and `skills`."""
@@ -84,6 +87,32 @@ def check_agent(
     except NotFound as error:
         problems.add(field, error.message, error.kind)
         return None
+
+
+def selector_settings(policy: RoomPolicy) -> AgentSettings:
+    """The settings of the model that chooses who speaks next."""
+    return AgentSettings(
+        provider_id=policy.provider_id, model=policy.model, tools=[], chosen_by="the policy selector"
+    )
+
+
+def check_choices(session: Session, room: ChatRoomRow) -> None:
+    """Raises Conflict if a seat that may speak, or the policy, has chosen an agent or a provider that the
+    owner of the room can use no more."""
+    owner = caller_of_turn(session, room.user_id)
+    chosen = [seat.settings for seat in read_seats(session, room) if not seat.is_muted]
+    policy = policy_of(room)
+    if policy.name == PolicyName.SELECTOR:
+        chosen.append(selector_settings(policy))
+    for settings in chosen:
+        if settings.lost_agent is not None:
+            raise lost_agent_error(settings.lost_agent, settings.chosen_by)
+        if settings.provider_id is None and settings.lost_provider is None:
+            continue
+        try:
+            visible_provider(session, owner, settings.provider_id or 0)
+        except NotFound as error:
+            raise lost_provider_error(settings.lost_provider, settings.chosen_by) from error
 
 
 def checked_policy(

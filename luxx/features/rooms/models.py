@@ -93,6 +93,8 @@ class RoomAgentRow(Base):
     thinking_enabled: Mapped[bool | None] = mapped_column()
     fallbacks: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lost_provider: Mapped[str | None] = mapped_column(String(100))
+    lost_agent: Mapped[str | None] = mapped_column(String(100))
 
 
 # Bodies of requests
@@ -140,8 +142,13 @@ class NewSeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SeatChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Omitted fields do not change; null removes an override, so that the agent's value counts again."""
+    """Omitted fields do not change; null removes an override, so that the agent's value counts again.
 
+    `agent_id`: another agent, whose values replace the copy of a lost one; null: none. A seat that loses its
+    agent so keeps a copy of the agent's values.
+    """
+
+    agent_id: AgentId | UnsetType | None = UNSET
     name: AgentName | UnsetType = UNSET
     role: AgentRole | UnsetType | None = UNSET
     provider_id: ProviderId | UnsetType | None = UNSET
@@ -212,11 +219,18 @@ class RoomRight(StrEnum):
 
 class SeatView(Struct, frozen=True, kw_only=True):
     """A seat with the values that count now. `overrides` names those that are the seat's own; the others are
-    the agent's. Only the owner of the room sees `system_prompt`; for members it is null."""
+    the agent's. Only the owner of the room sees `system_prompt`; for members it is null.
+
+    `lost_agent`, `lost_provider`: the name of an agent or a provider that was chosen and then deleted, or
+    that is no longer shared. The seat speaks after another is chosen, or null: then a seat that lost its
+    agent goes on with the copy of its values, without its permission rules.
+    """
 
     id: int
     room_id: str
     agent_id: int | None
+    lost_agent: str | None
+    lost_provider: str | None
     name: str
     role: str
     provider_id: int | None

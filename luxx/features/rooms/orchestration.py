@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.usage.ledger import UsageEntry
-from luxx.errors import LimitReached, LuxxError
+from luxx.errors import Conflict, LimitReached, LuxxError
+from luxx.features.rooms.checks import selector_settings
 from luxx.features.rooms.messages import NewRoomMessage
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.policies import (
@@ -42,6 +43,7 @@ from luxx.features.rooms.turns import (
     mute_seat,
     muted_text,
     stored_event,
+    write_round,
 )
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
@@ -85,13 +87,7 @@ NO_SEAT_LEFT = LuxxError(
 )
 
 _rooms = table_of(ChatRoomRow)
-_set_round = _rooms.update().where(_rooms.c.id == bindparam("b_id")).values(current_round=bindparam("round"))
-
 _current_round = select(_rooms.c.current_round).where(_rooms.c.id == bindparam("room_id"))
-
-
-def _write_round(room_id: str, number: int, connection: Connection) -> None:
-    connection.execute(_set_round, {"b_id": room_id, "round": number})
 
 
 def fail_room(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
@@ -126,6 +122,7 @@ class RoomOrchestration:
         self._call = self._request.call
         self._totals = RunTotals(usage=Usage(), cost=None, seconds=0.0)
         self._limit: LimitReached | None = None
+        self._lost: Conflict | None = None  # Why the policy can use its model no more.
         self._is_fresh = True
         """Whether the room was read after the last turn ended: people may have changed it meanwhile."""
         self._earlier, self._entries = read_messages(session, head, self._call)
@@ -190,6 +187,8 @@ class RoomOrchestration:
             return End(entries=[RoomPaused(round=state.round)], status=RunStatus.PAUSED)
         if self._limit is not None:
             return self._completed(self._limit.stop_reason, self._limit)
+        if self._lost is not None:
+            return self._stopped_by(self._lost)
         if not state.is_started:
             started = RoomStarted(room_id=self._room.room_id, task=self._room.task)
             return Append(entries=[started, *self._request.begin, *self._spoken(self._request.said)])
@@ -214,7 +213,7 @@ class RoomOrchestration:
         if room.policy.name == PolicyName.SEQUENTIAL and state.ended_rounds:
             return self._completed(StopReason.FINISHED.value)
         if not any(not seat.is_muted for seat in room.seats):
-            return self._no_seat_left()
+            return self._stopped_by(NO_SEAT_LEFT)
         return RoundStart(round=state.round + 1, max_rounds=room.max_rounds)
 
     def _next_turn(self, state: RoomState, has_text: bool) -> Speak | Choose | RoundEnd | Wait | End:
@@ -230,15 +229,15 @@ class RoomOrchestration:
             case Finished():
                 return self._completed(StopReason.FINISHED.value)
             case NobodyLeft():
-                return self._no_seat_left()
+                return self._stopped_by(NO_SEAT_LEFT)
 
-    def _no_seat_left(self) -> End:
+    def _stopped_by(self, error: LuxxError) -> End:
         if self._call is not None:
-            end = self._completed(StopReason.ERROR.value, NO_SEAT_LEFT)
+            end = self._completed(StopReason.ERROR.value, error)
             return msgspec.structs.replace(end, status=RunStatus.FAILED)
-        error = ErrorEvent(message=NO_SEAT_LEFT.message, code=NO_SEAT_LEFT.kind)
+        event = ErrorEvent(message=error.message, code=error.kind)
         paused = RoomPaused(round=self._state.round)
-        return End(entries=[error, paused], status=RunStatus.PAUSED, error=NO_SEAT_LEFT)
+        return End(entries=[event, paused], status=RunStatus.PAUSED, error=error)
 
     def _completed(self, reason: str, error: LuxxError | None = None) -> End:
         entries: list[LogEntry] = []
@@ -269,7 +268,7 @@ class RoomOrchestration:
             opening = self._prepare_messages(session, following.seat_ids[:most], state.round)
         writes = [opening.write] if opening.write is not None else []
         if state.round != self._state.round and self._call is None:
-            writes.append(partial(_write_round, self._room.room_id, state.round))
+            writes.append(partial(write_round, self._room.room_id, state.round))
 
         def write(connection: Connection) -> None:
             for each in writes:
@@ -318,10 +317,11 @@ class RoomOrchestration:
 
     def _prepare_choice(self, session: Session, choose: Choose) -> Opening:
         transcript = [*self._earlier, *self._transcript]
-        policy = self._room.policy
-        settings = AgentSettings(provider_id=policy.provider_id, model=policy.model, tools=[])
         try:
-            request = self._resolved(session, settings)
+            request = self._resolved(session, selector_settings(self._room.policy))
+        except Conflict as error:
+            self._lost = error
+            return Opening()
         except LuxxError as error:
             text = f"The model that chooses who speaks next cannot be used: {error.message}"
             floor = FloorGiven(seat_id=choose.fallback, by="fallback")

@@ -261,6 +261,11 @@ def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> 
             max_iterations=values.max_iterations,
             thinking_enabled=values.thinking_enabled,
             fallbacks=values.fallbacks,
+            owner_id=None if agent is None else agent.user_id,
+            is_shipped=agent is not None and agent.shipped_name is not None,
+            lost_agent=row.lost_agent if agent is None else None,
+            lost_provider=values.lost_provider,
+            chosen_by=f"the seat '{row.name}'",
         ),
     )
 
@@ -279,6 +284,7 @@ class SeatValues(msgspec.Struct, frozen=True, kw_only=True):
     max_iterations: int | None
     thinking_enabled: bool | None
     fallbacks: list[AgentFallback]
+    lost_provider: str | None
 
 
 def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> SeatValues:
@@ -292,7 +298,7 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
     tools, skills, fallbacks = value("tools"), value("skills"), value("fallbacks")
     return SeatValues(
         role=value("role") or "",
-        provider_id=value("provider_id"),
+        provider_id=row.provider_id if row.lost_provider is not None else value("provider_id"),
         model=None if has_own_provider else value("model"),
         system_prompt=value("system_prompt") or "",
         tools=None if tools is None else _names.decode(tools),
@@ -302,6 +308,8 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
         max_iterations=value("max_iterations"),
         thinking_enabled=value("thinking_enabled"),
         fallbacks=[] if fallbacks is None else _fallbacks.decode(fallbacks),
+        # A lost provider of the seat's own is not replaced by that of the agent.
+        lost_provider=value("lost_provider") if row.provider_id is None else row.lost_provider,
     )
 
 
@@ -312,6 +320,8 @@ def seat_view(row: RoomAgentRow, agent: AgentRow | None, right: RoomRight) -> Se
         id=row.id,
         room_id=row.room_id,
         agent_id=row.agent_id,
+        lost_agent=row.lost_agent if agent is None else None,
+        lost_provider=values.lost_provider,
         name=row.name,
         role=values.role,
         provider_id=values.provider_id,

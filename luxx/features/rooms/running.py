@@ -12,6 +12,7 @@ from luxx.domain.conversations.prompt import Prompt, context_of
 from luxx.domain.conversations.views import MessageView, message_view
 from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import Conflict, NotFound
+from luxx.features.rooms.checks import check_choices
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.orchestration import SteerInput
@@ -83,6 +84,7 @@ class RoomRunService:
                 raise Conflict(f"this room {what}", kind="run_active", detail={"run_id": run.id})
             if count_seats(session, room.id) == 0:
                 raise Conflict("this room has no seats; add one first", kind="no_seats")
+            check_choices(session, room)
             started = self.runs.insert(session, owner_of(room), RunKind.ROOM, room.id, "{}")
             room.run_id, room.current_round, room.updated_at = started.id, 0, utc_now()
             return started
@@ -216,13 +218,16 @@ class RoomRunService:
         )
 
     async def _run_id(self, caller: Caller, room_id: str) -> str:
-        """The newest run of a room that the caller may steer. Raises Conflict if there is none."""
+        """The newest run of a room that the caller may steer, to resume it. Raises Conflict if there is
+        none, or if the room cannot go on."""
 
         def work(session: Session) -> str:
             room, _ = find_room(session, caller, room_id, RoomRight.STEER)
             run = newest_run(session, room)
             if run is None:
                 raise Conflict("this room has not been started", kind="room_not_running")
+            if run.status == RunStatus.PAUSED.value:
+                check_choices(session, room)
             return run.id
 
         return await self.runs.services.store.read(work)

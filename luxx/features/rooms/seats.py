@@ -1,7 +1,9 @@
 """The seats of rooms: add, change and remove them, and what a seat keeps of an agent that it loses.
 
 A seat of an agent has the agent's values as they are now, except for its own overrides, its name and its
-color. When the agent is deleted or no longer shared with the owner of the room, the seat gets a copy.
+color. When the agent is deleted or no longer shared with the owner of the room, the seat gets a copy. It
+speaks again after somebody chose another agent, or to go on with the copy: permission rules of the agent are
+gone.
 """
 
 from collections.abc import Sequence
@@ -172,10 +174,16 @@ class SeatService:
             if isinstance(changes.name, str):
                 name_key = changes.name.strip().casefold()
                 _check_name(name_key, _other_names(session, room, seat_id), "$", problems)
-            self._check_changed_model(session, caller, row, changes, problems)
             self._check_references(session, caller, changes, "$", problems)
+            if isinstance(changes.agent_id, int):
+                check_agent(session, caller, changes.agent_id, "$.agent_id", problems)
             problems.raise_if_any()
-            _set_values(row, {field: getattr(changes, field) for field in given})
+            _choose_agent(session, row, changes)
+            self._check_changed_model(session, caller, row, changes, problems)
+            problems.raise_if_any()
+            if changes.provider_id is not UNSET and row.lost_provider is not None:
+                row.lost_provider = row.model = None  # The model belonged to the lost provider.
+            _set_values(row, {field: getattr(changes, field) for field in given - {"agent_id"}})
             room.updated_at = utc_now()
             session.flush()
             return _view_of(session, room, seat_id, right)
@@ -229,14 +237,41 @@ def copy_agent_to_seats(session: Session, agent: AgentRow, is_deleted: bool) -> 
             ChatRoomRow.user_id != agent.user_id
         )
     for seat in session.scalars(query).all():
-        has_own_provider = seat.provider_id is not None
-        for name in OVERRIDES:
-            # The agent's model belongs to the agent's provider.
-            if getattr(seat, name) is None and not (name == "model" and has_own_provider):
-                setattr(seat, name, getattr(agent, name))
-        if agent.shipped_name is not None and seat.role == agent.role:
-            seat.role = ""
-        seat.agent_id = None
+        _copy_agent(seat, agent)
+        seat.lost_agent = agent.name
+    session.flush()
+
+
+def _copy_agent(seat: RoomAgentRow, agent: AgentRow) -> None:
+    """Copies the values of the seat's agent into the seat, and detaches it."""
+    has_own_provider = seat.provider_id is not None or seat.lost_provider is not None
+    for name in OVERRIDES:
+        # The agent's model belongs to the agent's provider.
+        if getattr(seat, name) is None and not (name in ("model", "provider_id") and has_own_provider):
+            setattr(seat, name, getattr(agent, name))
+    if not has_own_provider:
+        seat.lost_provider = agent.lost_provider
+    if agent.shipped_name is not None and seat.role == agent.role:
+        seat.role = ""
+    seat.agent_id = None
+
+
+def _choose_agent(session: Session, seat: RoomAgentRow, changes: SeatChanges) -> None:
+    """Gives a seat another agent, which the caller may use, or none."""
+    if changes.agent_id is UNSET:
+        return
+    has_lost = seat.lost_agent is not None
+    seat.lost_agent = None
+    if changes.agent_id is None:
+        agent = None if seat.agent_id is None else session.get(AgentRow, seat.agent_id)
+        if agent is not None:
+            _copy_agent(seat, agent)
+    else:
+        seat.agent_id = changes.agent_id
+        for name in OVERRIDES if has_lost else ():
+            setattr(seat, name, None)
+        if has_lost:
+            seat.lost_provider = None
     session.flush()
 
 

@@ -10,7 +10,7 @@ from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.features.rooms.messages import NewRoomMessage, add_message, origin_of
-from luxx.features.rooms.models import RoomAgentRow
+from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow
 from luxx.features.rooms.policies import Choose
 from luxx.features.rooms.prompt import (
     SELECTOR_PROMPT,
@@ -55,6 +55,8 @@ ResolveTurn = Callable[[Session, int, AgentSettings], ChatRequest]
 _encode = msgspec.json.Encoder().encode
 _request = msgspec.json.Decoder(ChatRequest)
 _seats = table_of(RoomAgentRow)
+_rooms = table_of(ChatRoomRow)
+_set_round = _rooms.update().where(_rooms.c.id == bindparam("b_id")).values(current_round=bindparam("round"))
 _mute = _seats.update().where(_seats.c.id == bindparam("b_id")).values(muted=True)
 
 
@@ -62,6 +64,11 @@ def mute_seat(connection: Connection, *seat_ids: int) -> None:
     """Mutes seats, in the transaction that logs why."""
     for seat_id in seat_ids:
         connection.execute(_mute, {"b_id": seat_id})
+
+
+def write_round(room_id: str, number: int, connection: Connection) -> None:
+    """Stores the round that a room is in."""
+    connection.execute(_set_round, {"b_id": room_id, "round": number})
 
 
 def begin_message(

@@ -156,7 +156,7 @@ def change_step(
     references: ReferenceChecker,
 ) -> None:
     """Sets the given fields of a step. Raises what `add_steps` raises, and NotFound for the step."""
-    step_row(session, row, step_id)
+    stored = step_row(session, row, step_id)
     check_idle(session, row)
     given: dict[str, Any] = {
         name: value for name in changes.__struct_fields__ if (value := getattr(changes, name)) is not UNSET
@@ -172,6 +172,8 @@ def change_step(
     named = {name: given[name] for name in ("agent_id", "required_tools", "required_skills") if name in given}
     new = NewTaskStep(name=step_id, **named)
     refuse([*fields, *references.problems(session, caller, [new], path_of)], problems)
+    if "agent_id" in given:
+        stored.lost_agent = None
     replace_steps(session, row, changed)
 
 
@@ -289,6 +291,8 @@ def _define(row: TaskStepRow, step: NewTaskStep, position: int) -> None:
     row.name, row.goal = step.name, step.goal
     row.depends_on = _json(step.depends_on)
     row.agent_id = step.agent_id
+    if step.agent_id is not None:
+        row.lost_agent = None
     row.required_skills = None if step.required_skills is None else _json(step.required_skills)
     row.required_tools = None if step.required_tools is None else _json(step.required_tools)
     row.expected_output, row.thought_prompt = step.expected_output, step.thought_prompt
@@ -314,6 +318,8 @@ def _set_fields(row: TaskRow, values: NewTask | TaskChanges) -> None:
         if name == "metadata":
             row.metadata_json = _json(value)
         else:
+            if name in ("provider_id", "agent_id", "project_id"):
+                setattr(row, f"lost_{name.removesuffix('_id')}", None)
             setattr(row, name, value.strip() if name == "name" else value)
 
 

@@ -25,8 +25,10 @@ from luxx.features.tasks.models import (
     NewTaskStep,
 )
 from luxx.providers.queries import visible_row as visible_provider
+from luxx.runs.turn.state import ChatRequest
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import ToolDefinition, ToolRegistry, available_own_tools
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
 
 MAX_LISTED = 100
 """Problems that one refusal lists; it also gives their number."""
@@ -133,6 +135,45 @@ class ReferenceChecker:
                 f"{path}.required_skills", "skill", step.required_skills, self.skills.skills
             )
         return found
+
+    def check_step(self, session: Session, caller: Caller, step: NewTaskStep, request: ChatRequest) -> None:
+        """Raises InvalidInput if the turn of a step would lack a tool or a skill that the step requires."""
+        required = step.required_tools or []
+        problems = [
+            f"{name} ({self._why_missing(session, caller, name, request.model)})"
+            for name in required
+            if name not in request.tools
+        ]
+        if problems:
+            raise InvalidInput(
+                f"this step requires tools that it cannot have: {', '.join(problems[:10])}; change its "
+                "required_tools, its agent or its model",
+                kind="required_tools_missing",
+            )
+        skills = step.required_skills or []
+        missing = [
+            name
+            for name in skills
+            if name not in self.skills.skills or (request.skills is not None and name not in request.skills)
+        ]
+        if missing or (skills and ACTIVATE_TOOL not in request.tools):
+            why = "its model is not known to handle tools, or its agent does not have the skills"
+            raise InvalidInput(
+                f"this step requires skills that it cannot have: {', '.join((missing or skills)[:10])} "
+                f"({'they do not exist, or its agent does not have them' if missing else why}); change its "
+                "required_skills, its agent or its model",
+                kind="required_skills_missing",
+            )
+
+    def _why_missing(self, session: Session, caller: Caller, name: str, model: str) -> str:
+        own = self.read_own_tools(session.connection(), caller.user_id)
+        found = self.registry.lookup_for(name, caller.tenant_id) or own.lookup(name)
+        if found is None:
+            return "does not exist any more"
+        level = found[0].required_permission
+        if level > caller.permission_level:
+            return f"needs permission level {level.value}, yours is {caller.permission_level.value}"
+        return f"the model {model} is not known to handle tools"
 
     def usable_tools(self, connection: Connection, caller: Caller) -> list[ToolDefinition]:
         """The tools that the caller's steps may use, with the caller's own."""

@@ -70,6 +70,9 @@ class TaskRow(Base):
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    lost_provider: Mapped[str | None] = mapped_column(String(100))
+    lost_agent: Mapped[str | None] = mapped_column(String(100))
+    lost_project: Mapped[str | None] = mapped_column(String(200))
 
 
 class TaskStepRow(Base):
@@ -111,6 +114,7 @@ class TaskStepRow(Base):
     duration_ms: Mapped[int | None] = mapped_column()
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    lost_agent: Mapped[str | None] = mapped_column(String(100))
 
 
 class TaskVersionRow(Base):
@@ -244,13 +248,17 @@ class TaskChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class TaskStepView(Struct, frozen=True, kw_only=True):
-    """A step as the API shows it, with what the newest execution of it produced."""
+    """A step as the API shows it, with what the newest execution of it produced.
+
+    `lost_agent`: the name of its agent that was deleted or is no longer shared; choose another, or null.
+    """
 
     id: str
     name: str
     goal: str
     depends_on: list[str]
     agent_id: int | None
+    lost_agent: str | None
     required_skills: list[str] | None
     required_tools: list[str] | None
     expected_output: str | None
@@ -317,7 +325,11 @@ class TaskSummary(Struct, frozen=True, kw_only=True):
 
 
 class TaskView(Struct, frozen=True, kw_only=True):
-    """A task with its steps, in their order."""
+    """A task with its steps, in their order.
+
+    `lost_provider`, `lost_agent` and `lost_project` (one with permission rules): the name of one that was
+    chosen and then deleted, or that is no longer shared. The task goes on after another is chosen, or null.
+    """
 
     id: str
     name: str
@@ -326,6 +338,9 @@ class TaskView(Struct, frozen=True, kw_only=True):
     provider_id: int | None
     agent_id: int | None
     project_id: str | None
+    lost_provider: str | None
+    lost_agent: str | None
+    lost_project: str | None
     max_concurrent_steps: int
     require_approval: bool
     metadata: dict[str, Any]

@@ -65,8 +65,10 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.turn.ending import Closing, Ending
+from luxx.runs.turn.rights import caller_of_turn
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.event import CostUpdate, ErrorEvent, LoggedEvent, TurnNote, Warning
 from luxx.wire.room_event import SteerAction, Steered
 from luxx.wire.run import RunStatus, StopReason
@@ -274,16 +276,18 @@ class TaskOrchestration:
             return begin_result(self._values, self._head.id, self._resolve(session, user_id, settings))
         step = self._task.step(step_id)
         request = self._resolve(session, user_id, self._settings(session, step))
+        self._planner.references.check_step(session, caller_of_turn(session, user_id), step, request)
         return begin_step(self._values, self._head.id, step, request)
 
     def _settings(self, session: Session, step: NewTaskStep | None) -> AgentSettings:
         """The settings of the step's agent, else of the task's, with the provider of the task."""
-        agent_id = self._task.agent_id if step is None or step.agent_id is None else step.agent_id
-        agent = self._planner.settings_for(session, self._head.user_id, agent_id, self._task.provider_id)
+        agent = self._planner.settings_for(session, self._head.user_id, self._task.chosen(step))
         if step is None or step.required_tools is None:
             return agent
         # A step that reads results can read on in those that were cut.
-        return replace(agent, tools=[*step.required_tools, *([READ_RESULT_TOOL] if step.depends_on else [])])
+        more = [READ_RESULT_TOOL] if step.depends_on else []
+        more += [ACTIVATE_TOOL] if step.required_skills else []
+        return replace(agent, tools=[*step.required_tools, *more], chosen_by=f"the step {step.id}")
 
     def _refuse(
         self, step_id: str, error: LuxxError, failed: list[tuple[str, list[str], str]]

@@ -19,13 +19,14 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AgentSettings, read_agent, visible_to
+from luxx.domain.agents.queries import AgentSettings, lost_agent_error, read_agent, visible_to
 from luxx.domain.conversations.prompt import PastMessage
-from luxx.errors import LuxxError
+from luxx.errors import LuxxError, NotFound
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
 from luxx.features.tasks.estimate import EstimateBasis, Price, estimate_of, read_basis
 from luxx.features.tasks.models import MAX_PLAN_AGENTS, STEP_ID, NewTaskStep
 from luxx.features.tasks.plan_text import Plan, PlanScope, parse_plan, plan_schema
+from luxx.features.tasks.run_rows import ChosenModels
 from luxx.features.tasks.turns import PLAN
 from luxx.infra.clock import new_id
 from luxx.providers.service import ProviderService
@@ -71,7 +72,7 @@ class ResolveTurn(Protocol):
     ) -> ChatRequest: ...
 
 
-SettingsFor = Callable[[Session, int, int | None, int | None], AgentSettings]
+SettingsFor = Callable[[Session, int, ChosenModels], AgentSettings]
 """See `settings_for`."""
 
 
@@ -137,7 +138,7 @@ class Planner:
         planning = replace(settings, system_prompt=PLAN_PROMPT, tools=[])
         request = self.resolve(session, user_id, planning)
         card = self.providers.select_provider(session, caller, request.provider_id, request.model).choice.card
-        tools = self._tools(session, caller, wish) if card.tools else {}
+        tools = self._tools(session, caller, wish) if card.tools or wish.tools is not None else {}
         agents = _agents(session, caller, wish)
         prices: dict[int, Price] = {}
         for agent_id in (0, *(row.id for row in agents.values())):
@@ -158,17 +159,19 @@ class Planner:
     def _tools(self, session: Session, caller: Caller, wish: PlanWish) -> dict[str, str]:
         """Descriptions of the tools that steps may use, by their names."""
         usable = self.references.usable_tools(session.connection(), caller)
-        tools = {tool.name: tool.description for tool in usable if tool.name != READ_RESULT_TOOL}
-        if wish.tools is None:
-            return dict(islice(tools.items(), MAX_PLAN_TOOLS))
-        return {name: text for name, text in tools.items() if name in wish.tools}
+        tools = {tool.name: tool.description for tool in usable}
+        if wish.tools is not None:
+            return {name: text for name, text in tools.items() if name in wish.tools}
+        tools.pop(READ_RESULT_TOOL, None)
+        return dict(islice(tools.items(), MAX_PLAN_TOOLS))
 
     def _price(self, session: Session, caller: Caller, default: AgentSettings, agent_id: int) -> Price | None:
         """The price of the model of an agent, 0: of the default; None if it is unknown or cannot be used."""
         try:
             settings = default
             if agent_id:
-                settings = self.settings_for(session, caller.user_id, agent_id, default.provider_id)
+                chosen = ChosenModels(agent_id=agent_id, provider_id=default.provider_id)
+                settings = self.settings_for(session, caller.user_id, chosen)
             request = self.resolve(session, caller.user_id, replace(settings, tools=[]))
             choice = self.providers.select_provider(
                 session, caller, request.provider_id, request.model
@@ -180,14 +183,27 @@ class Planner:
         return Price(choice.card.input_price, choice.card.output_price)
 
 
-def settings_for(
-    session: Session, user_id: int, agent_id: int | None, provider_id: int | None
-) -> AgentSettings:
-    """The settings of this agent, or of none, with this provider where the agent has none."""
+def settings_for(session: Session, user_id: int, chosen: ChosenModels) -> AgentSettings:
+    """The settings of the chosen agent, or of none, with the chosen provider where the agent has none.
+
+    Raises Conflict if the user can use the agent no more.
+    """
     agent = AgentSettings()
-    if agent_id is not None:
-        agent = read_agent(session, user_as_caller(session.connection(), user_id), agent_id)
-    return agent if agent.provider_id is not None else replace(agent, provider_id=provider_id)
+    if chosen.agent_id is not None:
+        try:
+            agent = read_agent(session, user_as_caller(session.connection(), user_id), chosen.agent_id)
+        except NotFound as error:
+            raise lost_agent_error(chosen.lost_agent, chosen.agent_of) from error
+    elif chosen.lost_agent is not None:
+        raise lost_agent_error(chosen.lost_agent, chosen.agent_of)
+    if agent.provider_id is not None or agent.lost_provider is not None:
+        return agent
+    return replace(
+        agent,
+        provider_id=chosen.provider_id,
+        lost_provider=chosen.lost_provider,
+        chosen_by=chosen.provider_of,
+    )
 
 
 def _agents(session: Session, caller: Caller, wish: PlanWish) -> dict[str, AgentRow]:

@@ -35,7 +35,7 @@ from luxx.features.tasks.planning import (
     plan_turn,
     planning_entry,
 )
-from luxx.features.tasks.run_rows import pause_steps, read_task, write_nothing
+from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
 from luxx.infra.clock import utc_now
 from luxx.runs.admission import RunOwner, limits_for
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
@@ -231,7 +231,8 @@ class PlanService:
         def admit(session: Session) -> Run:
             refuse(self._problems(session, caller, new))
             wish = PlanWish(goal=new.goal, constraints=new.constraints, tools=new.tools, agents=new.agents)
-            settings = self.planner.settings_for(session, caller.user_id, new.agent_id, new.provider_id)
+            chosen = ChosenModels(agent_id=new.agent_id, provider_id=new.provider_id)
+            settings = self.planner.settings_for(session, caller.user_id, chosen)
             request, note = self.planner.begin(session, caller.user_id, settings, wish)
             limits = limits_for(
                 session, caller, request.provider_id, self.orchestrated.services.config.limits

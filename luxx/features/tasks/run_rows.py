@@ -69,8 +69,32 @@ class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
     skipped: list[str] | None = None
 
 
+class ChosenModels(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent that carries out something, and the provider where the agent has none; `lost_agent` and
+    `lost_provider` are the names of those that are gone. `agent_of` and `provider_of`: what chose them."""
+
+    agent_id: int | None = None
+    lost_agent: str | None = None
+    agent_of: str = "this task"
+    provider_id: int | None = None
+    lost_provider: str | None = None
+    provider_of: str = "this task"
+
+    def of_step(self, step_id: str, agent_id: int | None, lost_agent: str | None) -> "ChosenModels":
+        """What carries out a step of a task with these choices: the agent of the step, if one was chosen."""
+        if agent_id is None and lost_agent is None:
+            return self
+        return msgspec.structs.replace(
+            self, agent_id=agent_id, lost_agent=lost_agent, agent_of=f"the step {step_id}"
+        )
+
+
 class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with its steps, their outputs so far, and why these ended."""
+    """A task with its steps, their outputs so far, and why these ended.
+
+    `lost_provider`, `lost_agent` and, by the ids of the steps, `lost_agents`: names of what was chosen and is
+    gone.
+    """
 
     task_id: str
     user_id: int
@@ -79,6 +103,9 @@ class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
     goal: str
     provider_id: int | None
     agent_id: int | None
+    lost_provider: str | None
+    lost_agent: str | None
+    lost_agents: Mapping[str, str]
     max_concurrent_steps: int
     require_approval: bool
     steps: tuple[NewTaskStep, ...]
@@ -87,9 +114,26 @@ class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
     tainted: Mapping[str, str]
     attempts: Mapping[str, int]
 
+    def chosen(self, step: NewTaskStep | None) -> ChosenModels:
+        """What carries out a step, or None: the plan and the result."""
+        chosen = chosen_by(self)
+        if step is None:
+            return chosen
+        return chosen.of_step(str(step.id), step.agent_id, self.lost_agents.get(str(step.id)))
+
     def step(self, step_id: str) -> NewTaskStep:
         """The step of this id."""
         return next(one for one in self.steps if one.id == step_id)
+
+
+def chosen_by(task: "TaskRow | TaskValues") -> ChosenModels:
+    """The agent and the provider of a task, for the steps without an agent of their own."""
+    return ChosenModels(
+        agent_id=task.agent_id,
+        lost_agent=task.lost_agent,
+        provider_id=task.provider_id,
+        lost_provider=task.lost_provider,
+    )
 
 
 def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, TaskStepStatus], set[str]]:
@@ -99,6 +143,8 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
     task = TaskValues(
         task_id=row.id, user_id=row.user_id, tenant_id=row.tenant_id, name=row.name, goal=row.goal,
         provider_id=row.provider_id, agent_id=row.agent_id, max_concurrent_steps=row.max_concurrent_steps,
+        lost_provider=row.lost_provider, lost_agent=row.lost_agent,
+        lost_agents={one.id: one.lost_agent for one in rows if one.lost_agent is not None},
         require_approval=row.require_approval,
         steps=tuple(definition_of(one) for one in rows),
         outputs={

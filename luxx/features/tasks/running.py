@@ -1,6 +1,6 @@
 """Running a task: execute, pause, resume, cancel and approve it, skip steps and retry them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +22,7 @@ from luxx.features.tasks.queries import (
     step_row,
     step_rows,
 )
-from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, write_skipped
+from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, chosen_by, write_skipped
 from luxx.features.tasks.transcripts import read_transcript
 from luxx.infra.clock import utc_now
 from luxx.runs.admission import RunOwner, limits_for
@@ -81,6 +81,7 @@ class TaskRunService:
                     "no step of this task is pending; retry a failed step, or change the graph",
                     kind="nothing_to_execute",
                 )
+            self._check_lost(session, task, rows)
             self._check_limits(session, caller, task)
             owner = RunOwner(task.user_id, task.tenant_id)
             started = self.runs.insert(session, owner, RunKind.TASK, task.id, "{}")
@@ -93,10 +94,31 @@ class TaskRunService:
 
         return admit
 
+    def _check_lost(self, session: Session, task: TaskRow, rows: Sequence[TaskStepRow]) -> None:
+        """Raises Conflict if something was chosen for the task, or for a pending step, that is gone."""
+        if task.project_id is None and task.lost_project is not None:
+            raise Conflict(
+                f"the project '{task.lost_project}', whose permission rules applied to this task, was "
+                "deleted; move it to another project (project_id), or to none (null)",
+                kind="project_not_found",
+                detail={"lost": {"project": task.lost_project}},
+            )
+        chosen = chosen_by(task)
+        pending = [row for row in rows if row.status == TaskStepStatus.PENDING.value]
+        choices = {chosen.of_step(row.id, row.agent_id, row.lost_agent): None for row in pending}
+        for one in choices or {chosen: None}:
+            settings = self.planner.settings_for(session, task.user_id, one)
+            try:
+                self.planner.resolve(session, task.user_id, replace(settings, tools=[]))
+            except Conflict:
+                raise
+            except LuxxError:
+                continue  # The step fails with it; other steps need not.
+
     def _check_limits(self, session: Session, caller: Caller, task: TaskRow) -> None:
         """Raises TooMany if the caller has used up the daily limit that the provider of the task has."""
         try:
-            settings = self.planner.settings_for(session, task.user_id, task.agent_id, task.provider_id)
+            settings = self.planner.settings_for(session, task.user_id, chosen_by(task))
             request = self.planner.resolve(session, task.user_id, replace(settings, tools=[]))
         except LuxxError:
             return  # The steps may have agents of their own; otherwise the run says what is wrong.

@@ -25,13 +25,21 @@ from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, Past
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
-from luxx.infra.store.tables import read_once
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
+from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.engine.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
+from luxx.runs.turn.rights import (
+    caller_of_turn,
+    check_choices,
+    check_skills,
+    check_tools,
+    lost_provider_of_run,
+    rules_for,
+)
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.compositions.service import ReadOwnTools
@@ -46,7 +54,6 @@ from luxx.tools.core import (
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.tools.permissions.service import read_effective_rules
 from luxx.tools.service_tools import tool_caller
 from luxx.wire.event import ContextCompressed
 from luxx.wire.message import ContextRecord, PromptImage
@@ -247,15 +254,18 @@ class ResourceFinder:
     def read(self, session: Session, spec: RunSpec) -> RunInputs:
         """Reads the inputs, in the transaction that reads the `RunSpec`.
 
-        Raises NotAllowed for a disabled user, NotFound or InvalidInput for a deleted provider.
+        Raises NotAllowed for a disabled user, Conflict for a deleted provider, InvalidInput for a disabled
+        one.
         """
         caller = caller_of_turn(session, spec.user_id)
         request = spec.request
+        try:
+            selection = self.providers.select_provider(session, caller, request.provider_id, request.model)
+        except NotFound as error:
+            raise lost_provider_of_run(request) from error
         return RunInputs(
             caller=caller,
-            provider_choice=self.providers.select_provider(
-                session, caller, request.provider_id, request.model
-            ),
+            provider_choice=selection,
             # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
             rules=rules_for(session.connection(), caller, spec.conversation_id, request.rule_agents)
             if request.tools
@@ -271,6 +281,8 @@ class ResourceFinder:
         """
         caller = user_as_caller(session.connection(), user_id)
         agent = settings_of(agent_named(session, caller, name))
+        if agent.lost_provider is not None:
+            raise lost_provider_error(agent.lost_provider, f"the agent '{agent.name}'")
         model = agent.model or (request.model if agent.provider_id is None else None)
         provider_id = agent.provider_id or request.provider_id
         selection = self.providers.select_provider(session, caller, provider_id, model)
@@ -306,7 +318,7 @@ class ResourceFinder:
         """
         resolved = await self.providers.resolve_selection(inputs.provider_choice)
         workspace = await self._workspace(spec)
-        await self.executor.registry.wait_for(spec.request.tools)
+        await self._await_names(spec, inputs)
         level, judge = inputs.caller.permission_level, self.executor.judge
         offered_names = _offered_names(spec.request, delegation_depth)
         tools = self.executor.registry.available_to(level, offered_names, tenant_id=inputs.caller.tenant_id)
@@ -326,6 +338,7 @@ class ResourceFinder:
         def read_context(connection: Connection) -> ToolContext | LuxxError:
             try:
                 caller = user_as_caller(connection, spec.user_id)
+                check_choices(connection, caller, spec.request)
             except LuxxError as error:
                 return error
             rules = rules_for(connection, caller, spec.conversation_id, spec.request.rule_agents)
@@ -343,6 +356,11 @@ class ResourceFinder:
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
         )
+
+    async def _await_names(self, spec: RunSpec, inputs: RunInputs) -> None:
+        await self.executor.registry.wait_for(spec.request.tools)
+        check_tools(self.executor.registry, inputs.caller, inputs.own_tools, spec.request.tools)
+        check_skills(self.skill_registry, spec.request.skills, "this run")
 
     async def _workspace(self, spec: RunSpec) -> Path:
         """The user's workspace; a run with tools creates it."""
@@ -374,22 +392,8 @@ class ResourceFinder:
         return StoredOutput(output=result.output, total=result.total)
 
 
-def caller_of_turn(session: Session, user_id: int) -> Caller:
-    """The user of turns that begin in one transaction. Raises NotAllowed."""
-    return read_once(session, ("caller", user_id), lambda: user_as_caller(session.connection(), user_id))
-
-
 def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str]:
     """The requested tools and, if there are any, the tool that reads the rest of a shortened result."""
     depth = 0 if request.delegated is None else request.delegated.depth
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
     return frozenset((*names, READ_RESULT_TOOL) if names else ())
-
-
-def rules_for(
-    connection: Connection, caller: Caller, conversation_id: str, agent_ids: Sequence[int]
-) -> tuple[PlacedRule, ...]:
-    """The permission rules for a run of the caller in this conversation; see `ChatRequest.rule_agents`."""
-    return read_effective_rules(
-        connection, caller.tenant_id, caller.user_id, conversation_id=conversation_id, agent_ids=agent_ids
-    )

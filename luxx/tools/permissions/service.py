@@ -161,6 +161,11 @@ def read_effective_rules(
     )
 
 
+def has_project_rules(session: Session, project_id: str) -> bool:
+    """Whether a project has permission rules."""
+    return session.scalar(select(_columns.id).where(_columns.project_id == project_id).limit(1)) is not None
+
+
 def read_list(connection: Connection, owner: Owner) -> list[PlacedRule]:
     """The rules of one list, in order."""
     rows = connection.execute(_select_rules.where(_owned_by(owner)))

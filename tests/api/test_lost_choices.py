@@ -1,0 +1,345 @@
+"""What is deleted, disabled or taken away stops what used it: nothing that a person chose is replaced."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from api.client import PASSWORD, ApiClient
+from api.conftest import connect
+from api.room_rows import new_room
+from api.schema import Document
+from api.server_process import ServerProcess
+from luxx.providers.scripted import ScriptedProvider
+
+numbers = itertools.count()
+Join = Callable[..., ApiClient]
+
+
+@pytest.fixture
+def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
+    """Adds a user to a tenant, as the operator, and signs them in."""
+    with ExitStack() as stack:
+
+        def make(tenant_id: int = 1, level: int = 2) -> ApiClient:
+            name = f"chooser{next(numbers)}"
+            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
+            admin.good("POST", "/auth/users", json=body)
+            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
+
+        yield make
+
+
+@pytest.fixture
+def tenant_id(admin: ApiClient) -> int:
+    created: int = admin.good("POST", "/admin/tenants", json={"name": f"choosing {next(numbers)}"})["id"]
+    return created
+
+
+@pytest.fixture
+def user(join: Join, upstream: ScriptedProvider) -> ApiClient:
+    """A user with a default provider, which must never get what was meant for another."""
+    person = join()
+    connect(person, upstream)
+    return person
+
+
+def chosen(person: ApiClient, upstream: ScriptedProvider, **more: Any) -> int:
+    """A further provider named "chosen", which is no default."""
+    provider_id = connect(person, upstream)
+    first = person.good("GET", "/providers")["items"][-1]["id"]
+    person.good("PUT", f"/providers/{first}", json={"is_default": True})
+    person.good("PUT", f"/providers/{provider_id}", json={"name": "chosen", **more})
+    return provider_id
+
+
+def say(person: ApiClient, conversation: dict[str, Any], status: int, **more: Any) -> dict[str, Any]:
+    body = {"conversation_id": conversation["id"], "content": "a secret", **more}
+    if status == 200:
+        answer: dict[str, Any] = person.good("POST", "/messages", json=body)
+        return answer
+    return person.bad("POST", "/messages", status, json=body)
+
+
+def ended(person: ApiClient, task: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of a task after its execution."""
+    person.ask("POST", f"/tasks/{task['id']}/execute")
+    steps: list[dict[str, Any]] = person.good("GET", f"/tasks/{task['id']}")["steps"]
+    return steps
+
+
+def refusal(answer: dict[str, Any], kind: str, name: str) -> None:
+    """An error of this kind that names what is gone and tells what to do."""
+    assert answer["detail"]["kind"] == kind
+    assert f"'{name}'" in answer["error"]
+    assert "choose another" in answer["error"]
+
+
+def test_a_conversation_does_not_go_on_with_another_provider(
+    user: ApiClient, upstream: ScriptedProvider
+) -> None:
+    provider_id = chosen(user, upstream)
+    body = {"provider_id": provider_id, "model": "only-there"}
+    conversation = user.good("POST", "/conversations", json=body)
+    path = f"/conversations/{conversation['id']}"
+    assert user.good("GET", f"/providers/{provider_id}/uses")["conversations"] == 1
+    assert user.good("DELETE", f"/providers/{provider_id}")["conversations"] == 1
+
+    refusal(say(user, conversation, 409), "provider_not_found", "chosen")
+    shown = user.good("GET", path)
+    assert (shown["provider_id"], shown["lost_provider"]) == (None, "chosen")
+    fork = user.good("POST", f"{path}/fork", json={})
+    refusal(say(user, fork, 409), "provider_not_found", "chosen")
+    default = user.good("GET", "/providers")["items"][0]["id"]
+    assert say(user, conversation, 200, provider_id=default)["model"] == "scripted"
+
+    shown = user.good("PUT", path, json={"provider_id": None})
+    assert (shown["lost_provider"], shown["model"]) == (None, None)
+    assert say(user, conversation, 200)["model"] == "scripted"
+
+
+def test_an_agent_does_not_go_on_with_another_provider(user: ApiClient, upstream: ScriptedProvider) -> None:
+    provider_id = chosen(user, upstream)
+    body = {"name": "Guide", "provider_id": provider_id, "model": "only-there"}
+    agent = user.good("POST", "/agents", json=body)
+    invoke = f"/agents/{agent['id']}/invoke"
+    room = new_room(user, agents=[{"agent_id": agent["id"]}])
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "agent_id": agent["id"]})
+    assert user.good("DELETE", f"/providers/{provider_id}")["agents"] == 1
+
+    refusal(user.bad("POST", invoke, 409, json={"content": "a secret"}), "provider_not_found", "chosen")
+    conversation = user.good("POST", "/conversations", json={"agent_id": agent["id"]})
+    refusal(say(user, conversation, 409), "provider_not_found", "chosen")
+    refusal(user.bad("POST", f"/chat-rooms/{room['id']}/start", 409), "provider_not_found", "chosen")
+    refusal(user.bad("POST", f"/tasks/{task['id']}/execute", 409), "provider_not_found", "chosen")
+    assert user.good("GET", f"/agents/{agent['id']}")["lost_provider"] == "chosen"
+    changed = user.good("PUT", f"/agents/{agent['id']}", json={"provider_id": None})
+    assert (changed["lost_provider"], changed["model"]) == (None, None)
+    assert user.good("POST", invoke, json={"content": "hello"})["model"] == "scripted"
+
+
+def test_seats_tasks_and_policies_do_not_go_on_with_another_provider(
+    user: ApiClient, upstream: ScriptedProvider
+) -> None:
+    provider_id = chosen(user, upstream)
+    room = new_room(user, agents=[{"name": "A", "provider_id": provider_id}])
+    policy = {"name": "selector", "provider_id": provider_id}
+    selecting = new_room(user, "A", "B", policy=policy)
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "provider_id": provider_id})
+    uses = user.good("DELETE", f"/providers/{provider_id}")
+    assert (uses["seats"], uses["tasks"]) == (1, 1)
+
+    refusal(user.bad("POST", f"/chat-rooms/{room['id']}/start", 409), "provider_not_found", "chosen")
+    (seat,) = user.good("GET", f"/chat-rooms/{room['id']}/agents")
+    assert (seat["provider_id"], seat["lost_provider"]) == (None, "chosen")
+    seat = user.good("PUT", f"/chat-rooms/{room['id']}/agents/{seat['id']}", json={"provider_id": None})
+    assert seat["lost_provider"] is None
+    user.good("POST", f"/chat-rooms/{room['id']}/start", headers={"accept": "application/json"})
+
+    refused = user.bad("POST", f"/chat-rooms/{selecting['id']}/start", 409)
+    assert refused["detail"]["kind"] == "provider_not_found"
+    assert "the policy selector" in refused["error"]
+
+    refusal(user.bad("POST", f"/tasks/{task['id']}/execute", 409), "provider_not_found", "chosen")
+    assert user.good("GET", f"/tasks/{task['id']}")["lost_provider"] == "chosen"
+    assert user.good("PUT", f"/tasks/{task['id']}", json={"provider_id": None})["lost_provider"] is None
+
+
+def test_a_default_provider_is_not_replaced_by_another(user: ApiClient, upstream: ScriptedProvider) -> None:
+    other = chosen(user, upstream)
+    (default,) = (one["id"] for one in user.good("GET", "/providers")["items"] if one["is_default"])
+    conversation = user.good("POST", "/conversations", json={})
+    user.good("PUT", f"/providers/{default}", json={"enabled": False, "name": "mine"})
+    assert say(user, conversation, 400)["detail"]["kind"] == "provider_disabled"
+    user.good("DELETE", f"/providers/{default}")
+    refusal(say(user, conversation, 409), "provider_not_found", "mine")
+    assert user.good("GET", "/settings")["lost_default_provider"] == "mine"
+    user.good("PUT", f"/providers/{other}", json={"is_default": True})
+    assert user.good("GET", "/settings")["lost_default_provider"] is None
+    say(user, conversation, 200)
+
+    user.good("PUT", "/settings", json={"default_provider_id": other})
+    user.good("PUT", f"/providers/{other}", json={"enabled": False})
+    connect(user, upstream)
+    assert say(user, conversation, 400)["detail"]["kind"] == "provider_disabled"
+    user.good("DELETE", f"/providers/{other}")
+    refusal(say(user, conversation, 409), "provider_not_found", "chosen")
+    user.good("PUT", "/settings", json={"default_provider_id": None})
+    say(user, conversation, 200)
+
+
+def test_what_an_administrator_stops_sharing_is_not_replaced(
+    join: Join, tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    boss, user = join(tenant_id, 4), join(tenant_id)
+    shared = connect(boss, upstream)
+    boss.good("PUT", f"/providers/{shared}", json={"is_shared": True, "name": "team"})
+    own = connect(user, upstream)
+    conversation = user.good("POST", "/conversations", json={"provider_id": shared})
+    by_default = user.good("POST", "/conversations", json={})
+    user.good("PUT", f"/providers/{own}", json={"is_default": False})
+    own_of_boss = boss.good("POST", "/conversations", json={"provider_id": shared})
+    agent = boss.good("POST", "/agents", json={"name": "Helper", "is_shared": True})["id"]
+    with_agent = user.good("POST", "/conversations", json={"agent_id": agent, "provider_id": own})
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "agent_id": agent})
+
+    boss.good("PUT", f"/providers/{shared}", json={"is_shared": False})
+    boss.good("PUT", f"/providers/{shared}", json={"name": "a secret name"})
+    boss.good("PUT", f"/agents/{agent}", json={"is_shared": False})
+    refusal(say(user, conversation, 409), "provider_not_found", "team")
+    refusal(say(user, by_default, 409), "provider_not_found", "team")
+    refusal(say(user, with_agent, 409), "agent_not_found", "Helper")
+    refusal(user.bad("POST", f"/tasks/{task['id']}/execute", 409), "agent_not_found", "Helper")
+    assert say(boss, own_of_boss, 200)["provider_id"] == shared
+    assert boss.good("GET", f"/conversations/{own_of_boss['id']}")["lost_provider"] is None
+
+    boss.good("PUT", f"/providers/{shared}", json={"is_shared": True})
+    say(user, conversation, 200)
+    say(user, by_default, 200)
+
+
+def test_nothing_goes_on_without_the_agent_that_was_chosen(
+    user: ApiClient, upstream: ScriptedProvider
+) -> None:
+    agent = user.good("POST", "/agents", json={"name": "Strict", "system_prompt": "Be strict.", "tools": []})
+    rules = [{"tool": "file_read", "action": "deny"}]
+    user.good("PUT", f"/permissions/rules?scope=agent&id={agent['id']}", json=rules)
+    conversation = user.good("POST", "/conversations", json={"agent_id": agent["id"]})
+    room = new_room(user, agents=[{"agent_id": agent["id"]}])
+    steps = [{"id": "a", "name": "one", "agent_id": agent["id"]}]
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "steps": steps})
+    uses = user.good("DELETE", f"/agents/{agent['id']}")
+    assert (uses["conversations"], uses["seats"], uses["steps"]) == (1, 1, 1)
+
+    refusal(say(user, conversation, 409), "agent_not_found", "Strict")
+    assert user.good("GET", f"/conversations/{conversation['id']}")["lost_agent"] == "Strict"
+    user.good("PUT", f"/conversations/{conversation['id']}", json={"agent_id": None})
+    say(user, conversation, 200)
+
+    path = f"/chat-rooms/{room['id']}"
+    refusal(user.bad("POST", f"{path}/start", 409), "agent_not_found", "Strict")
+    (seat,) = user.good("GET", f"{path}/agents")
+    assert (seat["lost_agent"], seat["system_prompt"]) == ("Strict", "Be strict.")
+    seat = user.good("PUT", f"{path}/agents/{seat['id']}", json={"agent_id": None})
+    assert (seat["lost_agent"], seat["system_prompt"]) == (None, "Be strict.")
+    basic = next(one for one in user.good("GET", "/agents")["items"] if one["name"] == "Basic")
+    seat = user.good("PUT", f"{path}/agents/{seat['id']}", json={"agent_id": basic["id"]})
+    assert (seat["agent_id"], seat["name"]) == (basic["id"], "Strict")
+    user.good("POST", f"{path}/start", headers={"accept": "application/json"})
+
+    execute = f"/tasks/{task['id']}/execute"
+    refusal(user.bad("POST", execute, 409), "agent_not_found", "Strict")
+    (step,) = user.good("GET", f"/tasks/{task['id']}")["steps"]
+    assert (step["agent_id"], step["lost_agent"]) == (None, "Strict")
+    graph = [{"id": "a", "name": "renamed"}]
+    user.good("PUT", f"/tasks/{task['id']}/graph", json={"steps": graph})
+    refusal(user.bad("POST", execute, 409), "agent_not_found", "Strict")
+    user.good("PUT", f"/tasks/{task['id']}/steps/a", json={"agent_id": None})
+    user.good("POST", execute, headers={"accept": "application/json"})
+
+
+@pytest.mark.parametrize("lost", ["providers", "agents"])
+def test_a_run_in_progress_does_not_go_on_without_what_it_uses(
+    user: ApiClient, upstream: ScriptedProvider, lost: str
+) -> None:
+    provider_id = chosen(user, upstream)
+    agent = user.good("POST", "/agents", json={"name": "Asker", "provider_id": provider_id})["id"]
+    conversation = user.good("POST", "/conversations", json={"agent_id": agent})
+    body = {"conversation_id": conversation["id"], "content": "ask me", "tools": True}
+    run_id = user.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
+    (question,) = user.good("GET", f"/runs/{run_id}/questions?status=open")["items"]
+    user.good("DELETE", f"/{lost}/{provider_id if lost == 'providers' else agent}")
+
+    path = f"/runs/{run_id}/questions/{question['id']}/answer"
+    user.good("POST", path, json={"answer": "yes"})
+    events = user.ask("GET", f"/runs/{run_id}/events").text
+    assert f'"code":"{lost.removesuffix("s")}_not_found"' in events
+    assert "deleted or is no longer shared with you" in user.good("GET", f"/runs/{run_id}")["error"]
+
+
+def test_the_rules_of_a_deleted_project_are_not_lifted_in_silence(user: ApiClient) -> None:
+    project = user.good("POST", "/projects", json={"name": "Careful"})["id"]
+    other = user.good("POST", "/projects", json={"name": "Plain"})["id"]
+    rules = [{"tool": "file_read", "action": "deny"}]
+    user.good("PUT", f"/permissions/rules?scope=project&id={project}", json=rules)
+    conversation = user.good("POST", "/conversations", json={"project_id": project})
+    plain = user.good("POST", "/conversations", json={"project_id": other})
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "project_id": project})
+    user.good("DELETE", f"/projects/{project}")
+    user.good("DELETE", f"/projects/{other}")
+    say(user, plain, 200)
+    refused = say(user, conversation, 409)
+    assert refused["detail"]["kind"] == "project_not_found"
+    assert "'Careful'" in refused["error"]
+    assert user.bad("POST", f"/tasks/{task['id']}/execute", 409)["detail"]["kind"] == "project_not_found"
+    user.good("PUT", f"/conversations/{conversation['id']}", json={"project_id": None})
+    say(user, conversation, 200)
+
+
+def test_only_those_who_may_delete_see_how_much_uses_something(
+    join: Join, tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    boss, user = join(tenant_id, 4), join(tenant_id)
+    shared = connect(boss, upstream)
+    boss.good("PUT", f"/providers/{shared}", json={"is_shared": True})
+    agent = boss.good("POST", "/agents", json={"name": "Helper", "is_shared": True})["id"]
+    user.good("PUT", "/settings", json={"default_provider_id": shared})
+    user.good("POST", "/conversations", json={"agent_id": agent})
+    assert boss.good("GET", f"/providers/{shared}/uses")["defaults"] == 1
+    assert boss.good("GET", f"/agents/{agent}/uses")["conversations"] == 1
+    user.bad("GET", f"/providers/{shared}/uses", 403)
+    user.bad("GET", f"/agents/{agent}/uses", 403)
+
+
+def test_tools_and_skills_that_are_gone_stop_what_named_them(
+    user: ApiClient, upstream: ScriptedProvider
+) -> None:
+    chain = {"name": "my_chain", "description": "d", "members": [{"id": "list", "tool": "file_list"}]}
+    made = user.good("POST", "/tools/compositions", json=chain)
+    agent = user.good("POST", "/agents", json={"name": "Tooled", "tools": ["my_chain", "file_read"]})
+    conversation = user.good("POST", "/conversations", json={"agent_id": agent["id"]})
+    steps = [{"id": "a", "name": "one", "required_tools": ["my_chain"]}]
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "steps": steps})
+    say(user, conversation, 200)
+    user.good("DELETE", f"/tools/compositions/{made['id']}")
+
+    refused = say(user, conversation, 409)
+    assert refused["detail"] == {"kind": "tool_unknown", "lost": {"tools": ["my_chain"]}}
+    assert "the agent 'Tooled' names tools that are not available any more: my_chain" in refused["error"]
+    user.good("PUT", f"/agents/{agent['id']}", json={"tools": ["file_read"]})
+    say(user, conversation, 200)
+
+    (step,) = ended(user, task)
+    assert step["status"] == "failed"
+    assert "my_chain" in step["error"]
+
+
+def test_a_step_is_never_completed_without_a_tool_that_it_requires(
+    user: ApiClient, admin: ApiClient, upstream: ScriptedProvider
+) -> None:
+    steps = [
+        {"id": "a", "name": "a tool above the level", "required_tools": ["shell_execute"]},
+        {"id": "b", "name": "a tool that the level has", "required_tools": ["file_read"]},
+    ]
+    task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "steps": steps})
+    above, has = ended(user, task)
+    assert above["status"] == "failed"
+    assert "shell_execute (needs permission level" in above["error"]
+    assert has["status"] == "completed"
+
+    agent = user.good("POST", "/agents", json={"name": "Small", "model": "smollm2-135m-instruct"})["id"]
+    body = {"name": "T", "goal": "G", "agent_id": agent, "steps": [steps[1]]}
+    (step,) = ended(user, user.good("POST", "/tasks", json=body))
+    assert step["status"] == "failed"
+    assert "file_read (the model smollm2-135m-instruct is not known to handle tools)" in step["error"]
+
+
+def test_a_plan_keeps_the_tools_that_were_named(user: ApiClient, upstream: ScriptedProvider) -> None:
+    agent = user.good("POST", "/agents", json={"name": "Unknown", "model": "nobody-knows-it"})["id"]
+    body = {"goal": "Do it", "tools": ["file_read", "result_read"], "agent_id": agent}
+    user.good("POST", "/tasks/plan", json=body)
+    asked = upstream.requests[-1].json["messages"][-1]["content"]
+    assert "- file_read:" in asked
+    assert "- result_read:" in asked

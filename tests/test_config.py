@@ -103,6 +103,7 @@ def test_contract_defaults_hold() -> None:
         "connections": 10_000,
         "connections_per_address": 256,
         "allowed_hosts": [],
+        "cors_origins": [],
         "trusted_proxies": [],
     }
     assert msgspec.to_builtins(config.auth) == {

@@ -107,7 +107,9 @@ def test_operation_ids_and_bodies_are_good_for_generated_clients(document: Docum
     for operation in document.operations:
         schema = document.body_schema(operation)
         if schema is not None and schema.get("type") == "object":
-            assert schema.get("additionalProperties") is False, f"{operation}: unknown fields are refused"
+            is_refused = schema.get("additionalProperties") is False
+            # OpenAI's clients send what Luxx leaves out with a warning of the run.
+            assert is_refused != str(operation).startswith("POST /v1/"), f"{operation}: unknown fields"
 
 
 @pytest.mark.parametrize(

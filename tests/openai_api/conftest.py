@@ -121,7 +121,11 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server"), LUXX_SERVER__MAX_BODY_MB="1") as running:
+    with ServerProcess(
+        tmp_path_factory.mktemp("server"),
+        LUXX_SERVER__MAX_BODY_MB="1",
+        LUXX_SERVER__CORS_ORIGINS='["http://app.example"]',
+    ) as running:
         yield running
 
 

@@ -5,6 +5,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from luxx.providers.scripted import ScriptedProvider
@@ -196,3 +197,47 @@ def test_calls_of_other_types_are_calls_with_their_results(ann: Person, upstream
         {"name": "local_shell", "arguments": '{"command":["ls"]}'},
     ]
     assert [one["content"] for one in sent if one["role"] == "tool"] == ["ok", "no", '{"exit_code":0}']
+
+
+PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-a"}
+
+
+def cors(response: httpx.Response) -> dict[str, str]:
+    return {
+        name.removeprefix("access-control-"): value
+        for name, value in response.headers.items()
+        if name.startswith("access-control-")
+    }
+
+
+def test_page_of_a_configured_origin_may_call(ann: Person) -> None:
+    origin = {"origin": "http://app.example"}
+    path = "/v1/chat/completions"
+    asked = ann.api.http.options(path, headers={**origin, **PREFLIGHT, "authorization": ""})
+    assert asked.is_success
+    allowed = cors(asked)
+    assert (allowed["allow-origin"], allowed["allow-headers"]) == ("http://app.example", "authorization,x-a")
+    assert "POST" in allowed["allow-methods"]
+    assert "allow-credentials" not in allowed
+    answered = ann.api.http.post(path, headers=origin, json={"model": MODEL, "messages": HELLO})
+    refused = ann.api.http.post(path, headers={**origin, "authorization": "Bearer x"}, json={})
+    for response, status in ((answered, 200), (refused, 401)):
+        assert (response.status_code, cors(response)["allow-origin"]) == (status, "http://app.example")
+        assert response.headers["vary"] == "Origin"
+
+
+@pytest.mark.parametrize(
+    ("origin", "path"),
+    [
+        ("http://other.example", "/v1/chat/completions"),
+        ("http://app.example.org", "/v1/chat/completions"),
+        ("null", "/v1/models"),
+        ("http://app.example", "/conversations"),
+        ("http://app.example", "/v1x"),
+    ],
+)
+def test_no_other_origin_and_no_other_route_is_opened(ann: Person, origin: str, path: str) -> None:
+    headers = {"origin": origin, **PREFLIGHT}
+    assert not cors(ann.api.http.options(path, headers=headers))
+    posted = ann.api.http.post(path, headers=headers, json={"model": MODEL, "messages": HELLO})
+    assert (posted.status_code, cors(posted)) == (403, {})

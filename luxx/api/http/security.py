@@ -18,6 +18,7 @@ from litestar.types import ASGIApp
 from litestar.utils import normalize_path
 
 from luxx.api.http.authentication import REQUEST_ID, parse_address
+from luxx.api.http.cross_origin import CrossOrigin, RawHeaders, is_same_host
 from luxx.api.http.envelope import failure_at
 from luxx.errors import TooLarge
 from luxx.infra.clock import new_id
@@ -64,9 +65,7 @@ KEPT_SCOPE_KEYS = frozenset(
 start, and the request metrics need the template."""
 
 AUTHORITY = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
-ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]+)")
 
-RawHeaders = list[tuple[bytes, bytes]]
 ASGIScope = MutableMapping[str, Any]
 ASGIMessage = dict[str, Any]
 ASGIReceive = Callable[[], Awaitable[ASGIMessage]]
@@ -125,6 +124,7 @@ class _ProtectionMiddleware:
         self._app = app
         self._metrics = metrics
         self._hosts = _AllowedHostCheck(config.server, config.app.host)
+        self._cross_origin = CrossOrigin(config.server)
         self._body_limit = int(config.server.max_body_mb * MIB)
         self._post_limits: dict[str, int] = {
             **dict.fromkeys(UPLOAD_PATHS, int(config.files.max_upload_mb * MIB)),
@@ -146,9 +146,10 @@ class _ProtectionMiddleware:
         request_id = new_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         scope[REQUEST_ID] = request_id
-        response = _ResponseSender(send, request_id)
-        scope[RAW_SEND_KEY] = send
         request_headers = _read_headers(scope["headers"])
+        cors = self._cross_origin.headers(scope["path"], request_headers.origin)
+        response = _ResponseSender(send, request_id, cors)
+        scope[RAW_SEND_KEY] = send
         limit = self._limit(scope["method"], scope["path"])
         refusal = self._request_refusal(scope, request_headers) or _length_refusal(
             request_headers.length, limit
@@ -157,6 +158,8 @@ class _ProtectionMiddleware:
         try:
             if refusal is not None:
                 await _refuse(response.send, refusal, scope["path"])
+            elif cors and (start := self._cross_origin.preflight(scope)):
+                await _send_all(response.send, start, {"type": "http.response.body"})
             elif request_headers.is_chunked or (
                 request_headers.length is None and scope["method"] not in SAFE_METHODS
             ):
@@ -197,7 +200,10 @@ class _ProtectionMiddleware:
             return refusal
         if scope["type"] == "http" and scope["method"] in SAFE_METHODS:
             return None
-        return None if _is_same_host(request_headers.origin, request_headers.host) else ORIGIN_NOT_ALLOWED
+        origin = request_headers.origin
+        if is_same_host(origin, request_headers.host) or self._cross_origin.allows(scope["path"], origin):
+            return None
+        return ORIGIN_NOT_ALLOWED
 
 
 @dataclass(slots=True, eq=False)
@@ -206,6 +212,7 @@ class _ResponseSender:
 
     _send: ASGISend
     _request_id: str
+    _cors: RawHeaders
     status: int = 500
     began: float = 0.0
 
@@ -214,7 +221,7 @@ class _ResponseSender:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.began = time.perf_counter()
-            headers: RawHeaders = [*message["headers"], *FIXED_HEADERS]
+            headers: RawHeaders = [*message["headers"], *FIXED_HEADERS, *self._cors]
             if not any(name == b"content-security-policy" for name, _ in headers):
                 headers.append(POLICY_HEADER)
             headers.append((b"x-request-id", self._request_id.encode()))
@@ -307,14 +314,6 @@ class _AllowedHostCheck:
         return address is not None and (address.is_loopback or name == server.lower())
 
 
-def _is_same_host(origin: bytes, host: bytes) -> bool:
-    match = ORIGIN.fullmatch(origin.decode("latin-1").lower())
-    if match is None:
-        return False
-    default = ":80" if match["scheme"] == "http" else ":443"
-    return match["authority"].removesuffix(default) == host.decode("latin-1").lower().removesuffix(default)
-
-
 URL_TOO_LONG = _Refusal(
     status=414,
     kind=HEAD_TOO_LARGE,
@@ -381,9 +380,13 @@ def _refusal_messages(refusal: _Refusal, prefix: str, path: str) -> tuple[ASGIMe
     return start, {"type": f"{prefix}.body", "body": body, "more_body": False}
 
 
-async def _refuse(send: ASGISend, refusal: _Refusal, path: str) -> None:
-    for message in _refusal_messages(refusal, "http.response", path):
+async def _send_all(send: ASGISend, *messages: ASGIMessage) -> None:
+    for message in messages:
         await send(message)
+
+
+async def _refuse(send: ASGISend, refusal: _Refusal, path: str) -> None:
+    await _send_all(send, *_refusal_messages(refusal, "http.response", path))
 
 
 async def _refuse_socket(scope: ASGIScope, receive: ASGIReceive, send: ASGISend, refusal: _Refusal) -> None:

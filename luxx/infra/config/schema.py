@@ -9,6 +9,13 @@ PositiveFloat = Annotated[float, Meta(gt=0)]
 PositiveInt = Annotated[int, Meta(ge=1)]
 NonNegativeFloat = Annotated[float, Meta(ge=0)]
 NonNegativeInt = Annotated[int, Meta(ge=0)]
+CorsOrigin = Annotated[
+    str,
+    Meta(
+        pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$(?!\n)",
+        description="'*', or a scheme and a host such as https://app.example.org, without a path",
+    ),
+]
 
 
 class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +149,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     connections: PositiveInt = 10_000
     connections_per_address: NonNegativeInt = 256
     allowed_hosts: list[str] = []
+    cors_origins: list[CorsOrigin] = []
     trusted_proxies: list[str] = []
 
 

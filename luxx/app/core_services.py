@@ -72,6 +72,7 @@ from luxx.tools.history import CallOutputs, CallRecorder, EgressRecord
 from luxx.tools.permissions.service import RuleService, has_project_rules
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.service_tools import installed_entry_points, load_modules
+from luxx.wire.run import RunKind
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""
@@ -216,7 +217,10 @@ class CoreServices:
     def _make_streams(self) -> None:
         self.hub = Hub()
         rooms, tasks = table_of(ChatRoomRow), table_of(TaskRow)
-        tables = (SubjectTable(rooms, rooms.c.title), SubjectTable(tasks, tasks.c.name))
+        tables = (
+            SubjectTable(RunKind.ROOM, rooms, rooms.c.title),
+            SubjectTable(RunKind.TASK, tasks, tasks.c.name),
+        )
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched, tables=tables)
         self.relay = RunRelay(self.hub, self.bus, self.store)
         stream_limit = StreamLimit(self.config.limits.streams_per_user)

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.wire.run import RunStatus
+from luxx.wire.run import MemberRight, RunKind, RunStatus
 
 SessionId: TypeAlias = Annotated[
     str, Meta(min_length=1, max_length=64, description="the id of a conversation, room or task")
@@ -61,12 +61,20 @@ class SessionStatus(StrEnum):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A session and its newest run; the run's fields are null without one. `message_id` is the answer."""
+    """A session and its newest run; the run's fields are null without one.
+
+    `message_id` is the answer, or the newest message of a room. `waiting_seq`: the newest event of a run that
+    waits for a person; with another number it waits for something else. `members` is how many members a room
+    has, `right` that of the reader where the reader is one of them.
+    """
 
     status: SessionStatus
     title: str
     run_id: str | None = None
     message_id: str | None = None
+    waiting_seq: int | None = None
+    members: int | None = None
+    right: MemberRight | None = None
     stop_reason: str | None = None
     error: str | None = None
     started_at: datetime | None = None
@@ -80,18 +88,35 @@ class SessionUpdate(_ServerMessageBase, frozen=True, kw_only=True, tag="session_
     data: SessionState
 
 
-class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a notification: `title` is the session's, `message` is one sentence."""
+class NotificationKind(StrEnum):
+    """`run`: its status changed. `message`: a member wrote into a room that does not run. `member`: the
+    reader became a member of a room."""
 
+    RUN = "run"
+    MESSAGE = "message"
+    MEMBER = "member"
+
+
+class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a notification: `title` is the session's, `message` is one sentence.
+
+    `run_id` and `status` are those of the run, for a `message` or `member` null and `idle`; `sender` is who
+    wrote the message or added the member.
+    """
+
+    kind: NotificationKind = NotificationKind.RUN
     title: str
     message: str
     session_id: str
-    run_id: str
+    session_kind: RunKind
+    run_id: str | None
     status: SessionStatus
+    sender: str | None = None
 
 
 class Notification(_ServerMessageBase, frozen=True, kw_only=True, tag="notification"):
-    """A run ended, failed or waits for a person, in a session without a subscription of this socket."""
+    """Something happened in a session without a subscription of this socket: a run ended, failed or waits for
+    a person, or a room has a new message or member."""
 
     data: NotificationData
 

@@ -104,3 +104,64 @@ def test_a_task_that_waits_for_approval_notifies_its_owner(join: Join) -> None:
         assert other.subscribe(task["id"])["detail"]["kind"] == "session_not_found"
         owner.good("POST", f"/tasks/{task['id']}/cancel")
         own.until(status="cancelled")
+
+
+def test_a_message_in_an_idle_room_is_announced_to_all_but_its_author(join: Join) -> None:
+    owner, speaks, watches, stranger = (join() for _ in range(4))
+    room = new_room(owner, "A", policy="manual", title="Plans")
+    member(owner, room, speaks, "speak")
+    member(owner, room, watches, "watch")
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(open_socket(one)) for one in (owner, speaks, watches, stranger)]
+        own, author, watching, other = sockets
+        before = watching.subscribe(room["id"])["data"]
+        assert (before["message_id"], before["members"], before["right"]) == (None, 2, "watch")
+        said = speaks.good("POST", f"/chat-rooms/{room['id']}/messages", json={"content": "Hello"})
+        assert watching.until(type="session_update")["data"]["message_id"] == said["id"]
+        note = own.until(type="notification", kind="message")["data"]
+        assert (note["title"], note["session_id"], note["session_kind"]) == ("Plans", room["id"], "room")
+        assert (note["sender"], note["run_id"], note["status"]) == (speaks.user["username"], None, "idle")
+        assert author.drain() == other.drain() == []
+        owner.good("POST", f"/chat-rooms/{room['id']}/start", headers=JSON)
+        watching.until(status="waiting")
+        speaks.good("POST", f"/chat-rooms/{room['id']}/messages", json={"content": "On"})
+        assert not [each for each in own.drain() if each.get("data", {}).get("kind") == "message"]
+        owner.good("POST", f"/chat-rooms/{room['id']}/finish")
+
+
+def test_new_changed_and_removed_members_learn_of_it(join: Join) -> None:
+    owner, person = join(), join()
+    room = new_room(owner, "A", policy="manual", title="Plans")
+    path = f"/chat-rooms/{room['id']}/members"
+    with open_socket(owner) as own, open_socket(person) as socket:
+        assert own.subscribe(room["id"])["data"]["members"] == 0
+        member(owner, room, person, "watch")
+        note = socket.until(type="notification", kind="member")["data"]
+        assert (note["title"], note["session_id"]) == ("Plans", room["id"])
+        assert note["sender"] == owner.user["username"]
+        assert own.until(type="session_update")["data"]["members"] == 1
+        assert socket.subscribe(room["id"])["data"]["right"] == "watch"
+        owner.good("PUT", f"{path}/{person.user['id']}", json={"right": "steer"})
+        assert socket.until(type="session_update")["data"]["right"] == "steer"
+        owner.good("DELETE", f"{path}/{person.user['id']}")
+        assert socket.until(type="error")["detail"]["kind"] == "session_not_found"
+        assert own.until(type="session_update")["data"]["members"] == 0
+
+
+def test_each_approval_that_a_task_waits_for_is_announced(join: Join) -> None:
+    owner = join()
+    steps = [
+        {"id": "s1", "name": "one", "require_approval": True},
+        {"id": "s2", "name": "two", "require_approval": True, "depends_on": ["s1"]},
+    ]
+    task = owner.good("POST", "/tasks", json={"name": "Report", "goal": "Write", "steps": steps})
+    with open_socket(owner) as following, open_socket(owner) as other:
+        following.subscribe(task["id"])
+        owner.good("POST", f"/tasks/{task['id']}/execute", headers=JSON)
+        first = following.until(status="waiting")["data"]
+        other.until(type="notification", status="waiting", session_kind="task")
+        owner.good("POST", f"/tasks/{task['id']}/approve", json={"step_ids": ["s1"]})
+        second = following.until(status="waiting")["data"]
+        assert second["waiting_seq"] > first["waiting_seq"]
+        other.until(type="notification", status="waiting")
+        owner.good("POST", f"/tasks/{task['id']}/cancel")

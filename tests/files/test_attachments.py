@@ -118,9 +118,13 @@ def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(
     anna: ApiClient, chat: str, name: str, data: bytes, status: int, words: str
 ) -> None:
     uploaded = put(anna, name, data)
-    failure = refuse(anna, status, chat, {"file_id": uploaded["id"]})
+    attachment = {"file_id": uploaded["id"]}
+    failure = refuse(anna, status, chat, attachment)
     assert words in failure["error"]
     assert name in failure["error"]
+    # A client can know before it sends the message.
+    body = {"attachments": [attachment]}
+    assert anna.bad("POST", "/messages/attachments/check", status, json=body)["error"] == failure["error"]
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -145,6 +149,13 @@ def test_an_image_is_stored_with_its_message_and_not_returned_in_lists(
         assert (response.content, response.headers["content-type"]) == (data, kind)
         assert response.headers["content-disposition"].startswith("attachment")
     assert base64.b64encode(data).decode() not in json.dumps(anna.state())
+
+
+def test_what_can_be_attached_passes_the_check_and_nothing_is_stored(anna: ApiClient, chat: str) -> None:
+    uploaded = put(anna, "list.txt", b"milk")
+    body = {"attachments": [{"file_id": uploaded["id"]}, image(png()), {"name": "a.md", "content": "x"}]}
+    assert anna.good("POST", "/messages/attachments/check", json=body) is None
+    assert anna.good("GET", f"/messages?conversation_id={chat}")["total"] == 0
 
 
 def test_an_attachment_is_its_owners_alone_and_counted_from_0(

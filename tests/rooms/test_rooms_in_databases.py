@@ -29,6 +29,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.admission import delete_runs
 from luxx.runs.models import SubjectMemberRow
+from luxx.runs.streams.sessions import SubjectHint
 from luxx.wire.message import UserContent
 from luxx.wire.run import MemberRight
 from luxx.wire.tool import CommandPermission
@@ -70,6 +71,9 @@ def all_known(*_: Any) -> dict[str, str]:
 def nothing_open(_user_id: int, _subject_id: str) -> None: ...
 
 
+def ignored(_hint: SubjectHint) -> None: ...
+
+
 async def no_run(_run_id: str) -> None:
     raise AssertionError("no room of these tests runs")
 
@@ -91,7 +95,7 @@ def count(store: Store, row: Any) -> int:
 async def test_a_room_lives_and_is_deleted_with_its_owner(store: Store, rooms: RoomService) -> None:
     new = NewRoom(title="t", task="t", agents=[NewSeat(name="A"), NewSeat(name="B")])
     room = await rooms.create(ANN, new)
-    members = MemberService(store, on_ended=nothing_open, cancel_run=no_run)
+    members = MemberService(store, on_ended=nothing_open, cancel_run=no_run, notify=ignored)
     await members.add(ANN, room.id, NewMember(user_id=2, right=MemberRight.STEER))
     for person in (ANN, BEN):
         listed, total = await rooms.list_page(person, page=1, page_size=20)

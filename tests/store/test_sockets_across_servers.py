@@ -1,6 +1,6 @@
 """Sockets at one server report what happens at another server of the same PostgreSQL."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @contextmanager
-def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Iterator[Pair]:
+def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Generator[Pair]:
     settings = {
         "LUXX_DATABASE__URL": new_database(postgresql, folder.name),
         "LUXX_APP__SECRET_KEY": SECRET,
@@ -75,6 +75,15 @@ def test_a_socket_reports_events_of_another_server(
                 ("session_update", "one", "completed"),
                 ("notification", "two", "completed"),
             }
+        # What a member writes into an idle room here reaches the owner there.
+        room = here.good("POST", "/chat-rooms", json={"title": "Plans", "task": "Talk."})["id"]
+        with ApiClient(here.server, None).register("member") as member, open_socket(there) as client:
+            body = {"user_id": member.user["id"], "right": "speak"}
+            assert client.subscribe(room)["data"]["members"] == 0
+            here.good("POST", f"/chat-rooms/{room}/members", json=body)
+            assert client.until(type="session_update")["data"]["members"] == 1
+            said = member.good("POST", f"/chat-rooms/{room}/messages", json={"content": "Hello"})
+            assert client.until(type="session_update")["data"]["message_id"] == said["id"]
         with open_socket(there) as client:
             client.drain()
             here.good("POST", "/auth/logout")

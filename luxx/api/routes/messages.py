@@ -104,6 +104,12 @@ class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_f
     parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
+class AttachmentsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Attachments of a message that is not sent yet."""
+
+    attachments: Annotated[list[AttachmentBody], Meta(min_length=1, max_length=MAX_ATTACHMENTS)]
+
+
 class InvocationBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message for an agent, without a conversation."""
 
@@ -183,6 +189,20 @@ class MessageController(Controller):
         return await streams.follow(
             caller, lambda: runs.send_and_watch(caller, new_message, accumulated=accumulated)
         )
+
+    @post("/attachments/check", status_code=200)
+    async def check_attachments(
+        self,
+        caller: InjectedCaller,
+        attachments: NamedDependency[AttachmentReader],
+        data: JSONBody[AttachmentsBody],
+    ) -> Success[None]:
+        """Read attachments as a message with them would, so that a client can refuse them early.
+
+        Nothing is stored.
+        """
+        await attachments.read_attachments(caller, [*data.attachments])
+        return success(None, "readable")
 
 
 def wants_json(request: Request[Any, Any, Any]) -> bool:

@@ -15,7 +15,10 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.runs.engine.cancel import cancel_calls
 from luxx.runs.models import SubjectMemberRow, includes
+from luxx.runs.streams.notices import NotifySubject
+from luxx.runs.streams.sessions import SubjectHint
 from luxx.wire.run import MemberRight
+from luxx.wire.socket import NotificationKind
 
 MembershipEnded = Callable[[int, str], None]
 """Ends what the user of this id has open of this subject, a room or a call: streams and subscriptions."""
@@ -32,6 +35,7 @@ class MemberService:
     store: Store
     on_ended: Sequence[MembershipEnded]
     cancel_run: CancelRun
+    notify: NotifySubject
 
     async def list_page(
         self, caller: Caller, room_id: str, *, page: int, page_size: int
@@ -82,7 +86,16 @@ class MemberService:
             session.flush()
             return _member_view(row, user.username)
 
-        return await self.store.write(work)
+        added = await self.store.write(work)
+        self.notify(
+            SubjectHint(
+                session_id=room_id,
+                user_id=added.user_id,
+                sender=caller.username,
+                kind=NotificationKind.MEMBER,
+            )
+        )
+        return added
 
     async def change(self, caller: Caller, room_id: str, user_id: int, right: MemberRight) -> MemberView:
         """Sets the right of a member; without that to steer, their calls of the room end. Raises NotFound or
@@ -98,6 +111,7 @@ class MemberService:
 
         view, calls = await self.store.write(work)
         await self._end(calls)
+        self.notify(SubjectHint(session_id=room_id, user_id=user_id))
         return view
 
     async def remove(self, caller: Caller, room_id: str, user_id: int) -> None:

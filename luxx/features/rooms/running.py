@@ -33,12 +33,15 @@ from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.orchestration.interface import OrchestrationLoader, RunHead
 from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.streams.notices import NotifySubject
+from luxx.runs.streams.sessions import SubjectHint
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.state import context_after
 from luxx.wire.event import CostUpdate, ProcessStep
 from luxx.wire.message import ContextRecord, PromptMessage, UserContent
 from luxx.wire.room_event import MessageStart
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+from luxx.wire.socket import NotificationKind
 
 _encode = msgspec.json.Encoder().encode
 
@@ -62,6 +65,7 @@ class RoomRunService:
 
     runs: OrchestratedRunService
     loader: OrchestrationLoader
+    notify: NotifySubject
 
     async def start(self, caller: Caller, room_id: str) -> Run:
         """Starts the room. Raises NotFound, NotAllowed, TooMany, or Conflict if it runs, is paused or has no
@@ -173,6 +177,16 @@ class RoomRunService:
         view, run_id = await self.runs.services.store.write(work)
         if run_id is not None:
             self.runs.engine.deliver(run_id)
+        else:
+            # The stream of a run has the message; without one, nothing else says that it is there.
+            self.notify(
+                SubjectHint(
+                    session_id=room_id,
+                    user_id=caller.user_id,
+                    sender=caller.username,
+                    kind=NotificationKind.MESSAGE,
+                )
+            )
         return view
 
     async def context(self, caller: Caller, room_id: str, message_id: str) -> SentContext:

@@ -29,6 +29,9 @@ class Topic(StrEnum):
     NOTICE = "notice"
     """Something changed that sockets of a user show."""
 
+    SUBJECT = "subject"
+    """A room has a new message or other members, which sockets of several users show."""
+
     ACCOUNT = "account"
     """Sign-ins of a user were revoked, or rights changed."""
 

@@ -1,8 +1,9 @@
 """Notices: notify the listeners of a user, in every process, of changed statuses of runs: of the user's own
-runs, and of those of rooms that the user is a member of.
+runs, and of those of rooms that the user is a member of; and of new messages and members of these rooms.
 
-Call `notify` after the change is on disk. It sends a hint without the new status: the rows have it, and a
-sweep finds the changes whose hint was lost. `api/http/websockets.py` has the listeners.
+Call `notify` or `notify_subject` after the change is on disk. They send a hint without the new state: the
+rows have it. A sweep finds the runs whose hint was lost; listeners read the states of rooms again from
+time to time. `api/http/websockets.py` has the listeners.
 """
 
 import asyncio
@@ -21,11 +22,15 @@ from luxx.infra.store.engine import Store
 from luxx.runs.streams.sessions import (
     NOTIFICATION_TEXTS,
     RunChange,
+    SessionSubject,
+    SubjectHint,
     SubjectTable,
     notification,
     read_changes,
     read_changes_of,
     read_states,
+    read_subjects,
+    subject_notification,
 )
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.socket import NotificationData, SessionState
@@ -42,6 +47,7 @@ MAX_PENDING = 10_000
 logger = structlog.get_logger()
 
 Notify = Callable[[str, int | None], None]
+NotifySubject = Callable[[SubjectHint], None]
 
 
 class SessionListener(Protocol):
@@ -65,15 +71,11 @@ class SessionListener(Protocol):
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """The message between processes. `is_watched`: the run has a watcher in the sending process.
+    """The message between processes. `is_watched`: the run has a watcher in the sending process."""
 
-    `session_id`: the user may no longer see this session; then there is no run.
-    """
-
-    run_id: str = ""
+    run_id: str
     user_id: int | None
-    is_watched: bool = False
-    session_id: str = ""
+    is_watched: bool
 
 
 class Notices:
@@ -95,12 +97,15 @@ class Notices:
         self._listeners: dict[int, set[SessionListener]] = {}
         self._new_users: set[int] = set()
         self._pending: dict[str, bool] = {}
-        self._last_statuses: dict[str, RunStatus] = {}
-        self._initial_statuses: dict[str, RunStatus] = {}
+        self._pending_subjects: list[SubjectHint] = []
+        # By run: its status, and what it waits for.
+        self._last_statuses: dict[str, tuple[RunStatus, int]] = {}
+        self._initial_statuses: dict[str, tuple[RunStatus, int]] = {}
         """Statuses of runs when their user's first listener came: not notified, only later changes are."""
         self._has_changes = asyncio.Event()
         self._next_sweep = 0.0
         bus.subscribe(Topic.NOTICE, self._on_message)
+        bus.subscribe(Topic.SUBJECT, self._on_subject)
         bus.on_reconnect(self._catch_up)
 
     def notify(self, run_id: str, user_id: int | None = None) -> None:
@@ -115,12 +120,15 @@ class Notices:
             self._bus.publish(Topic.NOTICE, msgspec.json.encode(hint))
         self._accept(hint)
 
+    def notify_subject(self, hint: SubjectHint) -> None:
+        """Announces a new message or other members of a room, which are already on disk."""
+        if not self._bus.is_alone:
+            self._bus.publish(Topic.SUBJECT, msgspec.json.encode(hint))
+        self._accept_subject(hint)
+
     def end_access(self, user_id: int, session_id: str) -> None:
         """Announces that the user may no longer see a session: subscriptions to it end."""
-        hint = Hint(user_id=user_id, session_id=session_id)
-        if not self._bus.is_alone:
-            self._bus.publish(Topic.NOTICE, msgspec.json.encode(hint))
-        self._accept(hint)
+        self.notify_subject(SubjectHint(session_id=session_id, user_id=user_id))
 
     def listen(self, user_id: int, listener: SessionListener) -> Callable[[], None]:
         """Notifies `listener` of the runs that the user may see from now on; the returned function ends
@@ -155,6 +163,7 @@ class Notices:
             self._has_changes.clear()
             try:
                 await self._notify_pending()
+                await self._notify_subjects()
                 await self._record_initial_statuses()
                 if self._listeners and time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + SWEEP_SECONDS
@@ -173,16 +182,22 @@ class Notices:
             logger.warning("notice_not_decoded", process=process, error=str(error))
 
     def _accept(self, hint: Hint) -> None:
-        if hint.session_id:
-            for listener in self._listeners.get(hint.user_id or 0, ()):
-                if listener.is_subscribed(hint.session_id):
-                    listener.mark_changed(hint.session_id)
-            return
         is_wanted = bool(self._listeners) if hint.user_id is None else hint.user_id in self._listeners
         if not is_wanted or len(self._pending) >= MAX_PENDING:
             return
         self._pending[hint.run_id] = self._pending.get(hint.run_id, False) or hint.is_watched
         self._has_changes.set()
+
+    def _on_subject(self, process: str, payload: bytes) -> None:
+        try:
+            self._accept_subject(msgspec.json.decode(payload, type=SubjectHint))
+        except msgspec.DecodeError as error:
+            logger.warning("notice_not_decoded", process=process, error=str(error))
+
+    def _accept_subject(self, hint: SubjectHint) -> None:
+        if self._listeners and len(self._pending_subjects) < MAX_PENDING:
+            self._pending_subjects.append(hint)
+            self._has_changes.set()
 
     def _catch_up(self) -> None:
         """Sweeps and refreshes all listeners, because hints are lost while the bus is disconnected."""
@@ -201,11 +216,33 @@ class Notices:
         for change in changes:
             self._notify_listeners(change, is_watched=pending[change.run_id])
 
+    async def _notify_subjects(self) -> None:
+        if not self._pending_subjects:
+            return
+        hints, self._pending_subjects = self._pending_subjects, []
+        ids = list({hint.session_id for hint in hints})
+        subjects = await self._store.read_rows(
+            lambda connection: read_subjects(connection, self._tables, ids)
+        )
+        for hint in hints:
+            self._notify_people(hint, subjects.get(hint.session_id))
+
+    def _notify_people(self, hint: SubjectHint, subject: SessionSubject | None) -> None:
+        people = {hint.user_id}  # Who was removed learns that the room is not there any more.
+        if subject is not None:
+            people |= {subject.owner_id, *subject.members}
+        for user_id in people & self._listeners.keys():
+            for listener in tuple(self._listeners[user_id]):
+                if listener.is_subscribed(hint.session_id):
+                    listener.mark_changed(hint.session_id)
+                elif subject is not None and subject.is_visible_to(user_id) and hint.is_notable_for(user_id):
+                    listener.add_notification(subject_notification(hint, subject))
+
     async def _record_initial_statuses(self) -> None:
         """Records the statuses that new listeners must not be notified of."""
         users = list(self._new_users)
         for change in await self._read_of(users):
-            self._initial_statuses.setdefault(change.run_id, change.status)
+            self._initial_statuses.setdefault(change.run_id, (change.status, change.waiting_seq))
         self._new_users.difference_update(users)
 
     async def _sweep(self) -> None:
@@ -215,14 +252,14 @@ class Notices:
         # A run that was unended and is no longer among the current ones has ended.
         ended_ids = [
             run_id
-            for run_id, status in known_statuses.items()
+            for run_id, (status, _) in known_statuses.items()
             if status not in ENDED and run_id not in current_ids
         ]
         changes += await self._store.read_rows(
             lambda connection: read_changes(connection, ended_ids, self._tables)
         )
         for change in changes:
-            if known_statuses.get(change.run_id) != change.status:
+            if known_statuses.get(change.run_id) != (change.status, change.waiting_seq):
                 self._notify_listeners(change)
         for statuses in (self._initial_statuses, self._last_statuses):
             for run_id in statuses.keys() - current_ids:
@@ -240,15 +277,18 @@ class Notices:
         audience = [one for one in (change.user_id, *change.members) if one in self._listeners]
         if not audience:
             return
-        is_new = self._last_statuses.get(change.run_id) != change.status
-        self._last_statuses[change.run_id] = change.status
+        status = (change.status, change.waiting_seq)
+        is_new = self._last_statuses.get(change.run_id) != status
+        self._last_statuses[change.run_id] = status
         if not change.is_reported:
             return
         if is_new and change.status in NOTIFICATION_TEXTS:
             is_watched = is_watched or self._is_watched(change.run_id)
         for user_id in audience:
-            # Several people follow a room: that one of them does says nothing of the others.
-            is_due = is_new and change.is_notable_for(user_id) and not (is_watched and not change.members)
+            # Several people follow a room: that one of them does says nothing of the others. A question waits
+            # for its person on every device.
+            is_elsewhere = not is_watched or bool(change.members) or change.status == RunStatus.WAITING
+            is_due = is_new and change.is_notable_for(user_id) and is_elsewhere
             for listener in tuple(self._listeners[user_id]):
                 if listener.is_subscribed(change.session_id):
                     listener.mark_changed(change.session_id)

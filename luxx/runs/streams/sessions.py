@@ -1,4 +1,5 @@
-"""The sessions of sockets: conversations, rooms and tasks, with their newest runs, and the changes of runs.
+"""The sessions of sockets: conversations, rooms and tasks, with their newest runs; the changes of runs, and
+those of rooms.
 
 `notices.py` notifies listeners of them.
 """
@@ -11,11 +12,11 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Table, bin
 
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.access import own_conversations
-from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow, SubjectMemberRow
 from luxx.wire.run import ENDED, MemberRight, RunKind, RunStatus
-from luxx.wire.socket import NotificationData, SessionState, SessionStatus
+from luxx.wire.socket import NotificationData, NotificationKind, SessionState, SessionStatus
 
 IDS_PER_QUERY = 100
 ERROR_CHARACTERS = 500
@@ -38,7 +39,12 @@ SUBJECT_TEXTS = {
 }
 """The same for rooms and tasks."""
 
-_runs, _members = table_of(RunRow), table_of(SubjectMemberRow)
+ROOM_TEXTS = {
+    NotificationKind.MESSAGE: "{sender} wrote a message.",
+    NotificationKind.MEMBER: "{sender} made you a member of the room.",
+}
+
+_runs, _members, _messages = table_of(RunRow), table_of(SubjectMemberRow), table_of(MessageRow)
 _people = table_of(User)
 _id_list: BindParameter[list[str]] = bindparam("ids", expanding=True)
 _members_of = (
@@ -53,8 +59,13 @@ _newest_ids = (
 )
 _newest_runs = select(
     _runs.c.subject_id, _runs.c.id.label("run_id"), _runs.c.status, _runs.c.message_id, _runs.c.stop_reason,
-    _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
+    _runs.c.error, _runs.c.started_at, _runs.c.finished_at, _runs.c.last_seq,
 ).where(_runs.c.id.in_(_newest_ids.scalar_subquery()))  # fmt: skip
+_newest_messages = (
+    select(_messages.c.room_id, func.max(_messages.c.id))
+    .where(_messages.c.room_id.in_(_id_list))
+    .group_by(_messages.c.room_id)
+)
 _newer = _runs.alias("newer")
 _sessions = table_of(ConversationRow)
 _newest = (
@@ -68,13 +79,14 @@ _states = (
     select(
         _sessions.c.id.label("session_id"), _sessions.c.title, _runs.c.id.label("run_id"), _runs.c.status,
         _runs.c.message_id, _runs.c.stop_reason, _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
+        _runs.c.last_seq,
     )
     .select_from(_sessions.outerjoin(_runs, _runs.c.id == _newest))
     .where(_sessions.c.id.in_(bindparam("ids", expanding=True)), own_conversations)
 )  # fmt: skip
 _changes = select(
     _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.kind, _runs.c.status,
-    _runs.c.error, _sessions.c.title,
+    _runs.c.error, _runs.c.last_seq, _sessions.c.title,
 ).select_from(_runs.outerjoin(_sessions, _runs.c.subject_id == _sessions.c.id))  # fmt: skip
 _changes_by_id = _changes.where(_runs.c.id.in_(bindparam("ids", expanding=True)))
 _changes_unended = _changes.where(_runs.c.status.in_(UNENDED))
@@ -88,13 +100,38 @@ _changes_after = _changes.where(
 class SubjectTable(msgspec.Struct, frozen=True):
     """A table of rooms or tasks, with an id, a user_id and a tenant_id, and its column of titles."""
 
+    kind: RunKind
     table: Table
     title: ColumnElement[str]
+
+
+class SubjectHint(msgspec.Struct, frozen=True, kw_only=True):
+    """A message between processes: a room has a new message, a new member, or other members or rights.
+
+    `user_id` is the author of the message, or the member that was added, changed or removed. `sender` is who
+    did it. Without a `kind` nobody is notified; subscribers get the new state.
+    """
+
+    session_id: str
+    user_id: int
+    sender: str = ""
+    kind: NotificationKind | None = None
+
+    def is_notable_for(self, user_id: int) -> bool:
+        """Whether the user gets a notification."""
+        match self.kind:
+            case NotificationKind.MESSAGE:
+                return user_id != self.user_id
+            case NotificationKind.MEMBER:
+                return user_id == self.user_id
+            case _:
+                return False
 
 
 class SessionSubject(msgspec.Struct, frozen=True, kw_only=True):
     """A room or task: its title, its owner, and the rights of its members in the tenant, by user."""
 
+    kind: RunKind
     title: str
     owner_id: int
     members: Mapping[int, MemberRight] = {}
@@ -109,15 +146,20 @@ def read_subjects(
 ) -> dict[str, SessionSubject]:
     """Those of the rooms and tasks that exist, by id."""
     found: dict[str, Row[*tuple[Any, ...]]] = {}
+    kinds: dict[str, RunKind] = {}
     for one in tables:
         columns = (one.table.c.id, one.title.label("title"), one.table.c.user_id, one.table.c.tenant_id)
-        found |= {row.id: row for row in connection.execute(select(*columns).where(one.table.c.id.in_(ids)))}
+        rows = connection.execute(select(*columns).where(one.table.c.id.in_(ids))).all()
+        found |= {row.id: row for row in rows}
+        kinds |= {row.id: one.kind for row in rows}
     members: dict[str, dict[int, MemberRight]] = {}
     for row in connection.execute(_members_of, {"ids": list(found)}) if found else ():
         if row.tenant_id == found[row.subject_id].tenant_id:
             members.setdefault(row.subject_id, {})[row.user_id] = MemberRight(row.right)
     return {
-        id_: SessionSubject(title=row.title, owner_id=row.user_id, members=members.get(id_, {}))
+        id_: SessionSubject(
+            kind=kinds[id_], title=row.title, owner_id=row.user_id, members=members.get(id_, {})
+        )
         for id_, row in found.items()
     }
 
@@ -128,7 +170,8 @@ def newest_runs(connection: Connection, ids: Sequence[str]) -> dict[str, Row[*tu
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The current status of a run, with its session and user; `members` of a room or task with rights."""
+    """The current status of a run, with its session and user; `members` of a room or task with rights.
+    `waiting_seq`: the newest event of a run that waits for a person, else 0."""
 
     run_id: str
     user_id: int
@@ -136,6 +179,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     kind: RunKind
     status: RunStatus
+    waiting_seq: int = 0
     is_subagent: bool = False
     error: str | None = None
     members: Mapping[int, MemberRight] = {}
@@ -161,9 +205,30 @@ def read_states(
     states = {row.session_id: _state(row.title, row) for row in rows}
     others = [id_ for id_ in session_ids if id_ not in states]
     subjects = read_subjects(connection, tables, others) if others else {}
-    visible = {id_: one.title for id_, one in subjects.items() if one.is_visible_to(user_id)}
-    runs = newest_runs(connection, list(visible)) if visible else {}
-    return states | {id_: _state(title, runs.get(id_)) for id_, title in visible.items()}
+    visible = {id_: one for id_, one in subjects.items() if one.is_visible_to(user_id)}
+    return states | _subject_states(connection, user_id, visible)
+
+
+def _subject_states(
+    connection: Connection, user_id: int, subjects: Mapping[str, SessionSubject]
+) -> dict[str, SessionState]:
+    if not subjects:
+        return {}
+    runs = newest_runs(connection, list(subjects))
+    rooms = [id_ for id_, one in subjects.items() if one.kind == RunKind.ROOM]
+    newest = dict(connection.execute(_newest_messages, {"ids": rooms}).all()) if rooms else {}
+    states: dict[str, SessionState] = {}
+    for id_, subject in subjects.items():
+        state = _state(subject.title, runs.get(id_))
+        if subject.kind == RunKind.ROOM:
+            state = msgspec.structs.replace(
+                state,
+                message_id=newest.get(id_),
+                members=len(subject.members),
+                right=subject.members.get(user_id),
+            )
+        states[id_] = state
+    return states
 
 
 def read_changes(
@@ -200,6 +265,7 @@ def _state(title: str, row: Row[*tuple[Any, ...]] | None) -> SessionState:
         title=title,
         run_id=row.run_id,
         message_id=row.message_id,
+        waiting_seq=row.last_seq if row.status == RunStatus.WAITING else None,
         stop_reason=row.stop_reason,
         error=_cut(row.error),
         started_at=row.started_at,
@@ -227,6 +293,7 @@ def _run_changes(
                 title=title,
                 kind=RunKind(row.kind),
                 status=RunStatus(row.status),
+                waiting_seq=row.last_seq if row.status == RunStatus.WAITING else 0,
                 is_subagent=row.parent_run_id is not None,
                 error=_cut(row.error),
                 members={} if subject is None else subject.members,
@@ -247,6 +314,22 @@ def notification(change: RunChange) -> NotificationData:
         title=change.title,
         message=texts[change.status].format(kind=change.kind.value, error=reason),
         session_id=change.session_id,
+        session_kind=change.kind,
         run_id=change.run_id,
         status=SessionStatus(change.status),
+    )
+
+
+def subject_notification(hint: SubjectHint, subject: SessionSubject) -> NotificationData:
+    """The notification of a new message or member of a room. The hint has a kind."""
+    kind = NotificationKind(hint.kind)
+    return NotificationData(
+        kind=kind,
+        title=subject.title,
+        message=ROOM_TEXTS[kind].format(sender=hint.sender),
+        session_id=hint.session_id,
+        session_kind=subject.kind,
+        run_id=None,
+        status=SessionStatus.IDLE,
+        sender=hint.sender,
     )

@@ -1,6 +1,6 @@
 /** The addresses of the UI. Each folder of `pages/` adds its own with an `area.ts`. */
 import { createRouter, createWebHistory } from 'vue-router'
-import { isSignedIn } from '@/api/tokens'
+import { isOtherPerson, isSignedIn } from '@/api/tokens'
 import { areas } from '@/frame/areas'
 import { textsReady } from '@/i18n/text'
 
@@ -30,6 +30,12 @@ router.beforeEach((to) => {
 })
 
 router.beforeResolve(textsReady)
+
+/** Loads the page anew for another person, so that nothing of the first one stays in memory. */
+export async function openAfterSignIn(path: string): Promise<void> {
+  if (isOtherPerson()) window.location.assign(router.resolve(path).href)
+  else await router.replace(path)
+}
 
 /** Only an address within the UI. */
 export function targetAfterSignIn(wanted: unknown): string {

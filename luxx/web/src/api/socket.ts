@@ -13,7 +13,10 @@ export type SessionState = Schema<'SessionState'>
 export type Notification = Schema<'NotificationData'>
 
 const notificationListeners = new Set<(notification: Notification) => void>()
-const stateListeners = new Map<string, Set<(state: SessionState) => void>>()
+/** Null: the session is not there any more, or may not be seen. */
+type StateListener = (state: SessionState | null) => void
+const stateListeners = new Map<string, Set<StateListener>>()
+const anyStateListeners = new Set<(state: SessionState) => void>()
 let socket: WebSocket | null = null
 let isRunning = false
 
@@ -35,12 +38,19 @@ export function onNotification(listener: (notification: Notification) => void): 
   return () => notificationListeners.delete(listener)
 }
 
+/** Calls `listener` with the state of each session that is subscribed to. */
+export function onState(listener: (state: SessionState) => void): () => void {
+  anyStateListeners.add(listener)
+  return () => anyStateListeners.delete(listener)
+}
+
 /** Calls `listener` with the state of a conversation, room or task: now, and when it changes. */
-export function subscribe(sessionId: string, listener: (state: SessionState) => void): () => void {
+export function subscribe(sessionId: string, listener: StateListener): () => void {
   const listeners = stateListeners.get(sessionId) ?? new Set()
   stateListeners.set(sessionId, listeners)
   listeners.add(listener)
-  if (listeners.size === 1) send({ type: 'subscribe', session_id: sessionId })
+  // A second listener asks again, to learn the present state.
+  send({ type: 'subscribe', session_id: sessionId })
   return () => {
     listeners.delete(listener)
     if (listeners.size > 0) return
@@ -95,10 +105,14 @@ async function connectOnce(): Promise<number> {
   })
 }
 
-function receive(message: Schema<'SessionUpdate'> | Schema<'Notification'> | { type: 'pong' | 'error' }): void {
+function receive(message: Schema<'SessionUpdate'> | Schema<'Notification'> | Schema<'Refusal'> | { type: 'pong' }): void {
   if (message.type === 'session_update' && 'session_id' in message) {
-    for (const listener of stateListeners.get(message.session_id) ?? []) listener(message.data)
+    const { session_id: id, data } = message as Schema<'SessionUpdate'>
+    for (const listener of [...(stateListeners.get(id) ?? [])]) listener(data)
+    for (const listener of anyStateListeners) listener(data)
   } else if (message.type === 'notification' && 'data' in message) {
     for (const listener of notificationListeners) listener(message.data as Notification)
+  } else if (message.type === 'error' && 'session_id' in message && message.session_id) {
+    for (const listener of [...(stateListeners.get(message.session_id) ?? [])]) listener(null)
   }
 }

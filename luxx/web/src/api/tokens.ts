@@ -15,20 +15,43 @@ interface SignIn {
 }
 
 let current: SignIn | null = read()
+/** Whose data this page has shown. */
+const firstUser = { id: userOf(current) }
 let refreshing: Promise<string | null> | null = null
-const listeners = new Set<() => void>()
+const listeners = new Set<(isElsewhere: boolean) => void>()
 
 window.addEventListener('storage', (event) => {
   if (event.key !== KEY && event.key !== null) return
-  const wasSignedIn = current !== null
+  const before = userOf(current)
   current = read()
-  if (wasSignedIn !== (current !== null)) notify()
+  if (before !== userOf(current)) notify(true)
 })
 
-/** Calls `listener` when somebody signs in or out, in any tab. */
-export function onSignInChange(listener: () => void): () => void {
+/** Calls `listener` when somebody signs in or out, in this tab or in another one (`isElsewhere`). */
+export function onSignInChange(listener: (isElsewhere: boolean) => void): () => void {
   listeners.add(listener)
   return () => listeners.delete(listener)
+}
+
+/** The id of the signed-in user, which the access token names; empty where nobody is signed in. */
+export function signedInUser(): string {
+  return userOf(current)
+}
+
+/** Whether this page has shown another person's data; false for the first person who signs in. */
+export function isOtherPerson(): boolean {
+  firstUser.id ||= userOf(current)
+  return firstUser.id !== userOf(current)
+}
+
+function userOf(signIn: SignIn | null): string {
+  if (!signIn) return ''
+  try {
+    const claims = (signIn.access.split('.')[1] ?? '').replace(/-/g, '+').replace(/_/g, '/')
+    return String((JSON.parse(atob(claims)) as { sub: unknown }).sub)
+  } catch {
+    return '?'
+  }
 }
 
 export function isSignedIn(): boolean {
@@ -43,13 +66,13 @@ export function saveTokens(signedIn: Schema<'SignedIn'>): void {
     expiresAt: Date.now() + signedIn.expires_in * 1000,
   }
   localStorage.setItem(KEY, JSON.stringify(current))
-  if (!wasSignedIn) notify()
+  if (!wasSignedIn) notify(false)
 }
 
 export function dropTokens(): void {
   current = null
   localStorage.removeItem(KEY)
-  notify()
+  notify(false)
 }
 
 /** An access token that is valid for now; null after the sign-in has ended. `refused` is one that no longer is. */
@@ -73,7 +96,8 @@ async function refreshOnce(stale: string): Promise<string | null> {
     })
     if (response.ok) {
       saveTokens(((await response.json()) as Schema<'Success_SignedIn'>).data)
-    } else if (response.status === 401 || response.status === 403) {
+    } else if (response.status < 500 && response.status !== 408 && response.status !== 429) {
+      // Whatever the reason, the server does not accept this sign-in any more.
       dropTokens()
     } else {
       throw new Error(`refresh failed with status ${response.status}`)
@@ -94,6 +118,6 @@ function read(): SignIn | null {
   }
 }
 
-function notify(): void {
-  for (const listener of listeners) listener()
+function notify(isElsewhere: boolean): void {
+  for (const listener of listeners) listener(isElsewhere)
 }

@@ -2,7 +2,7 @@
 import { defineStore } from 'pinia'
 import { ref } from 'vue'
 import { api, ask } from '@/api/client'
-import { dropTokens, isSignedIn, onSignInChange, saveTokens } from '@/api/tokens'
+import { accessToken, dropTokens, isSignedIn, onSignInChange, saveTokens } from '@/api/tokens'
 import type { Schema } from '@/api/types'
 
 export const ADMIN_LEVEL = 4
@@ -37,12 +37,12 @@ export const useSession = defineStore('session', () => {
     user.value = await ask(api.POST('/auth/password', { body }))
   }
 
+  /** Ends the sign-in, in all tabs; also where the server cannot be reached or has ended it already. */
   async function signOut(): Promise<void> {
-    try {
-      await ask(api.POST('/auth/logout'))
-    } finally {
-      dropTokens()
-    }
+    const token = await accessToken().catch(() => null)
+    dropTokens()
+    const headers = { authorization: `Bearer ${token}` }
+    if (token) await fetch('/auth/logout', { method: 'POST', headers, keepalive: true }).catch(() => undefined)
   }
 
   return { user, load, signIn, register, changePassword, signOut }

@@ -57,7 +57,6 @@ const en = {
   shareHint: 'Everybody in the tenant may use it. Its providers have to be shared too.',
   create: 'Create the agent',
   saved: 'Saved. Runs in progress keep what they began with.',
-  discard: 'Discard changes',
   activities: 'Latest runs',
   deleteTitle: (name: string) => `Delete ${name}?`,
   deleteText: 'Its chats stay, without an agent; seats of rooms keep what they have of it. A run in progress goes on to its end.',

@@ -24,7 +24,7 @@ const en = {
   notNow: 'Not now',
   passwordSet: 'Your password is changed. All your other sign-ins have ended.',
   banner: 'This account has its default password, so that it can be used on this machine only.',
-  ended: 'Your sign-in has ended. Sign in again.',
+  ended: 'Your sign-in has ended. Sign in again to go on where you were; what you typed is kept.',
 }
 
 export type SignInText = Texts<typeof en>

@@ -57,7 +57,6 @@ const zh: AgentsText = {
   shareHint: '租户中的每个人都可以使用。它的提供方也必须共享。',
   create: '创建智能体',
   saved: '已保存。进行中的运行保持开始时的设置。',
-  discard: '放弃更改',
   activities: '最近的运行',
   deleteTitle: (name) => `删除 ${name}？`,
   deleteText: '它的聊天会保留，但没有智能体；房间的席位保留已有的内容。进行中的运行会继续到结束。',

@@ -23,7 +23,7 @@ const zh: SignInText = {
   notNow: '以后再说',
   passwordSet: '密码已修改，你的其他登录均已结束。',
   banner: '此账户仍在使用默认密码，因此只能在本机使用。',
-  ended: '登录已失效，请重新登录。',
+  ended: '登录已结束。重新登录后会回到原来的页面，已输入的内容不会丢失。',
 }
 
 export default zh

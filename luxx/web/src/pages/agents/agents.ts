@@ -36,7 +36,8 @@ export interface AgentDraft {
   isShared: boolean
 }
 
-let lastKey = 0
+/** Above those of drafts from an earlier visit. */
+let lastKey = Date.now()
 
 export function newFallback(provider = '', model = ''): Fallback {
   return { key: ++lastKey, provider, model }

@@ -1,37 +1,51 @@
 /** What the next message is sent with: model and agent belong to the conversation, tools and thinking to the message. */
-import { computed, ref, shallowRef, watch } from 'vue'
+import { computed } from 'vue'
 import type { Schema } from '@/api/types'
+import { useDraft } from '@/components/useDraft'
 import { useModels } from '@/stores/models'
 import type { AnswerOptions } from './conversation'
 import { type Conversation, useConversationChanges } from './conversations'
 
 export type ToolChoice = 'auto' | 'all' | 'none' | string[]
 
-/** `conversation` is null before the first message. */
-export function useChoices(conversation: () => Conversation | null) {
+interface MessageChoices {
+  tools: ToolChoice
+  thinking: boolean | null
+}
+
+/** `conversation` is null before the first message and while it is loaded, `id` only before the first message. */
+export function useChoices(id: () => string | undefined, conversation: () => Conversation | null) {
   const models = useModels()
   const changes = useConversationChanges()
-  const begun = shallowRef<Schema<'ConversationBody'>>({})
-  const tools = ref<ToolChoice>('auto')
-  const thinking = ref<boolean | null>(null)
+  /** What a conversation begins with that is not there yet. */
+  const { value: begun } = useDraft<Schema<'ConversationBody'>>(
+    () => 'chat-begun:new',
+    () => ({}),
+  )
+  const { value: ofMessage } = useDraft<MessageChoices>(
+    () => `chat-choices:${id() ?? 'new'}`,
+    () => ({ tools: 'auto', thinking: conversation()?.thinking_enabled ?? null }),
+  )
+  const tools = computed({
+    get: () => ofMessage.value.tools,
+    set: (chosen: ToolChoice) => (ofMessage.value = { ...ofMessage.value, tools: chosen }),
+  })
+  const thinking = computed({
+    get: () => ofMessage.value.thinking,
+    set: (chosen: boolean | null) => (ofMessage.value = { ...ofMessage.value, thinking: chosen }),
+  })
 
-  const providerId = computed(() => conversation()?.provider_id ?? begun.value.provider_id ?? null)
+  const own = computed<Schema<'ConversationBody'>>(() => (id() === undefined ? begun.value : {}))
+  const providerId = computed(() => conversation()?.provider_id ?? own.value.provider_id ?? null)
   const provider = computed(
     () => models.enabled.find((each) => each.id === providerId.value) ?? models.defaultProvider,
   )
-  const model = computed(() => conversation()?.model ?? begun.value.model ?? provider.value?.default_model ?? '')
-  const agentId = computed(() => conversation()?.agent_id ?? begun.value.agent_id ?? null)
+  const model = computed(() => conversation()?.model ?? own.value.model ?? provider.value?.default_model ?? '')
+  const agentId = computed(() => conversation()?.agent_id ?? own.value.agent_id ?? null)
   const card = computed(() => {
     const offered = provider.value ? models.offered[provider.value.id] : undefined
     return offered?.cards.find((each) => each.name === model.value) ?? null
   })
-
-  watch(
-    () => conversation()?.thinking_enabled,
-    (stored) => {
-      thinking.value = stored ?? null
-    },
-  )
 
   /** Changes the conversation, or what it will begin with. Raises ApiError. */
   async function change(body: Schema<'ConversationChangeBody'>): Promise<Conversation | null> {
@@ -46,7 +60,13 @@ export function useChoices(conversation: () => Conversation | null) {
     ...(thinking.value === null ? {} : { thinking_enabled: thinking.value }),
   }))
 
-  return { begun, provider, model, agentId, card, tools, thinking, options, change }
+  /** The first message was accepted: its choices go on in the conversation, and another chat begins anew. */
+  function carryOver(chosen: MessageChoices): void {
+    ofMessage.value = chosen
+    begun.value = {}
+  }
+
+  return { begun, ofMessage, carryOver, provider, model, agentId, card, tools, thinking, options, change }
 }
 
 export type Choices = ReturnType<typeof useChoices>

@@ -116,6 +116,7 @@ export function useConversation(id: () => string | undefined) {
     (sessionId, _before, onCleanup) => {
       if (sessionId === undefined) return
       const stop = subscribe(sessionId, (state) => {
+        if (state === null) return
         const isNew = state.run_id !== null && state.run_id !== live.value?.runId
         if (isNew && messages.isLoaded.value && (isActive(state.status as Schema<'RunStatus'>) || isUnknown(state))) {
           void reload()
@@ -144,16 +145,13 @@ export function useConversation(id: () => string | undefined) {
     }
   }
 
-  async function send(draft: Draft): Promise<void> {
-    sending.value = draft
-    const { text: content, attachments, options } = draft
-    try {
-      const body = { ...options, conversation_id: id() ?? '', content, attachments }
-      await start(askRun(api.POST('/messages/stream', { body, headers: AS_JSON })))
-    } finally {
-      sending.value = null
-    }
+  /** Sends a message. `accepted` is called once the server has it; what follows can still fail. */
+  async function send(draft: Draft, accepted: () => void): Promise<void> {
+    await start(submit(id() ?? '', draft).then((run) => (accepted(), run)))
   }
+
+  /** Shows the run of a message that was accepted while its conversation was not open yet. */
+  const showRun = (run: Schema<'Run'>): Promise<void> => start(Promise.resolve(run))
 
   /** Answers a message of a person once more, or the message of an answer. */
   async function regenerate(messageId: string, options: AnswerOptions = {}): Promise<void> {
@@ -161,9 +159,10 @@ export function useConversation(id: () => string | undefined) {
     await start(askRun(api.POST('/messages/{message_id}/regenerate', { params, body: options, headers: AS_JSON })))
   }
 
-  async function edit(messageId: string, content: string, options: AnswerOptions = {}): Promise<void> {
+  async function edit(messageId: string, content: string, saved: () => void, options: AnswerOptions = {}): Promise<void> {
     const params = { path: { message_id: messageId } }
     const edited = await ask(api.PUT('/messages/{message_id}', { params, body: { content } }))
+    saved()
     await messages.load()
     await regenerate(edited.id, options)
   }
@@ -196,6 +195,7 @@ export function useConversation(id: () => string | undefined) {
     open,
     refreshConversation,
     send,
+    showRun,
     regenerate,
     edit,
     remove,
@@ -206,6 +206,12 @@ export function useConversation(id: () => string | undefined) {
 
 export type ConversationModel = ReturnType<typeof useConversation>
 export type { Message }
+
+/** Raises ApiError if the server refuses the message. */
+export function submit(conversationId: string, { text: content, attachments, options }: Draft): Promise<Schema<'Run'>> {
+  const body = { ...options, conversation_id: conversationId, content, attachments }
+  return askRun(api.POST('/messages/stream', { body, headers: AS_JSON }))
+}
 
 const AS_JSON = { accept: 'application/json' }
 

@@ -23,7 +23,8 @@ export interface SeatDraft {
   thinking: '' | 'on' | 'off'
 }
 
-let lastKey = 0
+/** Above those of drafts from an earlier visit. */
+let lastKey = Date.now()
 
 export function emptySeat(name = ''): SeatDraft {
   return {
@@ -59,6 +60,7 @@ export function draftOf(seat: Seat): SeatDraft {
   const thinking = isOwn('thinking_enabled') ? seat.thinking_enabled : null
   return {
     ...emptySeat(seat.name),
+    key: seat.id,
     agentId: seat.agent_id,
     agent:
       seat.agent_id === null

@@ -1,9 +1,9 @@
 /** One room as its page shows it: settings and seats, stored messages, and its newest run, followed live. */
 import { useQuery, useQueryCache } from '@pinia/colada'
-import { useEventListener, useIntervalFn } from '@vueuse/core'
+import { useEventListener } from '@vueuse/core'
 import { computed, type ComputedRef, onScopeDispose, type Ref, ref, shallowRef, watch } from 'vue'
 import { api, ask } from '@/api/client'
-import { subscribe } from '@/api/socket'
+import { type SessionState, subscribe } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { useFollowedRun } from '@/run/followedRun'
 import type { RunState } from '@/run/state'
@@ -11,8 +11,6 @@ import { LIST_KEY, pathOf, type Room } from './rooms'
 import { type Entry, type StoredMessage, transcriptOf } from './transcript'
 
 const STORED_PAGE = 50
-/** How often a room without a run is asked for what other members wrote: no event tells of that. */
-const NEWS_MS = 4_000
 
 export type ShownStatus = Schema<'RoomStatus'> | 'waiting'
 
@@ -65,14 +63,19 @@ export function useRoom(id: string): LiveRoom {
   useEventListener(document, 'visibilitychange', () => {
     if (document.visibilityState === 'visible') void refresh()
   })
-  useIntervalFn(() => {
-    if (!run.isFollowing.value && document.visibilityState === 'visible') void stored.loadNews()
-  }, NEWS_MS)
+  let members = ''
+  const membersOf = (state: SessionState): string => `${state.members} ${state.right}`
   void stored.load()
   onScopeDispose(
     subscribe(id, (state) => {
-      const isNews = state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
-      if (isNews) void refresh()
+      // Null: the room was deleted, or one is no member any more; reading it says which.
+      const isNews =
+        state === null || state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
+      const areOthers = state !== null && members !== '' && members !== membersOf(state)
+      if (state) members = membersOf(state)
+      if (isNews || areOthers) void refresh()
+      else if (!run.isFollowing.value && state.message_id && !stored.has(state.message_id)) void stored.load()
+      if (areOthers) void cache.invalidateQueries({ key: ['room-members', id] })
     }),
   )
 
@@ -133,14 +136,7 @@ function useStored(id: string) {
         isLoaded.value = true // The query of the room says why.
       }),
     loadEarlier: () => read(messages.value[0]?.id),
-    /** Asks for the newest message only, and for the page of it if it is not known. */
-    async loadNews(): Promise<void> {
-      if (!isLoaded.value) return
-      const query = { limit: 1 }
-      const page = await ask(api.GET('/chat-rooms/{room_id}/messages', { params: { ...pathOf(id), query } })).catch(() => null)
-      const newest = page?.items.at(-1)
-      if (newest && !messages.value.some((message) => message.id === newest.id)) await read().catch(() => undefined)
-    },
+    has: (messageId: string) => !isLoaded.value || messages.value.some((each) => each.id === messageId),
     add(message: StoredMessage): void {
       if (messages.value.some((each) => each.id === message.id)) return
       messages.value = [...messages.value, message]

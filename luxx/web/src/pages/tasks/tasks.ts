@@ -49,6 +49,21 @@ export function stepStates(task: Task, live: RunState, isFollowing: boolean): Re
   return states
 }
 
+/** Steps of a waiting task that can begin once a person approves them. */
+export function openApprovals(task: Task, states: Readonly<Record<string, TaskStepState>>): Set<string> {
+  const ready = task.steps.filter(
+    (step) =>
+      step.require_approval && !step.approved_at && states[step.id] === 'pending' &&
+      step.depends_on.every((id) => states[id] === 'completed'),
+  )
+  return new Set(ready.map((step) => step.id))
+}
+
+/** Whether a waiting task waits for the approval of its whole plan. */
+export function isPlanApprovalOpen(task: Task, states: Readonly<Record<string, TaskStepState>>): boolean {
+  return task.require_approval && Object.values(states).every((state) => state === 'pending')
+}
+
 /** The steps in an order in which each stands behind those that it needs; those of a cycle come last. */
 export function inOrder<T extends { id?: string | null; depends_on?: string[] }>(steps: readonly T[]): T[] {
   const ordered: T[] = []

@@ -42,9 +42,9 @@ export function useTask(id: string) {
   })
   onScopeDispose(
     subscribe(id, (state) => {
-      // No event of the run says that it waits for an approval.
-      const isOld = (state.status === 'waiting') !== (status.value === 'waiting')
-      if (isOld || state.run_id !== task.value?.run_id || !run.isFollowing.value) void refresh()
+      // No event of the run says that it waits for an approval, or for another one.
+      const isOld = state?.status === 'waiting' || status.value === 'waiting'
+      if (!state || isOld || state.run_id !== task.value?.run_id || !run.isFollowing.value) void refresh()
     }),
   )
 

@@ -1,0 +1,27 @@
+import { defineText, type Texts } from '../text'
+
+const en = {
+  ended: {
+    chat: 'The answer is ready.',
+    room: 'The room has ended.',
+    task: 'The task has ended.',
+    paused: 'Paused; it can be resumed.',
+  },
+  failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),
+  wrote: (name: string) => `${name} wrote a message.`,
+  invited: (name: string) => `${name} made you a member.`,
+  count: (count: number) => (count === 1 ? '1 notice' : `${count} notices`),
+  expand: 'Show what waits',
+  collapse: 'Fold the notices',
+  dismiss: 'Dismiss',
+  answer: 'Answer',
+  newMessages: 'new messages',
+  approveTask: 'The plan waits for your approval.',
+  approveSteps: (names: string) => `Waits for your approval: ${names}`,
+  approve: 'Approve',
+  chooseSpeaker: 'Who speaks next?',
+  elsewhere: 'Open it to go on.',
+}
+
+export type NoticesText = Texts<typeof en>
+export const useNoticesText = defineText(en, () => import('../zh/notices'))

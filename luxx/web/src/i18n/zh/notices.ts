@@ -1,0 +1,26 @@
+import type { NoticesText } from '../en/notices'
+
+const zh: NoticesText = {
+  ended: {
+    chat: '回答已完成。',
+    room: '讨论室已结束。',
+    task: '任务已结束。',
+    paused: '已暂停，可以继续。',
+  },
+  failed: (reason) => (reason ? `失败：${reason}` : '失败了。'),
+  wrote: (name) => `${name} 发了一条消息。`,
+  invited: (name) => `${name} 将你加为成员。`,
+  count: (count) => `${count} 条通知`,
+  expand: '显示待处理事项',
+  collapse: '收起通知',
+  dismiss: '忽略',
+  answer: '回答',
+  newMessages: '有新消息',
+  approveTask: '计划等待你批准。',
+  approveSteps: (names) => `等待你批准：${names}`,
+  approve: '批准',
+  chooseSpeaker: '接下来由谁发言？',
+  elsewhere: '打开后继续。',
+}
+
+export default zh

@@ -1,0 +1,229 @@
+"""What is typed, chosen and attached stays: over areas, reloads, refusals and the end of a sign-in."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from files.sample_files import png
+from live_server import LiveServer
+from playwright.sync_api import BrowserContext, Page, expect
+
+from web_ui.browser import Tab, open_tab
+from web_ui.person import PASSWORD, Person
+
+PNG = png()
+
+
+def sign_in(page: Page, name: str) -> None:
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in", exact=True).click()
+
+
+@contextmanager
+def two_tabs(person: Person, context: BrowserContext) -> Generator[tuple[Tab, Tab]]:
+    """Two tabs of one profile."""
+    browser, url = person.browser, person.server.url
+    with open_tab(browser, url, context=context) as first, open_tab(browser, url, context=context) as second:
+        yield first, second
+
+
+def end_by_logout(person: Person, token: str) -> None:
+    headers = {"authorization": f"Bearer {token}"}
+    httpx.post(f"{person.server.url}/auth/logout", headers=headers).raise_for_status()
+
+
+def end_by_password(person: Person, token: str) -> None:
+    del token
+    person.post("/auth/password", {"current_password": PASSWORD, "new_password": PASSWORD + "!"})
+    person.post("/auth/password", {"current_password": PASSWORD + "!", "new_password": PASSWORD})
+
+
+def end_by_disabling(person: Person, token: str) -> None:
+    del token
+    user_id = person.get("/auth/me")["id"]
+    with person.sign_in_as_admin() as admin:
+        for is_active in (False, True):
+            admin.put(f"/auth/users/{user_id}", json={"is_active": is_active}).raise_for_status()
+
+
+def test_signing_out_in_one_tab_signs_out_all_and_keeps_what_was_typed(person: Person) -> None:
+    conversation = person.post("/conversations", {"title": "Plants"})["id"]
+    with person.profile() as context, two_tabs(person, context) as (first, second):
+        for tab in (first, second):
+            tab.expected_problems.append("401")  # of a request that was under way
+        page = first.open(f"/ui/chat/{conversation}")
+        page.get_by_label("Message", exact=True).fill("half a thought")
+        other = second.open("/ui/rooms/new")
+        other.get_by_label("Task", exact=True).fill("Plan a garden")
+        page.get_by_role("button", name="Your account").click()
+        page.get_by_role("menuitem", name="Sign out").click()
+        for shown in (page, other):
+            expect(shown.get_by_role("heading", name="Sign in")).to_be_visible()
+        sign_in(page, person.name)
+        expect(page.get_by_role("heading", name="Plants")).to_be_visible()
+        expect(page.get_by_label("Message", exact=True)).to_have_value("half a thought")
+        expect(other.get_by_label("Task", exact=True)).to_have_value("Plan a garden")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("end", [end_by_logout, end_by_password, end_by_disabling])
+def test_a_sign_in_that_ends_leads_to_the_sign_in_page_in_every_tab(
+    person: Person, end: Callable[[Person, str], None]
+) -> None:
+    with person.profile() as context, two_tabs(person, context) as (first, second):
+        for tab in (first, second):
+            tab.expected_problems.append("401")
+        page, other = first.open("/ui/chat?new"), second.open("/ui/agents/new")
+        page.get_by_label("Message", exact=True).fill("half a thought")
+        other.get_by_label("Name", exact=True).fill("Half an agent")
+        token = page.evaluate("JSON.parse(localStorage.getItem('luxx.sign-in')).access")
+        end(person, token)
+        for shown in (page, other):
+            expect(shown.get_by_text("what you typed is kept")).to_be_visible()
+        sign_in(page, person.name)
+        expect(page.get_by_label("Message", exact=True)).to_have_value("half a thought")
+        expect(other.get_by_label("Name", exact=True)).to_have_value("Half an agent")
+
+
+def test_a_message_stays_in_its_field_over_areas_and_reloads(person: Person) -> None:
+    conversation = person.post("/conversations", {"title": "Plants"})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        field = page.get_by_label("Message", exact=True)
+        field.fill("about tomatoes")
+        page.get_by_label("Attach files").last.set_input_files(
+            [
+                {"name": "dot.png", "mimeType": "image/png", "buffer": PNG},
+                {"name": "list.txt", "mimeType": "text/plain", "buffer": b"seeds"},
+            ]
+        )
+        expect(page.get_by_text("list.txt")).to_be_visible()
+        expect(page.get_by_text("5 B")).to_be_visible()
+        page.get_by_role("link", name="Rooms").click()
+        expect(page.get_by_role("heading", name="Rooms")).to_be_visible()
+        page.go_back()
+        expect(field).to_have_value("about tomatoes")
+        page.reload()
+        expect(field).to_have_value("about tomatoes")
+        expect(page.get_by_text("dot.png")).to_be_visible()
+        expect(page.get_by_text("list.txt")).to_be_visible()
+        page.get_by_role("link", name="New chat").click()
+        expect(field).to_have_value("")
+        expect(page.get_by_text("list.txt")).to_be_hidden()
+        field.fill("something else")
+        page.get_by_role("link", name="Plants").click()
+        expect(field).to_have_value("about tomatoes")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("article", name="You").get_by_text("list.txt")).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("article", name="You").get_by_text("list.txt")).to_be_visible()
+        expect(field).to_have_value("")
+        stored = person.get("/messages", conversation_id=conversation)["items"][-1]["attachments"]
+        assert [each["name"] for each in stored] == ["dot.png", "list.txt"]
+
+
+def test_a_refused_message_keeps_text_files_and_choices_and_leaves_no_conversation(person: Person) -> None:
+    with person.tab() as tab:
+        tab.expected_problems.append("409")
+        page = tab.open("/ui/chat?new")
+        page.route(
+            "**/messages/stream",
+            lambda route: route.fulfill(
+                status=409, json={"error": "the daily limit is reached", "success": False, "detail": {}}
+            ),
+        )
+        field = page.get_by_label("Message", exact=True)
+        field.fill("hello")
+        page.get_by_label("Attach files").last.set_input_files(
+            [{"name": "dot.png", "mimeType": "image/png", "buffer": PNG}]
+        )
+        page.get_by_role("button", name="Thinking as the model does").click()
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_text("The daily limit is reached.")).to_be_visible()
+        expect(field).to_have_value("hello")
+        expect(page.get_by_text("dot.png")).to_be_visible()
+        expect(page.get_by_role("button", name="Thinking on")).to_be_visible()
+        expect(page).to_have_url(f"{person.server.url}/ui/chat?new")
+        assert person.get("/conversations")["total"] == 0
+        page.unroute("**/messages/stream")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("Hello to you")
+        expect(field).to_have_value("")
+        expect(page.get_by_role("button", name="Thinking on")).to_be_visible()
+        assert person.get("/conversations")["total"] == 1
+
+
+def test_a_file_that_cannot_be_sent_is_refused_when_it_is_attached(person: Person) -> None:
+    with person.tab() as tab:
+        tab.expected_problems.append("400")
+        page = tab.open("/ui/chat?new")
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.get_by_label("Attach files").last.set_input_files(
+            [
+                {"name": "program.bin", "mimeType": "application/octet-stream", "buffer": b"\x7fELF\xff\xfe"},
+                {"name": "no.png", "mimeType": "image/png", "buffer": b"not an image"},
+                {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text"},
+            ]
+        )
+        expect(page.get_by_text("neither text in UTF-8")).to_be_visible()
+        expect(page.get_by_text("This is no image that can be read.")).to_be_visible()
+        expect(page.get_by_role("button", name="Send")).to_be_disabled()
+        page.get_by_role("button", name="Remove program.bin").click()
+        page.get_by_role("button", name="Remove no.png").click()
+        expect(page.get_by_role("button", name="Send")).to_be_enabled()
+        assert [each["name"] for each in person.get("/files")["items"]] == ["notes.txt"]
+
+
+def test_each_form_keeps_what_was_typed_over_a_reload(person: Person) -> None:
+    room = person.post("/chat-rooms", {"title": "Garden", "task": "Plan.", "agents": [{"name": "Anna"}]})[
+        "id"
+    ]
+    task = person.post("/tasks", {"name": "Shed", "goal": "Build", "steps": [{"name": "Measure"}]})["id"]
+    fields = {
+        "/ui/rooms/new": "Task",
+        f"/ui/rooms/{room}": "Say something",
+        "/ui/tasks/new": "Goal",
+        "/ui/agents/new": "Instructions",
+        "/ui/prompts/new": "Text",
+        "/ui/settings/defaults": "System prompt",
+        "/ui/tools/rules": "Pattern",
+    }
+    with person.tab() as tab:
+        for path, label in fields.items():
+            page = tab.open(path)
+            page.get_by_role("textbox", name=label).first.fill(f"typed at {path}")
+        for path, label in fields.items():
+            page = tab.open(path)
+            expect(page.get_by_role("textbox", name=label).first).to_have_value(f"typed at {path}")
+        page = tab.open(f"/ui/rooms/{room}")
+        page.get_by_role("button", name="Say it").click()
+        expect(page.get_by_role("textbox", name="Say something").first).to_have_value("")
+        page = tab.open(f"/ui/tasks/{task}")
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name="Add a step").click()
+        page.get_by_role("dialog").get_by_label("Name").fill("Paint")
+        page.reload()
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name="Add a step").click()
+        expect(page.get_by_role("dialog").get_by_label("Name")).to_have_value("Paint")
+
+
+def test_what_another_person_typed_is_not_shown(person: Person, server: LiveServer) -> None:
+    other = Person(server, person.browser)
+    with person.tab() as tab:
+        tab.expected_problems.append("401")  # of a request that was under way
+        page = tab.open("/ui/chat?new")
+        page.get_by_label("Message", exact=True).fill("a secret plan")
+        page.get_by_role("button", name="Your account").click()
+        page.get_by_role("menuitem", name="Sign out").click()
+        sign_in(page, other.name)
+        field = page.get_by_label("Message", exact=True)
+        expect(field).to_have_value("")
+        field.fill("my own")
+        page.get_by_role("button", name="Your account").click()
+        page.get_by_role("menuitem", name="Sign out").click()
+        sign_in(page, person.name)
+        expect(field).to_have_value("a secret plan")
+    other.api.close()

@@ -95,7 +95,7 @@ def count(store: Store, row: Any) -> int:
 async def test_a_room_lives_and_is_deleted_with_its_owner(store: Store, rooms: RoomService) -> None:
     new = NewRoom(title="t", task="t", agents=[NewSeat(name="A"), NewSeat(name="B")])
     room = await rooms.create(ANN, new)
-    members = MemberService(store, on_ended=nothing_open, cancel_run=no_run, notify=ignored)
+    members = MemberService(store, on_ended=[nothing_open], cancel_run=no_run, notify=ignored)
     await members.add(ANN, room.id, NewMember(user_id=2, right=MemberRight.STEER))
     for person in (ANN, BEN):
         listed, total = await rooms.list_page(person, page=1, page_size=20)

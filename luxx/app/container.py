@@ -323,17 +323,14 @@ class Services(CoreServices):
 
     def _make_rooms(self) -> None:
         self.seats = SeatService(self.store, unknown_names=self.agents.unknown_names)
-        cancel = self.run_driver.cancel
+        notify, stop, cancel = self.notices.notify_subject, self.runs.stop, self.run_driver.cancel
         ends = (self.streams.end_membership, self.notices.end_access)
-        self.members = MemberService(
-            self.store, on_ended=ends, cancel_run=cancel, notify=self.notices.notify_subject
-        )
-        stop = self.runs.stop
+        self.members = MemberService(self.store, on_ended=ends, cancel_run=cancel, notify=notify)
         self.rooms = RoomService(self.store, self.seats, stop, delete_runs=delete_runs, cancel_run=cancel)
         self.model_names = ModelNames(self.providers, self.agents, self.rooms)
         self.room_forks = RoomForks(self.store, quota_mb=self.config.files.quota_mb)
         self.room_transfer = RoomTransfer(self.store, self.rooms)
-        self.room_runs = RoomRunService(self.orchestrated_runs, self.room_loader, self.notices.notify_subject)
+        self.room_runs = RoomRunService(self.orchestrated_runs, self.room_loader, notify)
         self.room_calls = RoomCallService(self.orchestrated_runs)
 
     def _make_tasks(self) -> None:

@@ -36,8 +36,9 @@ from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run
 
-CANCEL_SECONDS = 0.45
-"""How long `cancel` waits for the driver to write the end; a cancel must answer within 0.5 s."""
+CANCEL_SECONDS = 0.35
+"""How long after its request `cancel` waits for the driver to write the end. A cancel must answer within
+0.5 s, also if the driver is dead and no process may claim the run yet."""
 
 STOP_SECONDS = 15.0
 """How long `stop` waits. Another process ends its run at its next heartbeat or append; a dead process keeps
@@ -79,6 +80,7 @@ class RunService:
         self._engine = engine
         self._requests = requests
         self._attachments = attachments
+        self._cancelling: set[asyncio.Task[Run]] = set()
 
     async def send(self, caller: Caller, submission: Submission) -> Run:
         """Stores the message if it is new, and starts the run that answers it or queues it for a slot.
@@ -273,12 +275,26 @@ class RunService:
 
     async def cancel(self, caller: Caller, run_id: str) -> Run:
         """Cancels a run and keeps its text so far. Raises Conflict if it has already ended."""
+        until = time.monotonic() + CANCEL_SECONDS
         run = await self.get(caller, run_id, RunRight.STEER)
         if run.status in ENDED:
             raise Conflict(f"this run has already ended: {run.status}", kind="run_ended")
         await self._store.write_rows(lambda connection: mark_cancelled(connection, RunRow.id == run_id))
+        ending = asyncio.create_task(self._end_cancelled(caller, run_id, until), name=f"cancel {run_id}")
+        self._cancelling.add(ending)
+        ending.add_done_callback(self._forget_cancelling)
+        await asyncio.wait({ending}, timeout=max(0.0, until - time.monotonic()))
+        return ending.result() if ending.done() else run
+
+    def _forget_cancelling(self, ending: asyncio.Task[Run]) -> None:
+        self._cancelling.discard(ending)
+        if not ending.cancelled():
+            ending.exception()  # Retrieved: `cancel` may have answered before it.
+
+    async def _end_cancelled(self, caller: Caller, run_id: str, until: float) -> Run:
+        """Ends a run that is marked as cancelled; the run then, or its state at `until`."""
         await self._engine.cancel(run_id)
-        return await self._ended_within(caller, run_id, CANCEL_SECONDS)
+        return await self._ended_within(caller, run_id, max(0.0, until - time.monotonic()))
 
     async def end_call(self, caller: Caller, run_id: str) -> None:
         """Deletes what a call was given and answered, once its client was served or is gone; cancels the call

@@ -109,6 +109,29 @@ async def test_a_run_whose_driver_is_frozen_is_cancelled_once_the_lease_is_over(
         assert len(model.requests) == 1
 
 
+async def test_cancel_answers_promptly_while_the_server_of_the_run_restarts(several: Cluster) -> None:
+    """No process may claim the run before the lease of the killed one is over."""
+    took: list[float] = []
+    script = Script(rules=[Rule(name="waits", reply=[Text(text="So far "), Gate(name="never")])])
+    async with ScriptedProvider(script) as model, several.clients() as clients:
+        second = clients[1]
+        for number in range(3):
+            async with AsyncApiClient(several.webs[0].url, second.token) as first:
+                conversation = await second.conversation(model.url)
+                run = await first.start_run(conversation)
+            await model.arrived(number + 1)
+            await several.kill(several.webs[0])
+            restarting = asyncio.create_task(several.start(several.webs[0]))
+            begun = time.monotonic()
+            assert (await second.cancel(run["id"])).status_code == 200
+            took.append(time.monotonic() - begun)
+            await restarting
+            await check_cancelled(second, conversation, await second.wait_for_end(run["id"]))
+        print(f"answered after {[round(seconds * 1000) for seconds in took]} ms")
+        # The machine may be busy at one of them.
+        assert min(took) < PROMPTLY_SECONDS - 0.05
+
+
 async def test_a_cancel_acknowledged_by_another_process_survives_a_kill_of_the_driver(
     several: Cluster,
 ) -> None:

@@ -23,8 +23,8 @@ from luxx.runs.service import POLL_SECONDS, STOPPING, STOPPING_SECONDS
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
-PAUSE_SECONDS = 0.45
-"""How long a pause waits until no turn is in progress; it must answer within 0.5 s."""
+PAUSE_SECONDS = 0.35
+"""How long a pause waits, once it is stored, until no turn is in progress; it must answer within 0.5 s."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

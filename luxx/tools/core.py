@@ -251,7 +251,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     lines in it are not cut. `keeps(result)`: whether this successful result of a repeatable tool may be
     cached. `is_chain`: the tool only calls other tools, and each of these calls is judged separately.
     `tenant_id`: the only tenant that has the tool; None: all tenants. `is_trusted`: an untrusted text in the
-    run is no reason to ask about this tool, because its operator vouches for it.
+    run is no reason to ask about this tool, because its operator vouches for it. `sent_parameters`: the
+    schema as models get it; None: `parameters`.
     """
 
     name: str
@@ -273,6 +274,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_chain: bool = False
     tenant_id: int | None = None
     is_trusted: bool = False
+    sent_parameters: dict[str, Any] | None = None
 
     def is_for(self, tenant_id: int | None) -> bool:
         """Whether the tool exists for this tenant."""
@@ -288,7 +290,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_spec(self) -> ToolSpec:
         """The tool in the form that provider adapters take."""
-        return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
+        parameters = self.parameters if self.sent_parameters is None else self.sent_parameters
+        return ToolSpec(name=self.name, description=self.description, parameters=parameters)
 
     def to_openai_format(self) -> dict[str, Any]:
         """The tool in the form that the OpenAI chat API takes."""

@@ -24,7 +24,7 @@ from luxx.tools.core import (
     cache_always,
 )
 from luxx.tools.hooks import result_of, result_of_error
-from luxx.tools.schema import ArgumentCheck, object_schema
+from luxx.tools.schema import ArgumentCheck, object_schema, with_items
 
 
 class Signature:
@@ -172,7 +172,7 @@ def tool(
         definition = ToolDefinition(
             name=own_name,
             description=text,
-            parameters=object_schema(own_name, schema, required_params),
+            parameters=with_items(object_schema(own_name, schema, required_params)),
             handler=handler,
             category=category,
             required_permission=CommandPermission(required_permission),

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import copy
 import difflib
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -54,6 +55,49 @@ def object_schema(
     if names:
         schema["required"] = names
     return schema
+
+
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMA = ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else")
+_SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+
+
+def with_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with `items` for each array that has none: some vendors refuse a request for one without.
+
+    Such an array may contain anything, so the added schema is empty. Returns the same object if it has all.
+    """
+    return add_items(copy.deepcopy(schema)) if any(map(_lacks_items, _nodes(schema))) else schema
+
+
+def add_items(schema: dict[str, Any]) -> dict[str, Any]:
+    """`with_items`, in the schema itself."""
+    for node in [node for node in _nodes(schema) if _lacks_items(node)]:
+        node["items"] = {}
+    return schema
+
+
+def _lacks_items(node: dict[str, Any]) -> bool:
+    kind = cast("Any", node.get("type"))
+    return "items" not in node and (kind == "array" or (isinstance(kind, list) and "array" in kind))
+
+
+def _nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schema and all within it. Not recursive, because a client or a server chooses the depth."""
+    pending: list[Any] = [schema]
+    while pending:
+        given = pending.pop()
+        if not isinstance(given, dict):
+            continue
+        node = cast("dict[str, Any]", given)
+        yield node
+        pending += [node[key] for key in _SCHEMA if key in node]
+        for key in _SCHEMA_LISTS:
+            if isinstance(node.get(key), list):
+                pending += node[key]
+        for key in _SCHEMAS_BY_NAME:
+            if isinstance(node.get(key), dict):
+                pending += node[key].values()
 
 
 def _is_whole_schema(parameters: dict[str, Any]) -> bool:

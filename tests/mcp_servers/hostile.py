@@ -38,6 +38,17 @@ def acts(body: str) -> str:
     return f"{SPEAKS}\ndef act(message):\n{inside}\n\nserve(act)\n"
 
 
+def lists(*tools: str) -> str:
+    """A server that lists these tools, in Python, besides `act`; `act` answers with half of an emoji."""
+    act = """texts = [{"type": "text", "text": words} for words in ("cut: \\ud83d", "end")]
+say({"id": message["id"], "result": {"content": [*texts, {"type": "film"}]}})"""
+    inside = "\n".join(f"    {line}" for line in act.splitlines())
+    return f"{SPEAKS}\ndef act(message):\n{inside}\n\nserve(act, [*TOOLS, {', '.join(tools)}])\n"
+
+
+NO_SCHEMA = '{"name": "no_schema", "description": "Has no schema."}'
+NO_ITEMS = """{"name": "tags", "inputSchema": {"type": "object", "properties": {"tags": {"type": "array"}}},
+    "annotations": {"readOnlyHint": True}}"""
 WELL = acts('text(message, "well")')
 DIES = "raise SystemExit('no licence')"
 TELLS_SECRETS = "import os\nraise SystemExit('bad token ' + os.environ['TOKEN'])"

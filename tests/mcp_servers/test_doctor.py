@@ -17,6 +17,7 @@ SECRET = "sk-a-key-that-nobody-may-see"
 async def test_doctor_reports_each_server(tmp_path: Path) -> None:
     servers = [
         script("well", hostile.WELL, env=[f"KEY={SECRET}"]),
+        script("odd", hostile.lists(hostile.NO_SCHEMA)),
         script("gone", hostile.DIES),
         script("nobodys", hostile.WELL, tenant="nobody"),
     ]
@@ -35,6 +36,10 @@ async def test_doctor_reports_each_server(tmp_path: Path) -> None:
     findings_by_part = {finding.part: finding for finding in result}
     assert not findings_by_part["mcp default/well"].is_bad
     assert findings_by_part["mcp default/well"].text == "starts and offers 1 tools"
+    assert findings_by_part["mcp default/odd"].text == (
+        "starts and offers 1 tools; left out: no_schema: it does not follow the protocol: inputSchema: field "
+        "required"
+    )
     assert findings_by_part["mcp default/gone"].is_bad
     assert "no licence" in findings_by_part["mcp default/gone"].text
     assert findings_by_part["mcp nobody/nobodys"].text == "is not started: there is no tenant named 'nobody'"

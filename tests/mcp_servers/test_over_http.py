@@ -18,6 +18,7 @@ from mcp_servers.harness import WAIT_SECONDS, processes_in, sample_server, scrip
 SERVERS = [
     sample_server("notes", "notes.py"),
     script("gone", hostile.DIES, start_seconds=5),
+    script("odd", hostile.lists(hostile.NO_SCHEMA, '"no tool"', hostile.NO_ITEMS), trusted=True),
     script("theirs", hostile.WELL, tenant="others"),
 ]
 STOP_SECONDS = 1.0
@@ -36,9 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
 
 
 async def ready(ann: AsyncApiClient) -> None:
-    """Returns when the working server runs."""
+    """Returns when the working servers run."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while (await ann.get("/health"))["mcp_servers"]["running"] < 1:  # noqa: ASYNC110 - asked over HTTP
+        while (await ann.get("/health"))["mcp_servers"]["running"] < 2:  # noqa: ASYNC110 - asked over HTTP
             await asyncio.sleep(0.05)
 
 
@@ -52,7 +53,7 @@ async def test_tools_are_listed_explained_and_called_directly(server: LuxxServer
         listed = await ann.get("/tools", category="mcp", page_size=100)
         names = [tool["name"] for tool in listed["items"]]
         assert "mcp__default_notes__add" in names
-        assert all(name.startswith("mcp__default_notes__") for name in names)
+        assert all(name.startswith(("mcp__default_notes__", "mcp__default_odd__")) for name in names)
         description = await ann.get("/tools/mcp__default_notes__write_note")
         assert (description["category"], description["risk"], description["required_permission"]) == (
             "mcp",
@@ -70,8 +71,8 @@ async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(serv
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         counts = (await ann.get("/health"))["mcp_servers"]
-        assert sum(counts.values()) == 3
-        assert counts["running"] == 1
+        assert sum(counts.values()) == 4
+        assert counts["running"] == 2
         output = await until(lambda: server.lines_with("mcp_server_failed"), bool)
         assert "no licence" in output[0]
 
@@ -82,8 +83,8 @@ async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(s
         async with asyncio.timeout(WAIT_SECONDS):
             while (listed := await ann.get("/mcp/servers"))["items"][1]["state"] != "failed":  # noqa: ASYNC110 - asked over HTTP
                 await asyncio.sleep(0.05)
-        assert listed["total"] == 2
-        notes, gone = listed["items"]
+        assert listed["total"] == 3
+        notes, gone, _ = listed["items"]
         assert (notes["name"], notes["state"], notes["reason"], notes["output"]) == (
             "notes",
             "running",
@@ -101,7 +102,24 @@ async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(s
         await ann.post("/auth/users", reader)
         signed_in = await ann.post("/auth/login", {k: reader[k] for k in ("username", "password")})
         async with AsyncApiClient(server.url, signed_in["access_token"]) as rita:
-            assert [one["output"] for one in (await rita.get("/mcp/servers"))["items"]] == [None, None]
+            assert [one["output"] for one in (await rita.get("/mcp/servers"))["items"]] == [None] * 3
+
+
+async def test_a_wrong_item_of_a_server_is_left_out_and_named(server: LuxxServer) -> None:
+    calls = Call(name="mcp__default_odd__act", arguments={}, id="call-act")
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(calls)) as model:
+        await ready(ann)
+        odd = (await ann.get("/mcp/servers"))["items"][2]
+        assert odd["tools"] == ["mcp__default_odd__act", "mcp__default_odd__tags"]
+        assert [one.partition(":")[0] for one in odd["left_out"]] == ["no_schema", "tool 3"]
+        conversation = await ann.conversation(model.url)
+        await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        (result,) = results((await ann.messages(conversation))[-1])
+        cut, end, film = result["data"].split("\n")
+        assert (cut, end, "does not follow the protocol" in film) == ("cut: \ufffd", "end", True)
+        offered = {one["function"]["name"]: one["function"] for one in model.requests[0].json["tools"]}
+        tags = offered["mcp__default_odd__tags"]["parameters"]["properties"]["tags"]
+        assert tags == {"type": "array", "items": {}}
 
 
 async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServer) -> None:

@@ -199,6 +199,29 @@ def test_calls_of_other_types_are_calls_with_their_results(ann: Person, upstream
     assert [one["content"] for one in sent if one["role"] == "tool"] == ["ok", "no", '{"exit_code":0}']
 
 
+def test_half_of_an_emoji_is_replaced(ann: Person, upstream: ScriptedProvider) -> None:
+    body = json.dumps(
+        {"model": MODEL, "messages": [{"role": "user", "content": "cut \ud83d, \\ud83d, \U0001f600"}]}
+    )
+    headers = {"content-type": "application/json"}
+    response = ann.api.http.post("/v1/chat/completions", content=body, headers=headers)
+    assert response.status_code == 200, response.text
+    assert last_body(upstream)["messages"][0]["content"] == "cut \ufffd, \\ud83d, \U0001f600"
+
+
+def test_array_without_items_gets_them(ann: Person, upstream: ScriptedProvider) -> None:
+    inner: dict[str, Any] = {"type": ["array", "null"]}
+    properties = {"tags": {"type": "array"}, "type": {"type": "object", "properties": {"items": inner}}}
+    function = {"name": "tag", "parameters": {"type": "object", "properties": properties}}
+    chat(ann, tools=[{"type": "function", "function": function}])
+    sent = last_body(upstream)["tools"][0]["function"]["parameters"]["properties"]
+    assert sent["tags"] == {"type": "array", "items": {}}
+    assert sent["type"] == {
+        "type": "object",
+        "properties": {"items": {"type": ["array", "null"], "items": {}}},
+    }
+
+
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-a"}
 
 

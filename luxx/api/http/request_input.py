@@ -22,12 +22,14 @@ from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
 from msgspec import Meta
 
+from luxx.api.http.envelope import is_openai_path
 from luxx.api.http.validation import field_errors, first_error, unknown
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
 from luxx.infra.json_size import SMALL_BYTES, check_size, decoder, without_escapes
+from luxx.infra.surrogates import without_lone_surrogates
 
 BODY = "data"
 """The parameter of handlers for the body."""
@@ -65,6 +67,9 @@ class JsonRequest(Request[Any, Any, Any]):
         """
         parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
         body = await self.body()
+        if is_openai_path(self.scope["path"]):
+            # OpenAI's clients cut texts without regard to emoji.
+            body = self._body = without_lone_surrogates(body)
         if parameter.has_default and not body:
             return parameter.default
         return await parse_body(body, parameter.annotation)

@@ -16,6 +16,7 @@ from luxx.domain.files.attachments import GivenAttachment
 from luxx.domain.files.names import image_type
 from luxx.errors import InvalidInput, TooLarge
 from luxx.infra.clock import new_id
+from luxx.tools.schema import add_items
 from luxx.wire.message import (
     MAX_IMAGE_BYTES,
     MAX_MESSAGE_TEXT,
@@ -214,7 +215,7 @@ def read_image(url: str, field: str) -> PromptImage:
 
 def tool_spec(name: str, description: str | None, parameters: dict[str, Any] | None) -> ToolSpec:
     """A tool of the client; without parameters it takes an empty object."""
-    schema = parameters or {"type": "object", "properties": {}}
+    schema: dict[str, Any] = add_items(parameters) if parameters else {"type": "object", "properties": {}}
     return ToolSpec(name=name, description=description or "", parameters=schema)
 
 

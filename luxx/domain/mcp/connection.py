@@ -28,20 +28,24 @@ _MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
 
 
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the SDK in use: session class, protocol types, message wrapper, and error class."""
+    """The parts of the SDK in use: session class, protocol types, message wrapper, error class, and the check
+    of a part of an answer."""
 
     session: Any
     types: Any
     message: Any
     error: type[Exception]
+    block: Any
 
 
 def load_sdk() -> Sdk:
     """Imports the SDK, which takes long: call it in a thread. Raises ToolFailed if it is not installed."""
     try:
+        types, pydantic = import_module("mcp_types"), import_module("pydantic")
         sdk = Sdk(
             session=import_module("mcp.client.session").ClientSession,
-            types=import_module("mcp_types"),
+            types=types,
+            block=pydantic.TypeAdapter(types.ContentBlock),
             message=import_module("mcp.shared.message").SessionMessage,
             error=import_module("mcp.shared.exceptions").MCPError,
         )
@@ -106,6 +110,7 @@ class McpConnection:
         self._why: str | None = None
         self._exceeded_limit: ExceededLimit | None = None
         self._session: Any = None
+        self._wrong_tools: list[ListedTool] = []
         self._ping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run())
 
@@ -143,10 +148,11 @@ class McpConnection:
         except TimeoutError:
             raise ToolFailed(reason_of_silence(seconds, self._stderr, self._limits, self._command)) from None
 
-    async def list_tools(self, seconds: float) -> "list[Tool]":
+    async def list_tools(self, seconds: float) -> "list[ListedTool]":
         """Its tools, at most MOST_LISTED. Raises ToolFailed with a predicate that follows the name."""
         types, cursor, bytes_before = self._sdk.types, None, self._inbox.listed_bytes
         tools: list[Tool] = []
+        self._wrong_tools.clear()
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(MOST_PAGES):
@@ -159,7 +165,7 @@ class McpConnection:
                         break
         except TimeoutError:
             raise ToolFailed(f"did not list its tools within {seconds:g} seconds") from None
-        return tools[:MOST_LISTED]
+        return [*map(listed_tool, tools[:MOST_LISTED]), *self._wrong_tools[:MOST_LISTED]]
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
         """Call a tool; cancellation notifies the server. Raises ToolFailed with a predicate that follows the
@@ -246,13 +252,43 @@ class McpConnection:
         problem = _UNREADABLE
         try:
             if message.answers is None or parts(message.text) <= MOST_PARTS:
-                return adapter.validate_json(message.text, by_name=False)
+                return self._without_wrong_items(adapter.validate_json(message.text, by_name=False))
             problem = _TOO_MANY_PARTS
         except ValueError:
             if message.answers is None:
                 return None
         failure = {"jsonrpc": "2.0", "id": message.answers, "error": problem}
         return adapter.validate_python(failure, by_name=False)
+
+    def _without_wrong_items(self, message: Any) -> Any:
+        """The SDK refuses a list whole for one item that does not follow the protocol. Wrong tools are kept
+        apart; in place of a wrong part of an answer stands a text that says so."""
+        result = getattr(message, "result", None)
+        items = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
+        if isinstance(items.get("tools"), list):
+            items["tools"] = [tool for at, tool in enumerate(items["tools"], 1) if self._is_tool(at, tool)]
+        if isinstance(items.get("content"), list):
+            items["content"] = [self._block(part) for part in items["content"]]
+        return message
+
+    def _is_tool(self, number: int, given: Any) -> bool:
+        try:
+            self._sdk.types.Tool.model_validate(given, by_name=False)
+        except ValueError as error:
+            name = cast("dict[str, Any]", given).get("name") if isinstance(given, dict) else None
+            name = name if isinstance(name, str) and name else f"tool {number}"
+            wrong = ListedTool(name=name, description="", parameters={}, problem=_first_problem(error))
+            self._wrong_tools.append(wrong)
+            return False
+        return True
+
+    def _block(self, given: Any) -> Any:
+        try:
+            self._sdk.block.validate_python(given, by_name=False)
+        except ValueError as error:
+            text = f"[a part of the answer that does not follow the protocol: {_first_problem(error)}]"
+            return {"type": "text", "text": text}
+        return given
 
     async def _write_messages(self) -> None:
         async for session_message in self._outgoing_reader:
@@ -318,12 +354,22 @@ class McpConnection:
 
 
 class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its server lists it, without SDK types."""
+    """A tool as its server lists it, without SDK types; `problem`: why it cannot be read."""
 
     name: str
     description: str
     parameters: dict[str, Any]
-    is_read_only: bool
+    is_read_only: bool = False
+    problem: str = ""
+
+
+def _first_problem(error: ValueError) -> str:
+    """What does not follow the protocol, by the error of pydantic."""
+    problems: list[Any] = getattr(error, "errors", list[Any])()
+    if not problems:
+        return "it cannot be read"
+    path = ".".join(str(part) for part in problems[0]["loc"])
+    return f"{path or 'it'}: {str(problems[0]['msg']).lower()}"[:200]
 
 
 def listed_tool(tool: "Tool") -> ListedTool:

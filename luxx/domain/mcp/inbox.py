@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
+from luxx.infra.surrogates import without_lone_surrogates
+
 MIB = 1024 * 1024
 MOST_BYTES = 4 * MIB
 """The size limit of one message."""
@@ -97,6 +99,9 @@ class Inbox:
     def _checked_message(self, line: bytes) -> McpMessage | None:
         text = line.strip()
         head = _head(text)
+        if head is None:
+            text = without_lone_surrogates(text)
+            head = _head(text)
         number, method = (None, None) if head is None else (_short_value(head.id), _short_value(head.method))
         if method is None and type(number) is int and (number in self._open or number in self._late):
             return self._answer(number, text)

@@ -19,6 +19,7 @@ from luxx.infra.config.schema import McpServerConfig
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.hooks import StoreImages
 from luxx.tools.pattern import compile_regex
+from luxx.tools.schema import with_items
 from luxx.wire.tool import CommandPermission, Risk, ToolResult
 from luxx.wire.turn import StepImage
 
@@ -103,6 +104,8 @@ def build_offered_tools(
             left_out.append(f"others: only the first {MOST_TOOLS} tools are offered")
             break
         try:
+            if tool.problem:
+                raise UnusableSchema(f"it does not follow the protocol: {tool.problem}")
             name = tool_name(prefix, tool.name)
             definition = _definition(
                 config, name, tenant_id, tool, _handler(tool.name, call, store_images), secrets
@@ -152,6 +155,7 @@ def _definition(
         name=name,
         description=secrets.cut(tool.description, MOST_DESCRIPTION),
         parameters=parameters,
+        sent_parameters=with_items(parameters),
         handler=handler,
         category=CATEGORY,
         required_permission=CommandPermission(config.level),

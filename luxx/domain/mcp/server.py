@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
-from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, listed_tool, load_sdk
+from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, load_sdk
 from luxx.domain.mcp.inbox import MIB, Secrets
 from luxx.domain.mcp.offering import KeepImages
 from luxx.domain.mcp.results import images_of_answer, result_of_answer
@@ -292,7 +292,7 @@ class McpServer:
         return McpConnection(resident, self.config.command, sdk, self._limits, self._secrets, self._changed)
 
     async def _list(self, connection: McpConnection) -> list[ListedTool]:
-        return [listed_tool(tool) for tool in await connection.list_tools(self.config.start_seconds)]
+        return await connection.list_tools(self.config.start_seconds)
 
     async def _changed(self) -> None:
         self._is_changed = True

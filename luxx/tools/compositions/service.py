@@ -40,7 +40,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.permissions.judge import brings_untrusted
-from luxx.tools.schema import ArgumentCheck
+from luxx.tools.schema import ArgumentCheck, with_items
 from luxx.wire.composition import Composition, CompositionKind, Member, Parameter, ParameterType
 
 CATEGORY = "compositions"
@@ -137,7 +137,7 @@ class Compositions:
         return ToolDefinition(
             name=composition.name,
             description=composition.description + warning,
-            parameters=schema_of(composition.parameters),
+            parameters=with_items(schema_of(composition.parameters)),
             handler=handler,
             category=CATEGORY,
             required_permission=traits.required_permission,

@@ -44,6 +44,9 @@ SCRIPT = Script(
     rules=[
         *weather("llm"),
         *weather("librechat"),
+        *weather("open-responses"),
+        *weather("openai"),
+        Rule(when=When(user="Say hello"), reply=[Text(text="Hello "), Text(text="there.")]),
         Rule(
             when=When(user="greets"),
             reply=[Text(text="A program follows. "), Gate(name="aider"), Text(text=f"\n\n{EDIT}")],
@@ -158,11 +161,71 @@ def test_llm(person: Person, upstream: ScriptedProvider, tmp_path: Path) -> None
     check_tool_and_image(upstream, "llm", "Oslo: rain")
 
 
+ASK_TWICE = """
+import json, os, sys
+from openai import OpenAI
+
+client = OpenAI(base_url=sys.argv[1], api_key=os.environ["KEY"])
+model, image, tool = "openai/gpt-4.1-mini", sys.argv[2], json.loads(sys.argv[3])
+parts = [{"type": "input_text", "text": "How is the weather for openai?"},
+         {"type": "input_image", "image_url": image, "detail": "auto"}]
+items = [{"role": "user", "content": parts}]
+for _ in range(2):
+    with client.responses.stream(model=model, input=items, tools=[{"strict": None, **tool}]) as stream:
+        for event in stream:
+            if event.type == "response.output_text.delta":
+                print(event.delta, end="", flush=True)
+        answer = stream.get_final_response()
+    calls = [item for item in answer.output if item.type == "function_call"]
+    items += [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in calls]
+    items += [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"} for call in calls]
+print(answer.usage.total_tokens)
+"""
+
+
+def test_newest_openai_package(person: Person, upstream: ScriptedProvider, tmp_path: Path) -> None:
+    script = re.search(r"cat > ask.py <<'END'\n(.*?)\nEND\n", PAGE, re.S)
+    assert script is not None
+    url = person.base_url.removesuffix("/v1")
+    env = environ(tmp_path, "llm", LUXX_URL=url, KEY=person.key)
+    with Client([sys.executable, "-c", script[1], "openai/gpt-4.1-mini"], tmp_path, env) as client:
+        assert client.finish() == "Hello there."
+    tool = {"type": "function", **WEATHER[0]["function"]}
+    arguments = [person.base_url, IMAGE_URL, json.dumps(tool)]
+    with Client([sys.executable, "-c", ASK_TWICE, *arguments], tmp_path, env) as client:
+        client.read_until("It rains ")
+        assert "in Oslo" not in client.output
+        upstream.release("openai")
+        assert client.finish() == "It rains in Oslo.35\n"
+    check_tool_and_image(upstream, "openai", "rain")
+
+
+def test_open_responses(person: Person, upstream: ScriptedProvider, tmp_path: Path) -> None:
+    given = {
+        "baseURL": person.base_url,
+        "model": "openai/gpt-4.1-mini",
+        "apiKey": person.key,
+        "text": "How is the weather for open-responses?",
+        "image": IMAGE_URL,
+        "tool": WEATHER[0]["function"],
+    }
+    command = ["node", str(INSTALLED / "open-responses.mjs"), json.dumps(given)]
+    with Client(command, tmp_path, environ(tmp_path, "")) as client:
+        client.read_until("It rains ")
+        assert "in Oslo" not in client.output
+        upstream.release("open-responses")
+        answer = json.loads(client.finish().splitlines()[-1])
+    assert [call["input"] for call in answer["calls"]] == [{"city": "Oslo"}]
+    assert (answer["content"], answer["finishReason"]["unified"]) == ("It rains in Oslo.", "stop")
+    assert (answer["usage"]["inputTokens"]["total"], answer["usage"]["outputTokens"]["total"]) == (30, 5)
+    check_tool_and_image(upstream, "open-responses", "rain")
+
+
 def test_librechat(person: Person, upstream: ScriptedProvider, tmp_path: Path) -> None:
     settings = documented(person, "custom:")
-    given = {
-        "baseURL": re.search(r"baseURL: (\S+)", settings)[1],
-        "model": re.search(r"default: \[(\S+)\]", settings)[1],
+    given: dict[str, Any] = {
+        "baseURL": re.findall(r"baseURL: (\S+)", settings)[0],
+        "model": re.findall(r"default: \[(\S+)\]", settings)[0],
         "apiKey": person.key,
         "text": "How is the weather for librechat?",
         "image": IMAGE_URL,

@@ -65,16 +65,16 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
     `message_id` is the answer, or the newest message of a room. `waiting_seq`: the newest event of a run that
     waits for a person; with another number it waits for something else. `members` is how many members a room
-    has, `right` that of the reader where the reader is one of them.
+    has, `right` that of the reader where the reader is one of them. What does not apply is left out.
     """
 
     status: SessionStatus
     title: str
     run_id: str | None = None
     message_id: str | None = None
-    waiting_seq: int | None = None
-    members: int | None = None
-    right: MemberRight | None = None
+    waiting_seq: int | UnsetType = UNSET
+    members: int | UnsetType = UNSET
+    right: MemberRight | UnsetType = UNSET
     stop_reason: str | None = None
     error: str | None = None
     started_at: datetime | None = None
@@ -89,10 +89,9 @@ class SessionUpdate(_ServerMessageBase, frozen=True, kw_only=True, tag="session_
 
 
 class NotificationKind(StrEnum):
-    """`run`: its status changed. `message`: a member wrote into a room that does not run. `member`: the
-    reader became a member of a room."""
+    """`message`: a member wrote into a room that does not run. `member`: the reader became a member of a
+    room."""
 
-    RUN = "run"
     MESSAGE = "message"
     MEMBER = "member"
 
@@ -100,18 +99,19 @@ class NotificationKind(StrEnum):
 class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a notification: `title` is the session's, `message` is one sentence.
 
-    `run_id` and `status` are those of the run, for a `message` or `member` null and `idle`; `sender` is who
-    wrote the message or added the member.
+    `run_id` and `status` are those of the run, null and `idle` where a `kind` says that something else
+    happened; `sender` is who wrote the message or added the member. `session_kind` is left out for a
+    conversation.
     """
 
-    kind: NotificationKind = NotificationKind.RUN
     title: str
     message: str
     session_id: str
-    session_kind: RunKind
     run_id: str | None
     status: SessionStatus
-    sender: str | None = None
+    session_kind: RunKind | UnsetType = UNSET
+    kind: NotificationKind | UnsetType = UNSET
+    sender: str | UnsetType = UNSET
 
 
 class Notification(_ServerMessageBase, frozen=True, kw_only=True, tag="notification"):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Table, bindparam, func, or_, select
 
 from luxx.domain.accounts.models import User
@@ -225,7 +226,7 @@ def _subject_states(
                 state,
                 message_id=newest.get(id_),
                 members=len(subject.members),
-                right=subject.members.get(user_id),
+                right=subject.members.get(user_id, UNSET),
             )
         states[id_] = state
     return states
@@ -265,7 +266,7 @@ def _state(title: str, row: Row[*tuple[Any, ...]] | None) -> SessionState:
         title=title,
         run_id=row.run_id,
         message_id=row.message_id,
-        waiting_seq=row.last_seq if row.status == RunStatus.WAITING else None,
+        waiting_seq=row.last_seq if row.status == RunStatus.WAITING else UNSET,
         stop_reason=row.stop_reason,
         error=_cut(row.error),
         started_at=row.started_at,
@@ -314,7 +315,7 @@ def notification(change: RunChange) -> NotificationData:
         title=change.title,
         message=texts[change.status].format(kind=change.kind.value, error=reason),
         session_id=change.session_id,
-        session_kind=change.kind,
+        session_kind=UNSET if change.kind == RunKind.CHAT else change.kind,
         run_id=change.run_id,
         status=SessionStatus(change.status),
     )

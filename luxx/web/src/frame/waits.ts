@@ -117,7 +117,7 @@ export function followWaits(): void {
   }
 
   function onNotified(notification: Notification): void {
-    const { kind, title, session_id: id, session_kind: sessionKind, run_id: runId, status, sender } = notification
+    const { kind, title, session_id: id, session_kind: sessionKind = 'chat', run_id: runId, status, sender } = notification
     void cache.invalidateQueries({ key: [...LISTS[sessionKind]] })
     const to = addressOf(sessionKind, id)
     if (kind === 'message') {

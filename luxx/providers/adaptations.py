@@ -8,16 +8,27 @@ import re
 
 import msgspec
 
-from luxx.errors import ProviderError, ProviderRefused
+from luxx.errors import ProviderError, ProviderFailed, ProviderRefused
 from luxx.providers.adapter import CACHE_MARK, Adaptation, CompletionRequest, Target
+from luxx.providers.demanded_forms import is_any_object, takes_schema
 from luxx.providers.registry import ProviderType, completion_adapter
 from luxx.providers.vendors import AZURE, OPENAI, vendor_of
+from luxx.wire.message import SystemPrompt
 
 MAX_REMEMBERED = 1_000
 
 _REFUSED = frozenset({400, 404, 405, 422})
 _ONCE = frozenset({Adaptation.NO_NOTES})
 """Demands of one conversation; another one of the same model keeps its notes."""
+
+_OF_ROLES = frozenset({Adaptation.ALTERNATING, Adaptation.NO_SYSTEM, Adaptation.ENDS_WITH_USER})
+"""Demands of the templates of models, whose errors some servers report as their own (500, or in a stream)."""
+
+_OF_SCHEMAS = frozenset({Adaptation.JSON_OBJECT, Adaptation.NO_SCHEMA})
+_THIS_SCHEMA = re.compile(
+    r"invalid.{0,20}schema|schema.{0,60}(invalid|too (complex|large|many))", re.IGNORECASE
+)
+"""The refusal of one schema; another one may be accepted."""
 
 _OPENAI_VENDORS = frozenset({OPENAI, AZURE})
 _WORDINGS: tuple[tuple[Adaptation, re.Pattern[str]], ...] = tuple(
@@ -44,6 +55,32 @@ _WORDINGS: tuple[tuple[Adaptation, re.Pattern[str]], ...] = tuple(
             r"|items are not persisted",
         ),
         (Adaptation.NO_ENCRYPTED_REASONING, r"encrypted[ _]content|reasoning\.encrypted_content"),
+        (
+            Adaptation.ALTERNATING,
+            r"\broles?\b.{0,60}alternat|should alternate|(successive|consecutive) (user|assistant|messages)"
+            r"|unexpected role '?user'? after role",
+        ),
+        (
+            Adaptation.NO_SYSTEM,
+            r"system (role|message|prompt|instruction)s?\W.{0,30}"
+            r"(not (be )?(supported|enabled|allowed)|unsupported)"
+            r"|developer instruction is not enabled|(not|n't) support (the )?system",
+        ),
+        (
+            Adaptation.ENDS_WITH_USER,
+            r"must end with a user message|expected last role user|not support (assistant message )?prefill",
+        ),
+        (
+            Adaptation.JSON_OBJECT,
+            r"json_schema|response_format.{0,10}type|response[_ ]format.{0,80}(unavailable|unsupported|not)",
+        ),
+        (
+            Adaptation.NO_SCHEMA,
+            r"response[_ ]?format|json[ _]?(mode|object|schema)|response[_ ]?mime[_ ]?type"
+            r"|response_?(json_?)?schema|output_(config|format)|structured[ _]outputs?|text\.format|grammar"
+            r"|invalid.{0,20}schema"
+            r"|\bschema\b.{0,60}(invalid|unsupported|not supported|too (complex|large|many))",
+        ),
     )
 )
 """The first that matches counts. Sources of the wordings: OpenAI's and Azure's errors in public issues."""
@@ -68,7 +105,10 @@ class Adaptations:
         if adaptation is None or adaptation in request.adaptations:
             return None
         key = (target.base_url, request.model)
-        if adaptation not in _ONCE and (key in self._known or len(self._known) < MAX_REMEMBERED):
+        is_lasting = adaptation not in _ONCE and not (
+            adaptation in _OF_SCHEMAS and _THIS_SCHEMA.search(error.message)
+        )
+        if is_lasting and (key in self._known or len(self._known) < MAX_REMEMBERED):
             self._known[key] = self._known.get(key, frozenset()) | {adaptation}
         return _with(request, frozenset({adaptation}))
 
@@ -82,11 +122,17 @@ def _with(request: CompletionRequest, adaptations: frozenset[Adaptation]) -> Com
 
 
 def _demand_of(error: ProviderError, request: CompletionRequest, target: Target) -> Adaptation | None:
-    if not isinstance(error, ProviderRefused) or error.status not in _REFUSED:
+    is_refused = isinstance(error, ProviderRefused) and error.status in _REFUSED
+    is_of_template = isinstance(error, ProviderRefused | ProviderFailed) and error.status in (None, 500)
+    if not is_refused and not is_of_template:
         return None
     for adaptation, wording in _WORDINGS:
+        if is_of_template and adaptation not in _OF_ROLES:
+            continue
         if wording.search(error.message) and _is_possible(adaptation, request, target):
             return adaptation
+    if is_of_template:
+        return None
     is_missing = error.status in (404, 405) and vendor_of(target) == AZURE
     if is_missing and _is_possible(Adaptation.CHAT_COMPLETIONS, request, target):
         return Adaptation.CHAT_COMPLETIONS
@@ -96,7 +142,10 @@ def _demand_of(error: ProviderError, request: CompletionRequest, target: Target)
 def _is_possible(adaptation: Adaptation, request: CompletionRequest, target: Target) -> bool:
     """Whether the request has what the server refuses."""
     is_chosen = target.provider_type != ProviderType.OPENAI_RESPONSES and vendor_of(target) in _OPENAI_VENDORS
-    uses_responses = completion_adapter(request, target).dialect == "openai_responses"
+    dialect = completion_adapter(request, target).dialect
+    uses_responses = dialect == "openai_responses"
+    if adaptation in request.adaptations:
+        return False
     match adaptation:
         case Adaptation.RESPONSES:
             return is_chosen and not uses_responses
@@ -106,6 +155,15 @@ def _is_possible(adaptation: Adaptation, request: CompletionRequest, target: Tar
             return request.caches_prompt
         case Adaptation.NO_TEMPERATURE:
             return request.temperature is not None
+        case Adaptation.ALTERNATING | Adaptation.ENDS_WITH_USER:
+            return True
+        case Adaptation.NO_SYSTEM:
+            return any(isinstance(each, SystemPrompt) for each in request.messages)
+        case Adaptation.JSON_OBJECT:
+            schema = request.response_schema if takes_schema(request) else None
+            return schema is not None and dialect == "openai" and not is_any_object(schema)
+        case Adaptation.NO_SCHEMA:
+            return takes_schema(request)
         case Adaptation.MAX_COMPLETION_TOKENS | Adaptation.MAX_TOKENS:
             return request.max_tokens is not None and not uses_responses
         case _:

@@ -31,6 +31,11 @@ class Adaptation(StrEnum):
     NO_ENCRYPTED_REASONING = "no_encrypted_reasoning"
     NO_NOTES = "no_notes"
     NO_CACHE_MARKS = "no_cache_marks"
+    ALTERNATING = "alternating"
+    NO_SYSTEM = "no_system"
+    ENDS_WITH_USER = "ends_with_user"
+    JSON_OBJECT = "json_object"
+    NO_SCHEMA = "no_schema"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

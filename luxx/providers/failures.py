@@ -127,13 +127,31 @@ def read_error(value: object) -> UpstreamError:
         fields = {"message": inner, **{k: v for k, v in fields.items() if k != "error"}}
     text = fields.get("message") or fields.get("detail") or fields.get("error_msg") or ""
     codes = [str(fields[key]) for key in ("code", "type", "status", "error_code") if fields.get(key)]
+    text = text if isinstance(text, str) else _to_json(text)
     return UpstreamError(
-        message=text if isinstance(text, str) else _to_json(text),
+        message=_with_cause(text, fields.get("metadata")),
         code=" ".join(codes),
         status=_status_of(fields),
         retry_after=_retry_delay(fields.get("details")),
         is_long_quota=_is_daily(fields.get("details")),
     )
+
+
+def _with_cause(message: str, metadata: object) -> str:
+    """The message of a gateway (OpenRouter) with what the provider behind it said, and its name."""
+    if not isinstance(metadata, dict):
+        return message
+    fields = cast("dict[str, Any]", metadata)
+    raw, name = fields.get("raw"), fields.get("provider_name")
+    cause = ""
+    if isinstance(raw, str) and raw.strip():
+        cause = read_error_body(raw.encode("utf-8", "replace")).message or raw.strip()
+    elif isinstance(raw, dict | list):
+        cause = read_error(cast("object", raw)).message or _to_json(cast("object", raw))
+    if not cause or cause in message:
+        return message
+    source = f" ({name})" if isinstance(name, str) and name else ""
+    return f"{message.rstrip('.')}: {cause}{source}" if message else f"{cause}{source}"
 
 
 def read_error_body(body: bytes) -> UpstreamError:

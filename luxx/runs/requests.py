@@ -176,7 +176,7 @@ class RequestResolver:
             selection = self.providers.select_provider(session, caller, provider_id, model, default=settings)
         choice = selection.choice
         self.providers.model_lists.check(selection.row, choice.model)
-        self._check(choice, options, attached)
+        self._check(choice, attached)
         check_skills(self.skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
@@ -200,7 +200,7 @@ class RequestResolver:
             warnings=options.warnings,
         )
 
-    def _check(self, choice: ProviderChoice, options: AnswerOptions, attached: MessageAttachments) -> None:
+    def _check(self, choice: ProviderChoice, attached: MessageAttachments) -> None:
         """Raises InvalidInput if the model cannot do what the request needs, or has no known price."""
         if attached.images and not choice.card.may_take_images:
             raise InvalidInput(
@@ -209,13 +209,6 @@ class RequestResolver:
                 field="$.attachments",
             )
         check_price(choice.card, self.limits, choice.model)
-        if options.response_schema is not None and not choice.card.structured:
-            raise InvalidInput(
-                f"{choice.model} is not known to support JSON schemas; omit response_format, "
-                "or choose another model",
-                kind="response_format_unsupported",
-                field="$.response_format",
-            )
 
     def _fallbacks(self, session: Session, caller: Caller, agent: AgentSettings) -> list[FallbackTarget]:
         """Those of the agent's fallbacks that can be used now."""

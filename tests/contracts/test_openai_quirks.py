@@ -129,8 +129,8 @@ def test_error_in_a_choice_is_raised() -> None:
 def test_error_in_the_stream_has_its_class(error: Any, kind: type[ProviderError], retryable: bool) -> None:
     raised = read(event({"error": error})).error
 
-    assert type(raised) is kind
-    assert raised.retryable is retryable
+    assert isinstance(raised, kind)
+    assert (type(raised), raised.retryable) == (kind, retryable)
 
 
 @pytest.mark.parametrize(
@@ -402,3 +402,30 @@ def test_text_before_an_error_in_the_same_piece_is_given_first() -> None:
     assert deltas == [TextDelta(text="so far")]
     with pytest.raises(ProviderFailed, match="broke"):
         parser.feed(b": more\n\n")
+
+
+@SIZES
+@pytest.mark.parametrize("native", ["MALFORMED_FUNCTION_CALL", "error"])
+def test_failure_that_a_gateway_calls_a_regular_end_is_an_error(size: int, native: str) -> None:
+    end: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop", "native_finish_reason": native}
+    reading = read(chunk({"content": "so far"}) + event({"choices": [end]}) + DONE, size)
+    assert reading.text == "so far"
+    assert isinstance(reading.error, ProviderFailed)
+    assert native in reading.error.message
+
+
+@pytest.mark.parametrize(
+    ("native", "reason"),
+    [
+        ("SAFETY", FinishReason.CONTENT_FILTER),
+        ("max_tokens", FinishReason.LENGTH),
+        ("refusal", FinishReason.REFUSAL),
+        ("end_turn", FinishReason.STOP),
+        ("something", FinishReason.STOP),
+    ],
+)
+def test_cut_that_a_gateway_calls_a_regular_end_is_one(native: str, reason: FinishReason) -> None:
+    end: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop", "native_finish_reason": native}
+    reading = read(chunk({"content": "so far"}) + event({"choices": [end]}) + DONE)
+    assert reading.finish is not None
+    assert reading.finish.reason is reason

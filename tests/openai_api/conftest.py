@@ -62,6 +62,13 @@ SCRIPT = Script(
         Rule(when=When(user="be cut"), reply=[Text(text="One two"), Finish(reason="length")]),
         Rule(when=When(user="be full"), reply=[Text(text="One"), Finish(reason="model_length")]),
         Rule(when=When(user="be filtered"), reply=[Text(text="One"), Finish(reason="content_filter")]),
+        Rule(when=When(user="end strangely"), reply=[Text(text="One"), Finish(reason="eaten_by_a_bear")]),
+        Rule(when=When(user="call nothing"), body=(
+            'data: {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "call_a", '
+            '"function": {"name": "get_weather", "arguments": ""}}]}}]}\n\n'
+            'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}\n\n'
+            "data: [DONE]\n\n"
+        )),
         Rule(when=When(user="as JSON"), reply=[Text(text='{"city": "Oslo"}')]),
         Rule(when=When(user="refuse this"), status=401, message="wrong key"),
         Rule(when=When(user="too many"), status=429, message="slow down", headers={"retry-after": "0"}),

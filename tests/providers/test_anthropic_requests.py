@@ -33,7 +33,8 @@ def answer_with_calls(*call_ids: str, arguments: str = '{"x": 1}', **fields: Any
 
 
 def result(call_id: str, **fields: Any) -> ToolPrompt:
-    return ToolPrompt(**{"call_id": call_id, "name": "add", "content": "2", **fields})
+    given: dict[str, Any] = {"call_id": call_id, "name": "add", "content": "2", **fields}
+    return ToolPrompt(**given)
 
 
 def target(base_url: str = "http://host") -> Target:
@@ -260,15 +261,25 @@ def test_invalid_stored_blocks_are_not_sent(block: Json) -> None:
 
 
 def test_turn_of_which_thinking_alone_can_be_sent_is_left_out() -> None:
-    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
-    notes = {"anthropic_content": [SIGNED, search], "anthropic_model": "claude-sonnet-4-5"}
+    search: dict[str, Any] = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {},
+    }
+    notes: dict[str, Any] = {"anthropic_content": [SIGNED, search], "anthropic_model": "claude-sonnet-4-5"}
     user_message = UserPrompt(text="1+1?")
 
     assert roles(build_request(user_message, AssistantPrompt(replay=notes), user_message)) == ["user"]
 
 
 def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_on() -> None:
-    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    search: dict[str, Any] = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {},
+    }
     paused = AssistantPrompt(text="I look.", replay={
         "paused": True, "anthropic_content": [{"type": "text", "text": "I look."}, search],
     })  # fmt: skip
@@ -279,7 +290,12 @@ def test_servers_call_that_was_never_answered_is_left_out_unless_the_turn_goes_o
 
 
 def test_structured_answer_is_requested_in_the_form_of_each_model() -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 1}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
 
     asked = build_request(response_schema=schema)["output_config"]["format"]
     request_body = build_request(model="claude-3-5-haiku-latest", response_schema=schema)
@@ -314,6 +330,53 @@ def test_schema_with_definitions_and_choices_stays_one() -> None:
             }
         },
     }
+
+
+CLOSED: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {"n": {"type": "integer"}}},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+        CLOSED | {"properties": {"tags": {"type": "object", "additionalProperties": {"type": "string"}}}},
+        CLOSED | {"properties": {"list": {"type": "array", "items": {"type": "object"}}}},
+        CLOSED | {"properties": {"any": True}},
+        CLOSED | {"properties": {"any": {"description": "anything"}}},
+        CLOSED | {"properties": {"one": {"anyOf": [CLOSED, {"type": "object"}]}}},
+        CLOSED | {"properties": {"one": {"$ref": "#/$defs/one"}}, "$defs": {"one": {"type": "object"}}},
+        CLOSED | {"patternProperties": {"^x": {"type": "string"}}},
+        CLOSED | {"properties": {"one": {"type": ["object", "null"]}}},
+    ],
+)
+def test_schema_that_the_field_would_narrow_is_an_instruction(schema: dict[str, Any]) -> None:
+    body = build_request(response_schema=schema)
+    assert "output_config" not in body
+    assert "Answer with" in body["system"]
+    if schema != {"type": "object"}:
+        assert json.dumps(schema, separators=(",", ":")) in body["system"]
+
+
+def test_closed_schema_that_may_be_null_stays_so() -> None:
+    schema = CLOSED | {"properties": {"one": CLOSED | {"type": ["object", "null"]}}}
+    sent = build_request(response_schema=schema)["output_config"]["format"]["schema"]
+    assert sent["properties"]["one"]["type"] == ["object", "null"]
+
+
+def test_unknown_model_gets_the_field_and_the_instruction() -> None:
+    body = build_request(model="some-model", response_schema=CLOSED)
+    assert body["output_config"]["format"]["schema"] == CLOSED
+    assert "Answer with JSON alone" in body["system"]
+
+
+def test_stops_and_the_end_of_a_last_answer_follow_the_rules_of_the_api() -> None:
+    messages = [UserPrompt(text="Go on."), AssistantPrompt(text="The answer is \n ")]
+    body = build_request(*messages, stop=["\n", "END", " "])
+    assert body["stop_sequences"] == ["END"]
+    assert body["messages"][-1]["content"] == [{"type": "text", "text": "The answer is"}]
+    assert "stop_sequences" not in build_request(stop=["\n"])
 
 
 def test_list_of_models_is_read_page_by_page() -> None:

@@ -18,7 +18,7 @@ from luxx.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from luxx.providers.failures import as_provider_error, read_error_body, redact
+from luxx.providers.failures import as_provider_error, read_error, read_error_body, redact
 
 TOO_LONG = [
     # anthropics/claude-code#11281, #408, stackblitz/bolt.new#1748
@@ -333,3 +333,18 @@ def test_masking_hides_keys(text: str, secret: str) -> None:
 
     assert "[redacted]" in masked
     assert not secret or secret not in masked
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ("glm does not accept images", "glm does not accept images"),
+        ('{"error": {"message": "no images", "code": 400}}', "no images"),
+        ({"error": {"message": "no images"}}, "no images"),
+    ],
+)
+def test_reason_of_the_provider_behind_a_gateway_is_kept(raw: object, reason: str) -> None:
+    metadata = {"raw": raw, "provider_name": "BaseTen"}
+    error = {"error": {"message": "Provider returned error", "code": 400, "metadata": metadata}}
+    read = as_provider_error(read_error(error))
+    assert read.message.endswith(f"Provider returned error: {reason} (BaseTen)")

@@ -179,10 +179,23 @@ def test_assistant_message_with_nothing_in_it_is_left_out() -> None:
 
 
 def test_response_schema_becomes_the_providers_format() -> None:
-    schema = {"type": "object"}
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
     assert build_request(response_schema=schema)["response_format"]["json_schema"]["schema"] == schema
-    assert build_request("deepseek", response_schema=schema)["response_format"] == {"type": "json_object"}
+    request = build_request("deepseek", response_schema=schema)
+    assert request["response_format"] == {"type": "json_object"}
+    assert json.dumps(schema, separators=(",", ":")) in request["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("kind", ["openai", "openai_compatible", "deepseek", "local"])
+def test_any_object_is_json_mode_with_the_word_that_vendors_demand(kind: str) -> None:
+    request = build_request(kind, response_schema={"type": "object"})
+    assert request["response_format"] == {"type": "json_object"}
+    assert request["messages"][0]["content"] == "Be brief.\n\nAnswer with one JSON object and nothing else."
+    named: list[PromptMessage] = [UserPrompt(text="Give me json.")]
+    assert build_request(kind, response_schema={"type": "object"}, messages=named)["messages"] == [
+        {"role": "user", "content": "Give me json."}
+    ]
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,9 @@ class AnswerReader:
             return "length"
         if self._calls:
             return "tool_calls"
-        return "length" if done.status != DoneStatus.COMPLETED else "stop"
+        if done.status != DoneStatus.COMPLETED:
+            return "length"
+        return "stop" if done.finish else "unknown"
 
 
 class CollectedAnswer(AnswerReader):

@@ -38,7 +38,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice. `finish_reason`: `stop`, `length`, `tool_calls` or `content_filter`."""
+    """The only choice. `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`, or `unknown` where
+    the provider ended the answer for a reason that Luxx does not know."""
 
     index: int = 0
     message: ChatMessage

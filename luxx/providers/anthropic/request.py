@@ -23,7 +23,8 @@ from luxx.providers.anthropic.turns import (
     called_tools,
     system_text,
 )
-from luxx.providers.catalog import Catalog
+from luxx.providers.catalog import Catalog, ModelCard
+from luxx.providers.demanded_forms import schema_instruction, takes_schema, with_demanded_roles
 from luxx.providers.parsing import json_objects
 from luxx.wire.tool import ToolChoiceMode, ToolSpec
 
@@ -90,8 +91,34 @@ _FORMATS = frozenset(
 )
 
 
+def is_closed(schema: object) -> bool:
+    """Whether the API's form of a schema, see `strict_schema`, allows all that the schema allows.
+
+    The API accepts only objects that allow no further properties, so each must say that itself.
+    """
+    if not isinstance(schema, dict):
+        return False
+    fields = cast("dict[str, Any]", schema)
+    kinds = fields.get("type")
+    is_object = "object" in (cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds])
+    if is_object and (fields.get("additionalProperties") is not False or fields.get("patternProperties")):
+        return False
+    if not is_object and "properties" in fields:
+        return False
+    if not fields.keys() & {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"}:
+        return False
+    inner: list[object] = [fields["items"]] if isinstance(fields.get("items"), dict) else []
+    for name in ("anyOf", "oneOf", "allOf"):
+        options = fields.get(name)
+        inner += cast("list[object]", options) if isinstance(options, list) else []
+    for name in ("properties", "$defs", "definitions"):
+        named = fields.get(name)
+        inner += cast("dict[str, object]", named).values() if isinstance(named, dict) else []
+    return all(is_closed(each) for each in inner)
+
+
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with closed objects and without unsupported keys, which move into the description."""
+    """A schema of closed objects without unsupported keys, which move into the description."""
     strict: dict[str, Any] = {name: value for name, value in schema.items() if name in _SUPPORTED_KEYS}
     if "$ref" in strict:
         return {"$ref": strict["$ref"], **_definitions(schema)}
@@ -101,8 +128,7 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any]:
     for name, as_name in (("anyOf", "anyOf"), ("oneOf", "anyOf"), ("allOf", "allOf")):
         if isinstance(schema.get(name), list):
             strict[as_name] = [strict_schema(option) for option in json_objects(schema[name])]
-    if schema.get("type") == "object" or "properties" in schema:
-        strict["type"] = "object"
+    if "object" in str(schema.get("type")):
         strict["properties"] = _strict_each(schema.get("properties"))
         strict["additionalProperties"] = False
     if isinstance(schema.get("items"), dict):
@@ -168,14 +194,15 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     max_tokens = request.max_tokens or card.max_output
     # Models of other vendors do not sign their thinking, and some require it; Anthropic's refuse it unsigned.
     takes_unsigned = not _ANTHROPIC.search(f"{request.model} {target.base_url}".lower())
-    request_messages = build_messages(request.messages, request.model, takes_unsigned=takes_unsigned)
+    messages = with_demanded_roles(request.messages, request.adaptations)
+    request_messages = build_messages(messages, request.model, takes_unsigned=takes_unsigned)
     body: dict[str, Any] = {
         "model": request.model,
         "max_tokens": max_tokens,
         "messages": request_messages,
         "stream": stream,
     }
-    system = system_text(request.messages)
+    system = system_text(messages)
     body |= thinking_switch(request.model, wanted=request.thinking_enabled, max_tokens=max_tokens)
     if "budget_tokens" in body.get("thinking", {}) and not begins_with_thinking(request_messages):
         # The API rejects thinking in a turn whose earlier tool calls were made without it.
@@ -183,24 +210,33 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     if _is_tool_forced(request):
         # The API rejects thinking together with a forced tool.
         body.pop("thinking", None)
-    if request.stop:
-        body["stop_sequences"] = request.stop
+    if stops := [text for text in request.stop if text.strip()]:
+        # The API refuses stops of whitespace.
+        body["stop_sequences"] = stops
     if request.temperature is not None and "thinking" not in body and takes_temperature(request.model):
         body["temperature"] = min(request.temperature, 1.0)
     body |= _tools(request, request_messages)
-    if request.response_schema is not None:
-        if card.structured:
-            schema = strict_schema(request.response_schema)
-            body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
-        else:
-            schema_text = msgspec.json.encode(request.response_schema).decode()
-            instruction = f"Answer with JSON alone, of this schema: {schema_text}"
-            system = f"{system}\n\n{instruction}" if system else instruction
+    answer_format, instruction = _answer_format(request, card)
+    body |= answer_format
+    system = "\n\n".join(text for text in (system, instruction) if text)
     if system:
         body["system"] = system
     if request.caches_prompt:
         _mark_cached_prefixes(body)
     return post_request(endpoint(target.base_url, "messages"), _headers(target), body, stream=stream)
+
+
+def _answer_format(request: CompletionRequest, card: ModelCard) -> tuple[dict[str, Any], str]:
+    """The field that demands the schema, and the sentence for what the field does not say."""
+    schema = request.response_schema
+    if schema is None:
+        return {}, ""
+    may_take = (card.structured or card.is_unknown) and takes_schema(request)
+    if not may_take or not is_closed(schema):
+        return {}, schema_instruction(schema)
+    field = {"output_config": {"format": {"type": "json_schema", "schema": strict_schema(schema)}}}
+    # A server that does not know the field may ignore it.
+    return field, schema_instruction(schema) if card.is_unknown else ""
 
 
 def _mark_cached_prefixes(body: dict[str, Any]) -> None:

@@ -76,7 +76,16 @@ def build_messages(
         request_messages.insert(
             0, {"role": "user", "content": [{"type": "text", "text": EARLIER_CONVERSATION_TEXT}]}
         )
-    return _drop_unpaired_server_calls(request_messages)
+    return _without_trailing_blanks(_drop_unpaired_server_calls(request_messages))
+
+
+def _without_trailing_blanks(request_messages: list[RequestMessage]) -> list[RequestMessage]:
+    """The messages without whitespace at the end of a last answer, which the API refuses."""
+    if request_messages and request_messages[-1]["role"] == "assistant":
+        content: list[BlockJson] = request_messages[-1]["content"]
+        if content[-1]["type"] == "text":
+            content[-1] = content[-1] | {"text": content[-1]["text"].rstrip()}
+    return request_messages
 
 
 def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:

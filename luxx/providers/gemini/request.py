@@ -20,6 +20,13 @@ from luxx.providers.adapter import (
     post_request,
     with_images_after_results,
 )
+from luxx.providers.demanded_forms import (
+    is_any_object,
+    schema_instruction,
+    takes_schema,
+    with_demanded_roles,
+    with_instruction,
+)
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -182,6 +189,10 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     token = _continuation(request.messages)
     if token:
         request = replace(request, messages=request.messages[:-1])
+    messages = request.messages
+    if request.response_schema is not None and not _sends_schema(request):
+        messages = with_instruction(messages, schema_instruction(request.response_schema))
+    request = replace(request, messages=with_demanded_roles(messages, request.adaptations))
     body: dict[str, Any] = {"contents": _contents(request)}
     if token:
         body["continuationToken"] = token
@@ -324,7 +335,9 @@ def _sign_foreign_calls(contents: list[ContentJson]) -> None:
 def _function_declaration(tool: ToolSpec) -> dict[str, Any]:
     declared: dict[str, Any] = {"name": tool.name, "description": tool.description}
     schema = {key: value for key, value in tool.parameters.items() if key != "$schema"}
-    if schema.get("properties") or schema.keys() - {"type", "properties", "required", "additionalProperties"}:
+    is_map = schema.get("additionalProperties") not in (None, False) or schema == {"type": "object"}
+    others = schema.keys() - {"type", "properties", "required", "additionalProperties"}
+    if schema.get("properties") or is_map or others:
         declared["parametersJsonSchema"] = schema
     # The API rejects an object without properties, but accepts a function without parameters.
     return declared
@@ -346,13 +359,18 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
     thinking = _thinking_config(request.model, wanted=request.thinking_enabled)
     if thinking:
         config["thinkingConfig"] = thinking
-    # Models before Gemini 3 reject a response schema together with tools.
-    if request.response_schema is not None and (not request.tools or _generation(request.model) >= (3, 0)):
+    if request.response_schema is not None and _sends_schema(request):
         config["responseMimeType"] = "application/json"
-        config["responseJsonSchema"] = {
-            key: value for key, value in request.response_schema.items() if key != "$schema"
-        }
+        if not is_any_object(request.response_schema):
+            config["responseJsonSchema"] = {
+                key: value for key, value in request.response_schema.items() if key != "$schema"
+            }
     return config
+
+
+def _sends_schema(request: CompletionRequest) -> bool:
+    """Whether a field demands the schema. Models before Gemini 3 reject it together with tools."""
+    return takes_schema(request) and (not request.tools or _generation(request.model) >= (3, 0))
 
 
 def _generation(model: str) -> tuple[int, int]:

@@ -6,9 +6,7 @@ inline thinking and has what must be sent back, `usage.py` reads the token count
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
@@ -23,6 +21,7 @@ from luxx.providers.openai_chat.content import (
     OpenAIChunk,
     ToolCallReader,
     decode_chunk,
+    parse_models,
 )
 from luxx.providers.openai_chat.reasoning import (
     DETAILS_KEY,
@@ -86,8 +85,20 @@ _REASONS = {
 """By the lower-case name. Gateways pass the names of other dialects through; `model_length` is Mistral's,
 `model_context_window_exceeded` Anthropic's and Z.ai's, `sensitive` Z.ai's."""
 
-_FAILED_REASONS = {"error", "network_error", "insufficient_system_resource", "upstream_error"}
-"""Finish reasons without a usable completion, of OpenRouter and Mistral, Z.ai, DeepSeek, and of gateways."""
+_FAILED_REASONS = frozenset(
+    {
+        "error",
+        "insufficient_system_resource",
+        "malformed_function_call",
+        "malformed_response",
+        "missing_thought_signature",
+        "network_error",
+        "unexpected_tool_call",
+        "upstream_error",
+    }
+)
+"""Finish reasons without a usable completion, of OpenRouter and Mistral, DeepSeek, Google, Z.ai, and of
+gateways."""
 
 _REASONING_PARTS = frozenset({"reasoning", "thinking"})
 
@@ -114,6 +125,7 @@ class OpenAIParser:
         self._has_closing_usage = False
         self._choice: int | None = None
         self._finish = ""
+        self._native_finish = ""
         self._refusal: list[str] = []
         self._details = ReasoningDetails()
         self._citations = Citations()
@@ -227,6 +239,8 @@ class OpenAIParser:
             self._read_usage(choice.usage, out)
         if choice.finish_reason:
             self._finish = choice.finish_reason
+        if choice.native_finish_reason:
+            self._native_finish = choice.native_finish_reason
         if choice.error:
             self._failure = as_provider_error(read_error({"error": choice.error}))
 
@@ -315,6 +329,7 @@ class OpenAIParser:
         self._has_ended = True
         is_empty = self._inline.state is InlineState.START
         self._inline.flush(out)
+        self._read_native_finish()
         finish = self._finish.lower()
         if finish in _FAILED_REASONS:
             self._failure = ProviderFailed(
@@ -338,6 +353,14 @@ class OpenAIParser:
             out.append(ReplayDelta(data=replay))
         out.append(FinishDelta(reason=reason, raw=self._finish))
 
+    def _read_native_finish(self) -> None:
+        """A gateway may call a failure or a cut a regular end; the word of the provider behind it counts."""
+        native = self._native_finish.lower()
+        reason = _REASONS.get(native)
+        is_hidden = self._finish.lower() in ("", "stop") and (reason in CUT_SHORT or reason in WITHHELD)
+        if native in _FAILED_REASONS or is_hidden:
+            self._finish = self._native_finish
+
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
         if details := self._details.blocks():
@@ -352,29 +375,6 @@ class OpenAIParser:
         if self._refusal:
             replay[REFUSAL_KEY] = "".join(self._refusal)
         return replay
-
-
-def parse_models(body: bytes) -> list[str]:
-    """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise MalformedStream("The provider's list of models is not JSON.") from error
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        value = fields.get("data", fields.get("models"))
-    if not isinstance(value, list):
-        raise MalformedStream("The provider's list of models does not contain a list.")
-    return [name for item in cast("list[object]", value) if (name := _model_name(item))]
-
-
-def _model_name(item: object) -> str:
-    if isinstance(item, str):
-        return item
-    if not isinstance(item, dict):
-        return ""
-    fields = cast("dict[str, Any]", item)
-    return str(fields.get("id") or fields.get("name") or fields.get("model") or "")
 
 
 OPENAI = Adapter(

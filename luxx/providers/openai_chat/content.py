@@ -1,4 +1,4 @@
-"""The content of the OpenAI dialect: chunks as Structs, and tool calls.
+"""The content of the OpenAI dialect: chunks as Structs, tool calls, and the list of models.
 
 Of tool calls, servers are known to send: no index, index 0 for every call, id and name on every fragment,
 empty ids and names, null arguments, complete calls in one chunk, one id for several calls.
@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from luxx.errors import MalformedStream
 from luxx.providers.openai_chat.reasoning import google_signature
 from luxx.providers.openai_chat.usage import ChunkUsage
 from luxx.providers.parsing import CUT_ARGUMENTS, decode_leniently
@@ -64,12 +65,13 @@ class ChunkMessage(msgspec.Struct):
 
 
 class ChunkChoice(msgspec.Struct):
-    """Moonshot reports `usage` here."""
+    """Moonshot reports `usage` here. `native_finish_reason`: the word of the provider behind OpenRouter."""
 
     index: int | None = None
     delta: ChunkMessage | None = None
     message: ChunkMessage | None = None
     finish_reason: str | None = None
+    native_finish_reason: str | None = None
     usage: ChunkUsage | None = None
     error: Any = None
 
@@ -276,3 +278,26 @@ def _starts_new_call(call: _OpenAICall, call_id: str, name: str, arguments: str)
     if name == call.name and call.is_held_back and arguments.strip() != _EMPTY_OBJECT:
         return False
     return name != call.name or (bool(arguments) and call.is_complete())
+
+
+def parse_models(body: bytes) -> list[str]:
+    """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedStream("The provider's list of models is not JSON.") from error
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        value = fields.get("data", fields.get("models"))
+    if not isinstance(value, list):
+        raise MalformedStream("The provider's list of models does not contain a list.")
+    return [name for item in cast("list[object]", value) if (name := _model_name(item))]
+
+
+def _model_name(item: object) -> str:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, dict):
+        return ""
+    fields = cast("dict[str, Any]", item)
+    return str(fields.get("id") or fields.get("name") or fields.get("model") or "")

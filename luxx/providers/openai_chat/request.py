@@ -15,6 +15,14 @@ from luxx.providers.adapter import (
     post_request,
     with_images_after_results,
 )
+from luxx.providers.demanded_forms import (
+    is_any_object,
+    names_json,
+    schema_instruction,
+    takes_schema,
+    with_demanded_roles,
+    with_instruction,
+)
 from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY, INLINE_FIELD, signed_content
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.providers.vendors import AZURE, endpoint, is_reasoning_model, key_headers, vendor_of
@@ -69,6 +77,10 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     messages = request.messages
     if kind not in _TAKES_IMAGES_OF_RESULTS:
         messages = with_images_after_results(messages, IMAGES_OF_RESULTS)
+    answer_format, instruction = _answer_format(request, kind)
+    if instruction:
+        messages = with_instruction(messages, instruction)
+    messages = with_demanded_roles(messages, request.adaptations)
     body: dict[str, Any] = {
         "model": request.model,
         "messages": [item for message in messages if (item := _message(message, kind, request)) is not None],
@@ -89,19 +101,28 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
         body["temperature"] = request.temperature
     if request.max_tokens is not None:
         body[_limit_name(request, kind)] = request.max_tokens
-    if request.response_schema is not None:
-        schema = {"name": "answer", "schema": request.response_schema}
-        body["response_format"] = (
-            {"type": "json_object"}
-            if kind in _JSON_OBJECT_ONLY
-            else {"type": "json_schema", "json_schema": schema}
-        )
+    if answer_format:
+        body["response_format"] = answer_format
     body.update(_thinking_switch(request, kind))
     return post_request(endpoint(target, "chat/completions"), key_headers(target), body, stream=stream)
 
 
 def build_models_request(target: Target) -> UpstreamRequest:
     return get_request(endpoint(target, "models"), key_headers(target))
+
+
+def _answer_format(request: CompletionRequest, kind: str) -> tuple[dict[str, Any], str]:
+    """The field that demands JSON, and the sentence for what the field does not say; both may be empty."""
+    schema = request.response_schema
+    if schema is None:
+        return {}, ""
+    if not takes_schema(request):
+        return {}, schema_instruction(schema)
+    is_any = is_any_object(schema)
+    if not is_any and kind not in _JSON_OBJECT_ONLY and Adaptation.JSON_OBJECT not in request.adaptations:
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}, ""
+    is_told = is_any and names_json(request.messages)
+    return {"type": "json_object"}, "" if is_told else schema_instruction(schema)
 
 
 def _limit_name(request: CompletionRequest, kind: str) -> str:

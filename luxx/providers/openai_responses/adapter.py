@@ -11,7 +11,7 @@ from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter, CompletionRequest, Target
 from luxx.providers.failures import as_provider_error, read_error, read_error_body
-from luxx.providers.openai_chat.adapter import parse_models
+from luxx.providers.openai_chat.content import parse_models
 from luxx.providers.openai_responses.content import (
     OutputReader,
     ResponsesEvent,

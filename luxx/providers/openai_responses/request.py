@@ -7,6 +7,8 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from luxx.providers.adapter import (
     Adaptation,
     CompletionRequest,
@@ -16,6 +18,14 @@ from luxx.providers.adapter import (
     post_request,
 )
 from luxx.providers.call_ids import CallIds, accepted_name
+from luxx.providers.demanded_forms import (
+    is_any_object,
+    names_json,
+    schema_instruction,
+    takes_schema,
+    with_demanded_roles,
+    with_instruction,
+)
 from luxx.providers.openai_responses.notes import (
     CALL_FIELDS,
     drop_reasoning_at_end,
@@ -53,6 +63,7 @@ def build_response_request(request: CompletionRequest, target: Target, *, stream
     vendor = vendor_of(target)
     is_openai = vendor in _OPENAI_VENDORS
     reasons = is_reasoning_model(request.model) or not is_openai
+    request = _with_demanded_forms(request)
     body: dict[str, Any] = {
         "model": request.model,
         "input": build_input(request, target),
@@ -74,12 +85,24 @@ def build_response_request(request: CompletionRequest, target: Target, *, stream
         body["temperature"] = request.temperature
     if request.max_tokens is not None:
         body["max_output_tokens"] = max(request.max_tokens, MIN_OUTPUT_TOKENS)
-    if request.response_schema is not None:
+    if request.response_schema is not None and takes_schema(request):
         schema = {"type": "json_schema", "name": "answer", "schema": request.response_schema}
-        body["text"] = {"format": {**schema, "strict": False}}
+        is_any = is_any_object(request.response_schema)
+        body["text"] = {"format": {"type": "json_object"} if is_any else {**schema, "strict": False}}
     if request.thinking_enabled and reasons and (reasoning := _reasoning(request, vendor)):
         body["reasoning"] = reasoning
     return post_request(endpoint(target, "responses"), key_headers(target), body, stream=stream)
+
+
+def _with_demanded_forms(request: CompletionRequest) -> CompletionRequest:
+    """The request with the roles that the server demands, and the sentence that asks for JSON where no field
+    says it, or where the vendor wants both."""
+    messages, schema = request.messages, request.response_schema
+    if schema is not None and not (
+        takes_schema(request) and (not is_any_object(schema) or names_json(messages))
+    ):
+        messages = with_instruction(messages, schema_instruction(schema))
+    return replace(request, messages=with_demanded_roles(messages, request.adaptations))
 
 
 def build_models_request(target: Target) -> UpstreamRequest:

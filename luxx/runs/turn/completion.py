@@ -5,7 +5,6 @@ together at the end.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any, assert_never, cast
 
 from msgspec import UNSET
@@ -15,9 +14,11 @@ from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.events import LogEntry
 from luxx.runs.streams.channel import Frame, OpenStep, first_frame
+from luxx.runs.turn.deltas import clamped, merge_fragments
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
+    CUT_SHORT,
     NOTICE_KEY,
     PAUSED_KEY,
     REFUSAL_KEY,
@@ -66,9 +67,6 @@ REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
 
 CALL_KEYS = frozenset({"id", "call"})
 """The keys under which replay notes name a call."""
-
-MAX_TOKENS = 100_000_000
-"""More than any context window; larger counts of a provider are reduced to this."""
 
 MAX_CHARACTERS = 4_000_000
 """About ten times the longest answer of current models; bounds the memory of one run."""
@@ -147,7 +145,7 @@ class CompletionReader:
         This is a generator so that a step grows only when its frame is published. Else a client that attaches
         while an earlier output is being logged would get the text twice: in its snapshot and in the frame.
         """
-        for delta in _merge_fragments(deltas):
+        for delta in merge_fragments(deltas):
             match delta:
                 case TextDelta(text=text):
                     yield from self._append_text(StepType.TEXT, text)
@@ -160,7 +158,7 @@ class CompletionReader:
                 case HostedCallDelta():
                     yield from self._hosted_call(delta)
                 case UsageDelta(usage=usage):
-                    self.usage = _clamped(usage)
+                    self.usage = clamped(usage)
                 case ReplayDelta(data=data):
                     self.replay.update({key: self._with_new_call_ids(value) for key, value in data.items()})
                 case CitationDelta(source=source):
@@ -232,6 +230,14 @@ class CompletionReader:
 
     def _finish(self, delta: FinishDelta) -> Iterator[Output]:
         self.finish, self.raw_finish = delta.reason, delta.raw
+        if delta.reason == FinishReason.UNKNOWN and not delta.raw:
+            # The server ended its answer regularly, and names no reason.
+            self.finish = FinishReason.STOP
+        if delta.reason not in CUT_SHORT | WITHHELD:
+            # A call that ended without arguments has an empty object, which every client can read.
+            for call in self._calls.values():
+                if not call.content().strip():
+                    yield self._grow(call, "{}")
         if delta.reason == FinishReason.PAUSED and not self._calls:
             self.replay[PAUSED_KEY] = True
         if self._current_step is not None:
@@ -372,26 +378,6 @@ class CompletionReader:
                 retryable=False,
             )
         return Frame(step.grow(text), 0, step, text)
-
-
-def _clamped(usage: Usage) -> Usage:
-    """The usage with counts that a database column can hold: the provider may send any number."""
-    counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
-    return Usage(**counts)
-
-
-def _merge_fragments(deltas: list[Delta]) -> list[Delta]:
-    """Merges neighbouring fragments of the same kind."""
-    if len(deltas) == 1:
-        return deltas
-    merged: list[Delta] = []
-    for kind, group in groupby(deltas, type):
-        if kind is TextDelta or kind is ThinkingDelta:
-            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
-            merged.append(kind(text="".join(delta.text for delta in fragments)))
-        else:
-            merged.extend(group)
-    return merged
 
 
 def notices_for(steps: Sequence[Step]) -> frozenset[FinishReason]:

@@ -28,7 +28,7 @@ from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
-from luxx.wire.turn import CUT_SHORT, WITHHELD, StepStatus, Usage
+from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, StepStatus, Usage
 
 _insert = insert(table_of(MessageRow))
 _conversations = table_of(ConversationRow)
@@ -98,7 +98,9 @@ def finish_of(state: TurnState, ending: Ending) -> str | None:
         return "error"
     if ending.error is not None or ending.status == RunStatus.CANCELLED or not state.notes:
         return None
-    return FINISHES.get(state.notes[-1].finish, "stop")
+    finish = state.notes[-1].finish
+    # For a reason that is not known, a warning of the run has the provider's own word.
+    return None if finish == FinishReason.UNKNOWN else FINISHES.get(finish, "stop")
 
 
 def finished(state: TurnState) -> Ending:

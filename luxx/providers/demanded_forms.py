@@ -1,0 +1,119 @@
+"""The forms of a request that some servers demand: roles that alternate, no system message, and a schema of
+the answer as an instruction where there is no field for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from luxx.providers.adapter import Adaptation, CompletionRequest
+from luxx.wire.message import (
+    AssistantPrompt,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+    joined_parts,
+)
+
+EARLIER = "(The conversation began earlier.)"
+NO_ANSWER = "(no text)"
+GO_ON = "Go on."
+ANY_OBJECT_TEXT = "Answer with one JSON object and nothing else."
+
+_NOTES_OF_SCHEMAS = frozenset({"title", "description", "$schema"})
+
+
+def with_demanded_roles(
+    messages: Sequence[PromptMessage], adaptations: frozenset[Adaptation]
+) -> list[PromptMessage]:
+    """The messages with the roles that the server was found to demand. The beginning stays as it was when
+    later messages follow, so that a cache of the prompt can be used."""
+    if Adaptation.NO_SYSTEM in adaptations:
+        messages = _without_system(messages)
+    if Adaptation.ALTERNATING in adaptations:
+        messages = _alternating(messages)
+    if Adaptation.ENDS_WITH_USER in adaptations and messages and isinstance(messages[-1], AssistantPrompt):
+        messages = [*messages, UserPrompt(text=GO_ON)]
+    return list(messages)
+
+
+def _without_system(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """The system texts stand at the beginning of the first message, which is the user's."""
+    text = "\n\n".join(each.text for each in messages if isinstance(each, SystemPrompt) and each.text.strip())
+    rest: list[PromptMessage] = [each for each in messages if not isinstance(each, SystemPrompt)]
+    if not text:
+        return rest
+    if rest and isinstance(rest[0], UserPrompt):
+        return [_joined_users(UserPrompt(text=text), rest[0]), *rest[1:]]
+    return [UserPrompt(text=text), *rest]
+
+
+def _alternating(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """The user and the assistant in turns, beginning with the user; results follow their calls."""
+    merged: list[PromptMessage] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        match message:
+            case AssistantPrompt() if not (message.text or message.tool_calls or message.replay):
+                continue
+            case AssistantPrompt() if last is None or isinstance(last, SystemPrompt):
+                merged += [UserPrompt(text=EARLIER), message]
+            case AssistantPrompt() if isinstance(last, AssistantPrompt) and not last.tool_calls:
+                merged[-1] = _joined_assistants(last, message)
+            case UserPrompt() if isinstance(last, UserPrompt):
+                merged[-1] = _joined_users(last, message)
+            case UserPrompt() if isinstance(last, ToolPrompt):
+                merged += [AssistantPrompt(text=NO_ANSWER), message]
+            case _:
+                merged.append(message)
+    return merged
+
+
+def _joined_users(first: UserPrompt, second: UserPrompt) -> UserPrompt:
+    """One message of both, each with its author; a blank line separates them."""
+    before, after = first.labelled().parts(), second.labelled().parts()
+    if before and after and isinstance(before[-1], str) and isinstance(after[0], str):
+        before, after = [*before[:-1], f"{before[-1]}\n\n{after[0]}"], after[1:]
+    parts = [*before, *after]
+    text, offsets = joined_parts(parts)
+    images = tuple(part for part in parts if not isinstance(part, str))
+    return UserPrompt(text=text, images=images, offsets=tuple(offsets))
+
+
+def _joined_assistants(first: AssistantPrompt, second: AssistantPrompt) -> AssistantPrompt:
+    texts = [each.labelled().text for each in (first, second)]
+    return replace(second, text="\n\n".join(text for text in texts if text), name="", replay={})
+
+
+def is_any_object(schema: dict[str, Any]) -> bool:
+    """Whether the schema demands a JSON object and nothing of its contents."""
+    return {key: value for key, value in schema.items() if key not in _NOTES_OF_SCHEMAS} == {"type": "object"}
+
+
+def schema_instruction(schema: dict[str, Any]) -> str:
+    """The sentence that asks for an answer of this schema."""
+    if is_any_object(schema):
+        return ANY_OBJECT_TEXT
+    return f"Answer with JSON alone, of this schema: {msgspec.json.encode(schema).decode()}"
+
+
+def takes_schema(request: CompletionRequest) -> bool:
+    """Whether the request has a schema, and its server is not known to refuse the field for it."""
+    return request.response_schema is not None and Adaptation.NO_SCHEMA not in request.adaptations
+
+
+def names_json(messages: Sequence[PromptMessage]) -> bool:
+    """Whether a message has the word JSON, without which some vendors refuse their JSON mode."""
+    texts = (each.text for each in messages if isinstance(each, SystemPrompt | UserPrompt))
+    return any("json" in text.lower() for text in texts)
+
+
+def with_instruction(messages: Sequence[PromptMessage], text: str) -> list[PromptMessage]:
+    """The messages with this sentence at the end of the first system text."""
+    for index, message in enumerate(messages):
+        if isinstance(message, SystemPrompt):
+            joined = SystemPrompt(text=f"{message.text}\n\n{text}" if message.text else text)
+            return [*messages[:index], joined, *messages[index + 1 :]]
+    return [SystemPrompt(text=text), *messages]

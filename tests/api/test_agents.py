@@ -324,6 +324,19 @@ def test_a_wrong_document_is_refused_with_the_path_of_the_field(anna: ApiClient,
     assert anna.good("GET", "/agents")["total"] == before
 
 
+def test_unknown_and_mistyped_fields_of_a_document_do_not_hide_its_other_problems(anna: ApiClient) -> None:
+    rules = [{"tool": "a*" * 21, "action": "allow"}, {"tool": "file_read", "actions": "allow"}]
+    document = {
+        "version": 1, "name": "Imported", "colour": "red", "temperature": "hot", "provider": "none",
+        "fallbacks": [{"provider": "none"}, {"model": "m"}], "tools": ["no_such_tool"], "rules": rules,
+    }  # fmt: skip
+    refused = anna.bad("POST", "/agents/import", 400, content=json.dumps(document))
+    assert set(refused["detail"]["fields"]) == {
+        "$.colour", "$.temperature", "$.provider", "$.fallbacks[0].provider", "$.fallbacks[1].provider",
+        "$.tools", "$.rules[0].tool", "$.rules[1].actions", "$.rules[1].action",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("text", UNREADABLE)
 def test_an_unreadable_document_is_refused_with_a_sentence(anna: ApiClient, text: str) -> None:
     assert UNREADABLE[text] in anna.bad("POST", "/agents/import", 400, content=text)["error"]

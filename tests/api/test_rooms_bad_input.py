@@ -188,6 +188,22 @@ def test_all_problems_of_a_request_are_named_at_once(anna: ApiClient) -> None:
     }  # fmt: skip
 
 
+def test_unknown_and_mistyped_fields_of_a_file_do_not_hide_its_other_problems(anna: ApiClient) -> None:
+    broken = seats(
+        {"name": "A", "colour": "red"}, {"name": "B", "muted": "no", "provider": "none", "tools": ["no"]}
+    )
+    stop = {"any": [{"phrase": "x", "seat": "Z"}, {"rounds": "two"}]}
+    file = FILE | {"stop": stop, "policy": {"name": "manual", "model": "m"}, "max_rounds": "many"} | broken
+    failure = anna.bad("POST", "/chat-rooms/import", 400, json=file)
+    assert set(failure["detail"]["fields"]) == {
+        "$.agents[0].colour", "$.agents[1].muted", "$.agents[1].provider", "$.agents[1].tools",
+        "$.stop.any[0].seat", "$.stop.any[1].rounds", "$.policy.model", "$.max_rounds",
+    }  # fmt: skip
+    file = FILE | {"stop": {"phrase": "x", "seat": "A"}} | seats({"names": "A"}, {"name": "B"})
+    failure = anna.bad("POST", "/chat-rooms/import", 400, json=file)
+    assert set(failure["detail"]["fields"]) == {"$.agents[0].names", "$.agents[0].name"}
+
+
 def test_a_refused_policy_lists_those_that_there_are(anna: ApiClient) -> None:
     failure = anna.bad("POST", "/chat-rooms", 400, json=ROOM | {"policy": "loudest"})
     for name in ("round_robin", "sequential", "selector", "mention", "parallel", "manual"):

@@ -131,6 +131,19 @@ BAD_DOCUMENTS: dict[str, tuple[str, ...]] = {
     " required_skills: [fly]}]\n": (
         "$.agent", "$.steps[0].agent", "$.steps[0].depends_on", "$.steps[0].required_skills",
     ),
+    # Unknown and mistyped fields do not hide the other problems.
+    HEAD + "colour: red\nagent: Nobody\nsteps: [{id: a, name: a, goals: x, depends_on: [z],"
+    " required_tools: [fly]}, {id: b, name: 7, agent: Nobody}]\n": (
+        "$.colour", "$.agent", "$.steps[0].goals", "$.steps[0].depends_on", "$.steps[0].required_tools",
+        "$.steps[1].name", "$.steps[1].agent",
+    ),
+    "version: '1'\ngoal: b\nsteps: [{id: a, name: a, depends_on: [a]}]\n": (
+        "$.version", "$.name", "$.steps[0].depends_on",
+    ),
+    # Nothing is said of steps whose ids are not known.
+    HEAD + "steps: [{ids: a, name: a}, {id: b, name: b, depends_on: [a], required_skills: [fly]}]\n": (
+        "$.steps[0].ids", "$.steps[0].id", "$.steps[1].required_skills",
+    ),
 }  # fmt: skip
 UNREADABLE = {
     "a: [1": "not valid YAML",

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from math import isfinite
-from typing import Annotated, Any, Union, cast, get_args
+from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args
 
 import msgspec
 from litestar import Litestar, Request, Response
@@ -23,7 +23,7 @@ from litestar.typing import FieldDefinition
 from msgspec import Meta
 
 from luxx.api.http.envelope import is_openai_path
-from luxx.api.http.validation import field_errors, first_error, unknown
+from luxx.api.http.validation import field_errors, first_error, readable_part, unknown
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.infra.documents.yaml_text import parse_yaml
@@ -40,6 +40,8 @@ _NUL_ESCAPE = rb"\u0000"
 NUL_MESSAGE = "text must not contain the character NUL"
 
 REPEATED_MESSAGE = "this field appears twice; send it once"
+
+T = TypeVar("T")
 
 MAX_INSPECTED_BYTES = 64 * 1024
 """The largest invalid body that is inspected. For a larger one only the first error is reported."""
@@ -82,11 +84,14 @@ async def parse_body(body: bytes, expected_type: Any) -> Any:
     return await _in_thread(read_body, body, expected_type)
 
 
-async def parse_document(body: bytes, expected_type: Any, *, max_characters: int) -> Any:
+async def parse_document(
+    body: bytes, expected_type: type[T], *, max_characters: int = 0, is_json: bool = False
+) -> "GivenDocument[T]":
     """`read_document`, in a thread if the document is large."""
-    if len(body) <= SMALL_DOCUMENT_BYTES:
-        return read_document(body, expected_type, max_characters=max_characters)
-    return await _in_thread(read_document, body, expected_type, max_characters=max_characters)
+    options: dict[str, Any] = {"max_characters": max_characters, "is_json": is_json}
+    if len(body) <= (SMALL_BYTES if is_json else SMALL_DOCUMENT_BYTES):
+        return read_document(body, expected_type, **options)
+    return await _in_thread(read_document, body, expected_type, **options)
 
 
 async def _in_thread(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -112,18 +117,51 @@ def read_body(body: bytes, expected_type: Any) -> Any:
         raise invalid_fields({"$": f"not readable as JSON: {error}"}) from error
 
 
-def read_document(body: bytes, expected_type: Any, *, max_characters: int) -> Any:
-    """A document in YAML or JSON as `expected_type`. Raises InvalidInput like `read_body`."""
+class GivenDocument(msgspec.Struct, Generic[T], frozen=True):
+    """What can be read of a document. `wrong`: a sentence for each wrong field, which it does not have; the
+    service refuses the document with these and with the problems that it finds itself."""
+
+    document: T
+    wrong: dict[str, str]
+
+
+def read_document(
+    body: bytes, expected_type: type[T], *, max_characters: int = 0, is_json: bool = False
+) -> GivenDocument[T]:
+    """A document in YAML or, with `is_json`, only in JSON.
+
+    Raises InvalidInput like `read_body` where nothing of it can be read.
+    """
+    if is_json:
+        try:
+            return GivenDocument(read_body(body, expected_type), {})
+        except InvalidInput as error:
+            fields: dict[str, str] = error.detail.get("fields", {})
+            if "$" in fields:
+                raise
+            value = msgspec.json.Decoder(float_hook=_number).decode(body)
+            return _partly(value, expected_type, fields, error)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise invalid_fields({"$": "the document is not text in UTF-8"}) from error
     value = parse_yaml(text, max_characters=max_characters)
     try:
-        return msgspec.convert(value, expected_type)
+        return GivenDocument(msgspec.convert(value, expected_type), {})
     except msgspec.ValidationError as error:
         errors = dict(islice(field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
-        raise invalid_fields(errors or dict([first_error("$", error, expected_type)])) from error
+        errors = errors or dict([first_error("$", error, expected_type)])
+        return _partly(value, expected_type, errors, invalid_fields(errors))
+
+
+def _partly(
+    value: Any, expected_type: type[T], wrong: dict[str, str], refusal: InvalidInput
+) -> GivenDocument[T]:
+    """Raises `refusal` if nothing of the document can be read."""
+    try:
+        return GivenDocument(readable_part(value, expected_type), wrong)
+    except (msgspec.ValidationError, RecursionError):
+        raise refusal from None
 
 
 def invalid_fields(fields: FieldErrors) -> InvalidInput:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, cast, get_args, get_origin
 
 import msgspec
-from msgspec import inspect
+from msgspec import UNSET, inspect
 from msgspec.structs import FieldInfo
 
 FieldErrorPairs = Iterator[tuple[str, str]]
@@ -44,6 +44,70 @@ def field_errors(path: str, value: Any, expected_type: Any) -> FieldErrorPairs:
         msgspec.convert(value, expected_type)
     except msgspec.ValidationError as error:
         yield first_error(path, error, expected_type)
+
+
+def readable_part(value: Any, expected_type: Any) -> Any:
+    """`value` as the type, without what is wrong in it: where a field must not be missing, it gets a sample.
+
+    So what is right in a document can be checked further. Raises ValidationError where that is not enough.
+    """
+    return msgspec.convert(_without_errors(value, expected_type), expected_type)
+
+
+def _without_errors(value: Any, expected_type: Any) -> Any:
+    """The value without wrong fields and items; UNSET if nothing of it is right."""
+    bare_type = _unwrap_type(expected_type)
+    if isinstance(value, dict) and _is_struct(bare_type):
+        members = cast("dict[str, Any]", value)
+        kept: dict[str, Any] = {}
+        part: Any
+        for field in msgspec.structs.fields(bare_type):
+            part = members.get(field.encode_name, UNSET)
+            part = part if part is UNSET else _without_errors(part, field.type)
+            if part is UNSET and field.required:
+                part = _sample(_type_info(field.type))
+            if part is not UNSET:
+                kept[field.encode_name] = part
+        return kept
+    if isinstance(value, list) and get_origin(bare_type) is list:
+        (item_type,) = get_args(bare_type)
+        is_struct = _is_struct(_unwrap_type(item_type))
+        items: list[Any] = []
+        for item in cast("list[Any]", value):
+            part = _without_errors(item, item_type)
+            # The paths of the other items stay as they are.
+            part = _sample(_type_info(item_type)) if part is UNSET and is_struct else part
+            if part is not UNSET:
+                items.append(part)
+        return items
+    try:
+        msgspec.convert(value, expected_type)
+    except msgspec.ValidationError:
+        return UNSET
+    return cast("Any", value)
+
+
+def _sample(info: inspect.Type) -> Any:
+    """A small value of the type."""
+    match info:
+        case inspect.Metadata():
+            return _sample(info.type)
+        case inspect.UnionType():
+            return None if info.includes_none else _sample(info.types[0])
+        case inspect.StrType():
+            return "x" * (info.min_length or 0)
+        case inspect.IntType() | inspect.FloatType():
+            return info.ge or 0
+        case inspect.BoolType():
+            return False
+        case inspect.EnumType():
+            return next(iter(info.cls)).value
+        case inspect.StructType():
+            return {field.encode_name: _sample(field.type) for field in info.fields if field.required}
+        case inspect.ListType():
+            return list[Any]()
+        case _:
+            return dict[str, Any]()
 
 
 def first_error(path: str, error: msgspec.ValidationError, expected_type: Any) -> tuple[str, str]:

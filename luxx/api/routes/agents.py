@@ -152,10 +152,8 @@ class AgentController(Controller):
 
         The answer has the permission rules that the document brought. For them, an API key needs the scope
         `admin`, as for PUT /permissions/rules."""
-        document: AgentDocument = await parse_document(
-            await request.body(), AgentDocument, max_characters=MAX_CHARACTERS
-        )
-        return success(await agents.import_agent(caller, document), "agent created")
+        given = await parse_document(await request.body(), AgentDocument, max_characters=MAX_CHARACTERS)
+        return success(await agents.import_agent(caller, given.document, given.wrong), "agent created")
 
 
 async def _invocation(agent_id: int, body: InvocationBody) -> NewInvocation:

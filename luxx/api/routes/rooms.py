@@ -207,10 +207,8 @@ class RoomController(Controller):
         self, request: Request[Any, Any, Any], caller: InjectedCaller, room_transfer: InjectedRoomTransfer
     ) -> Success[RoomDetail]:
         """Create a room from its file, as YAML or JSON. Providers and agents are found by their names."""
-        document: RoomDocument = await parse_document(
-            await request.body(), RoomDocument, max_characters=MAX_CHARACTERS
-        )
-        return success(await room_transfer.import_room(caller, document), "room created")
+        given = await parse_document(await request.body(), RoomDocument, max_characters=MAX_CHARACTERS)
+        return success(await room_transfer.import_room(caller, given.document, given.wrong), "room created")
 
 
 class SeatController(Controller):

@@ -17,7 +17,6 @@ from luxx.api.http.request_input import (
     PageNumber,
     PageSize,
     TextId,
-    parse_body,
     parse_document,
 )
 from luxx.features.tasks.document import MAX_CHARACTERS, TaskDocument, encode_document
@@ -216,12 +215,11 @@ class TaskController(Controller):
         self, request: Request[Any, Any, Any], caller: InjectedCaller, tasks: InjectedTasks
     ) -> Success[TaskView]:
         """Create a task from a document: JSON with `Content-Type: application/json`, else YAML."""
-        body = await request.body()
-        if request.headers.get("content-type", "").partition(";")[0].strip() == "application/json":
-            document: TaskDocument = await parse_body(body, TaskDocument)
-        else:
-            document = await parse_document(body, TaskDocument, max_characters=MAX_CHARACTERS)
-        return success(await tasks.import_task(caller, document), "task created")
+        is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+        given = await parse_document(
+            await request.body(), TaskDocument, max_characters=MAX_CHARACTERS, is_json=is_json
+        )
+        return success(await tasks.import_task(caller, given.document, given.wrong), "task created")
 
 
 class TaskTemplateController(Controller):

@@ -4,7 +4,7 @@ A user sees their own agents, those shared in the tenant and the ones that ship 
 administrator shares. `document.py` defines the exported document, `shipped.py` stores the shipped agents.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ from luxx.domain.audit import Action
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
+from luxx.infra.documents.wrong_fields import NOTHING_WRONG, follows_from
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
@@ -46,6 +47,7 @@ from luxx.providers.queries import visible_row as visible_provider
 from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.permissions.service import Owner, check_rule, read_list, record_change, replace_list
+from luxx.wire.tool import PermissionRule
 
 _JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
 _names = msgspec.json.Decoder(list[str])
@@ -174,21 +176,23 @@ class AgentService:
             lambda session: document_for(session, caller, visible_agent(session, caller, agent_id))
         )
 
-    async def import_agent(self, caller: Caller, document: AgentDocument) -> ImportedAgent:
+    async def import_agent(
+        self, caller: Caller, document: AgentDocument, wrong: Mapping[str, str] = NOTHING_WRONG
+    ) -> ImportedAgent:
         """Creates an agent of the caller from a document, with its rules.
 
-        Raises InvalidInput with the field of each provider, tool and skill that the caller does not have, and
-        NotAllowed for rules with an API key that may not write rules; then nothing is created.
+        Raises InvalidInput with the `wrong` fields of the document, each rule that is not valid, and each
+        provider, tool and skill that the caller does not have, and NotAllowed for rules with an API key that
+        may not write rules; then nothing is created.
         """
         rules = [rule.permission_rule() for rule in document.rules]
         if rules:
             caller.require_scope(KeyScope.ADMIN, "a document with permission rules ($.rules)")
-        for index, rule in enumerate(rules):
-            check_rule(f"$.rules[{index}]", rule)
+        of_rules = dict(_rule_problems(rules))
 
         def work(session: Session) -> ImportedAgent:
             unknown = self.unknown_names(session, caller, document.tools, document.skills)
-            problems = {f"$.{name}": problem for name, problem in unknown.items()}
+            problems = of_rules | {f"$.{name}": problem for name, problem in unknown.items()}
 
             def provider_id(name: str, field: str) -> int:
                 try:
@@ -205,7 +209,8 @@ class AgentService:
                 )
                 for index, fallback in enumerate(document.fallbacks)
             ]
-            if problems:
+            found = {path: why for path, why in problems.items() if not follows_from(path, wrong)}
+            if problems := {**wrong, **found}:
                 listed = "; ".join(f"{field}: {problem}" for field, problem in problems.items())
                 raise InvalidInput(f"the document is not valid: {listed}", detail={"fields": problems})
             row = self.add(session, caller, document.new_agent(main_id, fallbacks))
@@ -264,6 +269,14 @@ def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocume
     ]
     rules = read_list(session.connection(), _owner(caller, row.id)) if view.is_own else []
     return document_of(view, provider, fallbacks, rules)
+
+
+def _rule_problems(rules: Sequence[PermissionRule]) -> Iterator[tuple[str, str]]:
+    for index, rule in enumerate(rules):
+        try:
+            check_rule(f"$.rules[{index}]", rule)
+        except InvalidInput as error:
+            yield from error.detail.get("fields", {}).items()
 
 
 def _owner(caller: Caller, agent_id: int) -> Owner:

@@ -3,7 +3,7 @@
 All problems of a request are collected before it is refused, so that a client learns of them at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import UNSET
 from sqlalchemy.orm import Session
@@ -16,6 +16,7 @@ from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import policy_of, read_seats
 from luxx.features.rooms.stops import Stop, check_size, check_stop
+from luxx.infra.documents.wrong_fields import NOTHING_WRONG, follows_from
 from luxx.providers.choosing import lost_provider_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
@@ -29,14 +30,18 @@ SELECTOR_OPTIONS = ("provider_id", "model", "prompt")
 
 
 class Problems:
-    """The problems of one request, by field."""
+    """The problems of one request, by field. `wrong`: the fields that a document has wrong; what only follows
+    from them is no further problem."""
 
-    def __init__(self) -> None:
-        self._fields: dict[str, str] = {}
-        self._kinds: set[str] = set()
+    def __init__(self, wrong: Mapping[str, str] = NOTHING_WRONG) -> None:
+        self._wrong = wrong
+        self._fields: dict[str, str] = dict(wrong)
+        self._kinds: set[str] = {""} if wrong else set()
 
     def add(self, field: str, problem: str, kind: str = "") -> None:
         """`kind` names the error if all problems are of something that does not exist."""
+        if follows_from(field, self._wrong):
+            return
         self._fields.setdefault(field, problem)
         self._kinds.add(kind)
 

@@ -1,6 +1,6 @@
 """Export and import of rooms: the room's file (`document.py`), and its messages as Markdown for reading."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import message_view
 from luxx.domain.transfer.export import inline, message_text, quoted
 from luxx.errors import NotFound, TooLarge
-from luxx.features.rooms.checks import Problems, check_room_stop, checked_policy
+from luxx.features.rooms.checks import Problems, check_room_stop, checked_policy, seats_in
 from luxx.features.rooms.document import (
     VERSION,
     PolicyDocument,
@@ -34,6 +34,7 @@ from luxx.features.rooms.models import (
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import find_room, policy_of, seat_rows, seat_values, stop_of
 from luxx.features.rooms.service import RoomService, detail_of, encode_policy, encode_stop
+from luxx.infra.documents.wrong_fields import NOTHING_WRONG
 from luxx.infra.store.engine import Store
 from luxx.providers.queries import provider_named, visible_row
 
@@ -73,14 +74,16 @@ class RoomTransfer:
 
         return await self.store.read(work)
 
-    async def import_room(self, caller: Caller, document: RoomDocument) -> RoomDetail:
-        """Creates a room of the caller from a file.
+    async def import_room(
+        self, caller: Caller, document: RoomDocument, wrong: Mapping[str, str] = NOTHING_WRONG
+    ) -> RoomDetail:
+        """Creates a room of the caller from a file, unless fields of it are `wrong`.
 
         Raises InvalidInput or NotFound with all problems by field; then nothing is created.
         """
 
         def work(session: Session) -> RoomDetail:
-            problems = Problems()
+            problems = Problems(wrong)
             seats = [
                 _new_seat(session, caller, seat, f"$.agents[{index}]", problems)
                 for index, seat in enumerate(document.agents)
@@ -91,7 +94,12 @@ class RoomTransfer:
             )
             policy = checked_policy(session, caller, _policy(session, caller, document, problems), problems)
             room = self.rooms.add(session, caller, new, problems, seat_paths=paths)
-            _check_named_seats(document, {seat.name for seat in seats}, problems)
+            if "$.agents" not in wrong and all(seat.name for seat in seats):
+                _check_named_seats(document, {seat.name for seat in seats}, problems)
+            if document.stop is not None:
+                # The seats, which have no ids yet, were checked by their names.
+                stop = stop_with_ids(document.stop, {})
+                check_room_stop(stop, {seat_id for _, seat_id in seats_in(stop)}, problems)
             problems.raise_if_any()
             room.policy = encode_policy(policy)
             if document.stop is not None:

@@ -5,7 +5,7 @@ definition nor that of a step before it has changed; otherwise it is `pending` a
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from luxx.features.tasks.checks import (
     path_in_list,
     refuse,
     task_problems,
+    with_wrong,
 )
 from luxx.features.tasks.graph import Problem, TaskStepStatus
 from luxx.features.tasks.models import (
@@ -40,6 +41,7 @@ from luxx.features.tasks.models import (
 )
 from luxx.features.tasks.queries import definition_of, searched_tasks, step_row, step_rows
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.documents.wrong_fields import NOTHING_WRONG
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.models import RunRow
 from luxx.wire.run import RunStatus
@@ -59,14 +61,16 @@ def create_task(
     new: NewTask,
     references: ReferenceChecker,
     more: Sequence[FieldProblem] = (),
+    wrong: Mapping[str, str] = NOTHING_WRONG,
 ) -> TaskRow:
-    """Adds a task with its steps. `more`: problems that the caller found already.
+    """Adds a task with its steps. `more`: problems that the caller found already. `wrong`: the fields of its
+    document that are wrong, which `new` does not have.
 
     Raises InvalidInput or NotFound with every problem.
     """
     new = replace(new, steps=with_ids(new.steps, []))
     fields, problems = new_task_problems(session, caller, new, references)
-    refuse([*more, *fields], problems)
+    refuse(with_wrong([*more, *fields], wrong), () if wrong else problems)
     return add_task(session, caller, new)
 
 

@@ -1,6 +1,7 @@
 """What a task and the steps of its graph may contain: every problem with its field, for one refusal."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
@@ -24,6 +25,7 @@ from luxx.features.tasks.models import (
     MAX_STEPS,
     NewTaskStep,
 )
+from luxx.infra.documents.wrong_fields import follows_from
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.runs.turn.state import ChatRequest
 from luxx.tools.compositions.service import ReadOwnTools
@@ -264,6 +266,24 @@ def refuse(fields: Sequence[FieldProblem], problems: Sequence[Problem] = ()) -> 
     if all(field.is_missing for field in fields):
         raise NotFound(message, kind=first.kind, detail=detail)
     raise InvalidInput(message, kind="graph_invalid" if problems else "task_invalid", detail=detail)
+
+
+def with_wrong(found: Iterable[FieldProblem], wrong: Mapping[str, str]) -> list[FieldProblem]:
+    """The wrong fields of a document first, then the problems that do not only follow from them."""
+    are_ids_wrong = any(_STEP_IDS.fullmatch(path) for path in wrong)
+    return [
+        *(FieldProblem(path=path, message=message) for path, message in wrong.items()),
+        *(
+            problem
+            for problem in found
+            if not follows_from(problem.path, wrong)
+            and not (are_ids_wrong and problem.path.endswith(".depends_on"))
+        ),
+    ]
+
+
+_STEP_IDS = re.compile(r"\$(?:\.document)?\.steps(?:\[\d+\](?:\.id)?)?")
+"""The fields without which the ids of the steps are not known."""
 
 
 def missing_problem(path: str, error: NotFound) -> FieldProblem:

@@ -4,7 +4,7 @@ Each method is one transaction around the functions of `changes.py` and `queries
 transaction of its own calls itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -42,6 +42,7 @@ from luxx.features.tasks.queries import (
     version_view,
 )
 from luxx.features.tasks.resolving import export, resolve
+from luxx.infra.documents.wrong_fields import NOTHING_WRONG
 from luxx.infra.store.engine import Store
 from luxx.runs.models import RunRow, is_unended
 
@@ -71,12 +72,15 @@ class TaskService:
             lambda session: task_view(session, changes.create_task(session, caller, new, self.references))
         )
 
-    async def import_task(self, caller: Caller, document: TaskDocument) -> TaskView:
-        """Creates a task from a document. Raises what `create` raises."""
+    async def import_task(
+        self, caller: Caller, document: TaskDocument, wrong: Mapping[str, str] = NOTHING_WRONG
+    ) -> TaskView:
+        """Creates a task from a document, unless fields of it are `wrong`. Raises what `create` raises."""
 
         def work(session: Session) -> TaskView:
             new, problems = resolve(session, caller, document)
-            return task_view(session, changes.create_task(session, caller, new, self.references, problems))
+            row = changes.create_task(session, caller, new, self.references, problems, wrong)
+            return task_view(session, row)
 
         return await self.store.write(work)
 

@@ -67,9 +67,10 @@ async def test_tools_and_thinking_are_steps_of_the_message(server: LuxxServer) -
         assert [one["role"] for one in model.requests[-1].json["messages"]] == ["system", "user", "user"]
 
 
-async def test_a_pause_keeps_the_text_and_resume_goes_on_with_the_next_seat(server: LuxxServer) -> None:
+async def test_a_pause_keeps_the_text_and_the_seat_that_it_cut_speaks_again(server: LuxxServer) -> None:
     rules = [
         replies("Anna", 1, Text(text="I think "), Gate(name="gate"), Text(text="more"), USUAL),
+        replies("Anna", 2, Text(text="As I said"), USUAL),
         *says("Ben", "I go on"),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -86,10 +87,10 @@ async def test_a_pause_keeps_the_text_and_resume_goes_on_with_the_next_seat(serv
         refused = await ann.ask("POST", f"/chat-rooms/{room['id']}/start")
         assert refused.status_code == 409
         rest = await run_to_the_end(ann, room["id"], "resume")
-        assert said(rest) == [("Ben", "I go on")]
+        assert said(rest) == [("Anna", "As I said"), ("Ben", "I go on")]
         assert order(rest)[-2:] == ["round_end", "room_completed"]
         messages = (await ann.get(f"/chat-rooms/{room['id']}/messages"))["items"]
-        assert [message["status"] for message in messages] == ["complete", "partial"]
+        assert [message["status"] for message in messages] == ["complete", "complete", "partial"]
         again = await ann.ask("POST", f"/chat-rooms/{room['id']}/resume")
         assert again.status_code == 409
 
@@ -117,6 +118,54 @@ async def test_a_person_speaks_in_the_middle_and_the_next_seat_reads_it(server: 
             "[admin] Mind the cost",
             "[Anna] I think so",
         ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "stop", "words", "answers"),
+    [
+        ("round_robin", {"rounds": 1}, "And the cost?", ["Anna"]),
+        ("sequential", {"rounds": 5}, "And the cost?", ["Anna"]),
+        ("round_robin", {"messages": 2}, "@Ben, and the cost?", ["Ben"]),
+        ("parallel", {"rounds": 1}, "And the cost?", ["Anna", "Ben"]),
+    ],
+)
+async def test_the_last_words_of_a_person_are_answered_before_the_end(
+    server: LuxxServer, policy: str, stop: Json, words: str, answers: list[str]
+) -> None:
+    last = replies("Ben", 1, Text(text="I "), Gate(name="gate"), Text(text="end"), USUAL)
+    rules = [
+        *says("Anna", "I begin"),
+        last,
+        *(replies(name, 2, Text(text="It costs 5"), USUAL) for name in answers),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", "Ben", policy=policy, stop=stop)
+        async with started(ann, room["id"]) as stream:
+            while (await stream.until("message_start")).data["sender_name"] != "Ben":
+                pass
+            await ann.post(f"/chat-rooms/{room['id']}/messages", {"content": words})
+            while (await stream.until("message")).data["message"]["sender_name"] != "admin":
+                pass
+            model.release("gate")
+            frames = (await stream.to_the_end()).frames
+        assert sorted(said(frames)[-len(answers) :]) == [(name, "It costs 5") for name in answers]
+        assert ("Ben", "I end") in said(frames)[: -len(answers)]
+        assert order(frames)[-1] == "room_completed"
+        assert frames[-1].data["stop_reason"] == ("finished" if policy == "sequential" else next(iter(stop)))
+
+
+async def test_who_ends_a_room_hears_no_more(server: LuxxServer) -> None:
+    rules = [*says("Anna", "I begin"), replies("Ben", 1, Text(text="I "), Gate(name="gate"), USUAL)]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=1)
+        async with started(ann, room["id"]) as stream:
+            while (await stream.until("message_start")).data["sender_name"] != "Ben":
+                pass
+            await ann.post(f"/chat-rooms/{room['id']}/messages", {"content": "Enough"})
+            await ann.post(f"/chat-rooms/{room['id']}/finish")
+            frames = (await stream.to_the_end()).frames
+        assert said(frames)[-1] == ("Ben", "I")
+        assert frames[-1].data["stop_reason"] == "person"
 
 
 async def test_a_skipped_turn_ends_and_the_room_goes_on(server: LuxxServer) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 import msgspec
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
@@ -17,7 +17,6 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Conflict, LimitReached, LuxxError
 from luxx.features.rooms.checks import selector_settings
 from luxx.features.rooms.messages import NewRoomMessage
-from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.policies import (
     Choose,
     EndRound,
@@ -27,11 +26,12 @@ from luxx.features.rooms.policies import (
     Speak,
     WaitForPerson,
     next_turn,
+    reply,
 )
 from luxx.features.rooms.prompt import TranscriptEntry
 from luxx.features.rooms.reading import entry_of, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
-from luxx.features.rooms.stops import SpokenMessage, find_phrases, fired_stop
+from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_stop
 from luxx.features.rooms.turns import (
     ResolveTurn,
     begin_choice,
@@ -43,9 +43,9 @@ from luxx.features.rooms.turns import (
     mute_seat,
     muted_text,
     stored_event,
+    stored_round,
     write_round,
 )
-from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.retention import delete_content
 from luxx.runs.orchestration.inputs import InputKind, RunInput
@@ -86,19 +86,16 @@ NO_SEAT_LEFT = LuxxError(
     kind="no_seat_left",
 )
 
-_rooms = table_of(ChatRoomRow)
-_current_round = select(_rooms.c.current_round).where(_rooms.c.id == bindparam("room_id"))
-
 
 def fail_room(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
     """Pauses the run of a room that cannot be driven; its turns in progress continue after `resume`, and may
     need the answers to their questions. A call ends."""
-    number = connection.scalar(_current_round, {"room_id": run.subject_id})
+    number = stored_round(connection, run.subject_id)
     event = ErrorEvent(message=error.message, code=error.kind)
     if run.subject_id == run.id:
         completed = RoomCompleted(stop_reason=StopReason.ERROR.value, rounds=0)
         return RunFailure(events=[event, completed], status=RunStatus.FAILED)
-    return RunFailure(events=[event, RoomPaused(round=number or 0)], status=RunStatus.PAUSED)
+    return RunFailure(events=[event, RoomPaused(round=number)], status=RunStatus.PAUSED)
 
 
 class SteerInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,13 +202,22 @@ class RoomOrchestration:
         """What follows after this state in the room as it was read; without the text, anybody may speak."""
         fired = fired_stop(self._room.stop, state.totals(self._totals))
         if fired is not None:
-            return self._completed(fired)
-        return self._next_turn(state, has_text) if state.is_round_open else self._start_round(state)
+            return self._before_end(state, fired, has_text)
+        return self._next_turn(state, has_text) if state.is_round_open else self._start_round(state, has_text)
 
-    def _start_round(self, state: RoomState) -> RoundStart | End:
+    def _before_end(self, state: RoomState, reason: str, has_text: bool) -> Speak | Choose | End:
+        """The end for this reason, unless a person spoke last and can still be answered."""
+        if state.unheard is not None and reason in (*AFTER_A_REPLY, StopReason.FINISHED.value):
+            floor = state.floor(self._room.seat_states, has_text=False)
+            following = reply(self._room.policy.name, floor, state.unheard if has_text else "")
+            if isinstance(following, Speak | Choose):
+                return following
+        return self._completed(reason)
+
+    def _start_round(self, state: RoomState, has_text: bool) -> Speak | Choose | RoundStart | End:
         room = self._room
         if room.policy.name == PolicyName.SEQUENTIAL and state.ended_rounds:
-            return self._completed(StopReason.FINISHED.value)
+            return self._before_end(state, StopReason.FINISHED.value, has_text)
         if not any(not seat.is_muted for seat in room.seats):
             return self._stopped_by(NO_SEAT_LEFT)
         return RoundStart(round=state.round + 1, max_rounds=room.max_rounds)
@@ -227,7 +233,7 @@ class RoomOrchestration:
             case WaitForPerson():
                 return Wait()
             case Finished():
-                return self._completed(StopReason.FINISHED.value)
+                return self._before_end(state, StopReason.FINISHED.value, has_text)
             case NobodyLeft():
                 return self._stopped_by(NO_SEAT_LEFT)
 
@@ -301,13 +307,9 @@ class RoomOrchestration:
             entries.append(entry)
         for seat_id in muted:
             self._room = self._room.with_muted(seat_id)
-        return Opening(
-            turns=turns,
-            entries=entries,
-            write=(lambda connection: mute_seat(connection, *muted))
-            if muted and self._call is None
-            else None,
-        )
+        if not muted or self._call is not None:
+            return Opening(turns=turns, entries=entries)
+        return Opening(turns=turns, entries=entries, write=lambda connection: mute_seat(connection, *muted))
 
     def _resolved(self, session: Session, settings: AgentSettings) -> ChatRequest:
         request = self._resolve(session, self._head.user_id, settings)
@@ -391,10 +393,7 @@ class RoomOrchestration:
         if entry is None:
             return []
         message = NewRoomMessage(
-            id=entry.msg_id,
-            content=UserContent(text=entry.text),
-            sender_name=entry.name,
-            sender_color=color,
-            round_number=number,
-        )
+            id=entry.msg_id, content=UserContent(text=entry.text), sender_name=entry.name,
+            sender_color=color, round_number=number,
+        )  # fmt: skip
         return [stored_event(self._room.room_id, message, entry.text)]

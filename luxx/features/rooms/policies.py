@@ -43,7 +43,7 @@ class Floor(Struct, frozen=True, kw_only=True):
 
     `last_speaker` and `last_text` are of the newest message; a person's has
     no speaker. `chosen` is the seat that a model (selector) or a person (manual) chose for
-    the next turn. `ended_rounds` counts from 0.
+    the next turn. `ended_rounds` counts from 0. The turns of `interrupted` seats were cut by a pause.
     """
 
     seats: tuple[SeatState, ...]
@@ -52,6 +52,7 @@ class Floor(Struct, frozen=True, kw_only=True):
     last_text: str = ""
     chosen: int | None = None
     ended_rounds: int = 0
+    interrupted: tuple[int, ...] = ()
 
     @property
     def active(self) -> tuple[SeatState, ...]:
@@ -95,6 +96,9 @@ def next_turn(policy: PolicyName, floor: Floor) -> Next:
     """What happens next, once no turn is in progress."""
     if not floor.active:
         return NobodyLeft()
+    again = tuple(seat.seat_id for seat in floor.active if seat.seat_id in floor.interrupted)
+    if again and floor.chosen is None:
+        return Speak(again)
     match policy:
         case PolicyName.ROUND_ROBIN:
             return round_robin(floor)
@@ -110,6 +114,25 @@ def next_turn(policy: PolicyName, floor: Floor) -> Next:
             return manual(floor)
         case _:
             assert_never(policy)
+
+
+def reply(policy: PolicyName, floor: Floor, text: str) -> Next:
+    """Who answers a person whose text nobody has read when the room reaches its end."""
+    if not floor.active:
+        return NobodyLeft()
+    active = {seat.seat_id for seat in floor.active}
+    if floor.chosen in active:
+        return Speak((floor.chosen,))
+    named = mentioned(text, list(floor.active))
+    if named:
+        return Speak((named[0],))
+    if policy == PolicyName.PARALLEL:
+        return Speak(tuple(seat.seat_id for seat in floor.active))
+    candidates = tuple(seat.seat_id for seat in floor.active)
+    fallback = _next_in_order(floor, candidates)
+    if policy == PolicyName.SELECTOR and len(candidates) > 1:
+        return Choose(candidates, fallback)
+    return Speak((fallback,))
 
 
 def round_robin(floor: Floor) -> Next:

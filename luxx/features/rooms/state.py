@@ -8,6 +8,7 @@ from msgspec import Struct
 from luxx.features.rooms.policies import Choose, Floor, SeatState
 from luxx.features.rooms.stops import SpokenMessage, Totals
 from luxx.runs.orchestration.interface import RunTotals
+from luxx.runs.turn.ending import PARTIAL
 from luxx.wire.event import LoggedEvent, TurnNote
 from luxx.wire.room_event import (
     AgentError,
@@ -67,7 +68,10 @@ class RoomState:
         self.skipped: set[str] = set()
         self.failures: dict[int, int] = {}
         self._before = before
+        self.unheard: str | None = None
+        """What a person said last, while no turn has begun since."""
         self._spoken: list[int] = []
+        self._interrupted: tuple[int, ...] = ()
         self._chosen: int | None = None
 
     def apply(self, logged: LoggedEvent) -> None:
@@ -78,7 +82,7 @@ class RoomState:
                 self.is_started = True
             case RoundStart():
                 self.round, self.is_round_open = event.round, True
-                self._spoken = []
+                self._spoken, self._interrupted = [], ()
             case RoundEnd():
                 self.is_round_open = False
             case MessageStart() if isinstance(logged.note, TurnNote):
@@ -86,11 +90,12 @@ class RoomState:
             case MessageStored(message=message):
                 self.messages.append(SpokenMessage(seat_id=message.seat_id, text=message.content))
                 self.message_ids.append(message.id)
+                self.unheard = message.content if message.seat_id is None else self.unheard
             case AgentError(seat_id=seat_id):
                 self.failures[seat_id] = self.failures.get(seat_id, 0) + 1
                 self._end_turn(str(event.msg_id), seat_id)
             case MessageEnd():
-                self._end_message(str(event.msg_id))
+                self._end_message(event)
             case Selecting() if isinstance(logged.note, TurnNote):
                 self.choice = OpenChoice(
                     step_id=str(event.step_id),
@@ -116,7 +121,8 @@ class RoomState:
         return state
 
     def _start_message(self, event: MessageStart, note: TurnNote) -> None:
-        self._chosen = None
+        self._chosen, self.unheard = None, None
+        self._interrupted = tuple(seat_id for seat_id in self._interrupted if seat_id != event.seat_id)
         self.open[str(event.msg_id)] = OpenMessage(
             seat_id=event.seat_id,
             name=event.sender_name,
@@ -126,10 +132,22 @@ class RoomState:
             reads=len(self.messages),
         )
 
-    def _end_message(self, msg_id: str) -> None:
+    def _end_message(self, event: MessageEnd) -> None:
+        msg_id = str(event.msg_id)
         # A failed turn has ended with its `agent_error` before.
-        if (message := self.open.get(msg_id)) is not None:
-            self.failures.pop(message.seat_id, None)
+        if (message := self.open.get(msg_id)) is None:
+            return
+        self.failures.pop(message.seat_id, None)
+        if (
+            self.is_pausing
+            and event.finish is None
+            and event.status == PARTIAL
+            and msg_id not in self.skipped
+        ):
+            # The seat speaks again when the room goes on.
+            self.open.pop(msg_id)
+            self._interrupted = (*self._interrupted, message.seat_id)
+        else:
             self._end_turn(msg_id, message.seat_id)
 
     def _end_turn(self, msg_id: str, seat_id: int) -> None:
@@ -163,6 +181,7 @@ class RoomState:
             last_text=last.text if last is not None and has_text else "",
             chosen=self._chosen,
             ended_rounds=self.ended_rounds,
+            interrupted=self._interrupted,
         )
 
     def totals(self, run: RunTotals) -> Totals:

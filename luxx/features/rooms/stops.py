@@ -14,6 +14,9 @@ HARD_ROUNDS = 100
 HARD_MESSAGES = 1_000
 """A room ends here whatever its stop says."""
 
+AFTER_A_REPLY = frozenset({"rounds", "messages", "phrase", "all"})
+"""The stops that let the last words of a person be answered first; budgets and persons end a room at once."""
+
 MAX_PARTS = 10
 MAX_DEPTH = 4
 MAX_CONDITIONS = 30

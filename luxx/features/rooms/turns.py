@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import msgspec
-from sqlalchemy import Connection, bindparam
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
@@ -57,6 +57,7 @@ _request = msgspec.json.Decoder(ChatRequest)
 _seats = table_of(RoomAgentRow)
 _rooms = table_of(ChatRoomRow)
 _set_round = _rooms.update().where(_rooms.c.id == bindparam("b_id")).values(current_round=bindparam("round"))
+_round = select(_rooms.c.current_round).where(_rooms.c.id == bindparam("room_id"))
 _mute = _seats.update().where(_seats.c.id == bindparam("b_id")).values(muted=True)
 
 
@@ -69,6 +70,11 @@ def mute_seat(connection: Connection, *seat_ids: int) -> None:
 def write_round(room_id: str, number: int, connection: Connection) -> None:
     """Stores the round that a room is in."""
     connection.execute(_set_round, {"b_id": room_id, "round": number})
+
+
+def stored_round(connection: Connection, room_id: str) -> int:
+    """The round that a room is in; 0 before the first."""
+    return connection.scalar(_round, {"room_id": room_id}) or 0
 
 
 def begin_message(

@@ -6,6 +6,7 @@ has no provider.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import httpx
 import msgspec
@@ -27,6 +28,7 @@ from luxx.providers.catalog import DEFAULT_MODELS
 from luxx.providers.keys import store_key
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
+from luxx.providers.parsing import json_objects
 from luxx.providers.queries import has_no_provider
 from luxx.providers.registry import ProviderType, adapter_for, default_base_url
 from luxx.wire.tool import CommandPermission
@@ -206,13 +208,9 @@ async def probe_loopback(
         return [probe for probe in await asyncio.gather(*pending) if probe is not None]
 
 
-class _Model(msgspec.Struct):
-    id: str
-
-
 class _Models(msgspec.Struct):
     object: str
-    data: list[_Model] | None = None
+    data: list[Any] | None = None
 
 
 async def _probe(client: httpx.AsyncClient, name: str, port: int) -> Probe | None:
@@ -231,7 +229,8 @@ async def _probe(client: httpx.AsyncClient, name: str, port: int) -> Probe | Non
         return None
     if model_list.object != "list":
         return None
-    return Probe(name=name, base_url=base_url, models=[model.id for model in model_list.data or []])
+    ids = [model.get("id") for model in json_objects(model_list.data)]
+    return Probe(name=name, base_url=base_url, models=[id_ for id_ in ids if isinstance(id_, str)])
 
 
 async def connect_discovered(

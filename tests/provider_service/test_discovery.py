@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -149,16 +150,30 @@ async def test_embedded_model_found_at_the_first_start_answers_for_the_tenant(
         assert (view.name, view.provider_type, view.base_url) == ("local", "local", "")
 
 
-async def test_probe_accepts_only_a_model_server() -> None:
-    left = asyncio.Event()
+def answers(content: Any) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """A server of one page."""
 
     async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps({"hello": "world"}).encode()
+        body = json.dumps(content).encode()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body) + body)
         await writer.drain()
         writer.close()
         await writer.wait_closed()
+
+    return page
+
+
+async def test_wrong_row_of_a_list_of_models_hides_no_other() -> None:
+    rows = [{"id": "one"}, {"id": 2}, "three", {"name": "four"}, {"id": "five"}]
+    server = await asyncio.start_server(answers({"object": "list", "data": rows}), "127.0.0.1", 0)
+    async with server:
+        (probe,) = await probe_loopback([("odd", server.sockets[0].getsockname()[1])])
+    assert probe.models == ["one", "five"]
+
+
+async def test_probe_accepts_only_a_model_server() -> None:
+    left = asyncio.Event()
 
     async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -168,7 +183,7 @@ async def test_probe_accepts_only_a_model_server() -> None:
 
     async with Upstream().serve() as upstream:
         upstream.is_open_list = True
-        other = await asyncio.start_server(page, "127.0.0.1", 0)
+        other = await asyncio.start_server(answers({"hello": "world"}), "127.0.0.1", 0)
         quiet = await asyncio.start_server(silence, "127.0.0.1", 0)
         ports = [server.sockets[0].getsockname()[1] for server in (other, quiet)]
         requests = [("one", upstream.port), ("page", ports[0]), ("quiet", ports[1]), ("closed", 1)]

@@ -93,6 +93,12 @@ class TooLarge(InvalidInput):
     kind = "too_large"
 
 
+class AmbiguousName(InvalidInput):
+    """Several things that the caller may use have the name; the message names them."""
+
+    kind = "name_ambiguous"
+
+
 class UnlistedModel(InvalidInput):
     """`provider_id` has a list of models that does not contain the one that was asked for."""
 

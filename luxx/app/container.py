@@ -242,7 +242,7 @@ class Services(CoreServices):
             self.store, self.vault, self.client, guard, local=local, demo=self.demo, catalog=catalog
         )
         self.provider_tests = ProviderTests(self.store, self.providers, config.limits)
-        self.settings = SettingsService(self.store, check_provider=self._check_provider)
+        self.settings = SettingsService(self.store, check_provider=self.providers.check_default)
 
     def _make_runs(self) -> None:
         self.run_services = RunServices(

@@ -8,7 +8,7 @@ address by then. `infra/network/hosts.py` classifies hosts and addresses.
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
@@ -273,6 +273,17 @@ def parse_allowed_host(text: str) -> str:
     if reach_of_name(host) is Reach.FORBIDDEN:
         raise InvalidInput(f"'{text}' is a metadata or link-local address and cannot be allowed")
     return join_host_port(host, port)
+
+
+def parse_allowed_hosts(entries: Iterable[str]) -> set[str]:
+    """The hosts of a request. Raises InvalidInput with the field of a wrong one."""
+    hosts: set[str] = set()
+    for index, entry in enumerate(entries):
+        try:
+            hosts.add(parse_allowed_host(entry))
+        except InvalidInput as error:
+            raise error.about(f"$.hosts[{index}]") from error
+    return hosts
 
 
 async def check_provider_url(

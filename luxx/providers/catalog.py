@@ -1,6 +1,7 @@
 """The model catalog: context windows, capabilities and prices by model name, from `catalog.toml`; and the
 choice of a provider and a model."""
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -176,7 +177,16 @@ class ResolvedProvider(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
 
 
+_NO_CHAT = re.compile(r"embed|rerank|(?:^|/)(?:bge|e5|gte|all-minilm|sentence-)[-:_]?", re.IGNORECASE)
+
+
+def can_chat(name: str) -> bool:
+    """Whether a model of this name may answer: models that only make embeddings or rank texts cannot."""
+    return _NO_CHAT.search(name) is None
+
+
 def model_view(name: str, card: ModelCard) -> ModelView:
+    """The properties of a model for the API."""
     properties = msgspec.structs.asdict(card)
     del properties["pattern"]
-    return ModelView(name=name, is_known=not card.is_unknown, **properties)
+    return ModelView(name=name, is_known=not card.is_unknown, chat=can_chat(name), **properties)

@@ -20,7 +20,7 @@ from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.infra.store.tables import read_once
 from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.queries import provider_entry, row_to_delete, visible_row, visible_rows
-from luxx.providers.registry import ProviderType, adapter_for
+from luxx.providers.registry import INTERNAL_TYPES, ProviderType, adapter_for, default_base_url
 
 
 def select_provider_row(
@@ -111,6 +111,8 @@ def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
     if is_default and row.provider_type == ProviderType.DEMO:
         problem = "the demo cannot be the default: its answers are scripted; connect a model"
         raise InvalidInput(problem, field="$.is_default")
+    if is_default:
+        check_complete(row, "$.is_default")
     try:
         if is_default:
             session.execute(
@@ -124,6 +126,26 @@ def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
         session.flush()
     except IntegrityError as error:
         raise Conflict("another default was set at the same time; try again") from error
+
+
+def check_complete(row: ProviderRow, field: str) -> None:
+    """Raises InvalidInput for `field` if the provider is only half connected, so that it cannot be a
+    default.
+    """
+    missing = missing_of(row)
+    if missing:
+        problem = f"provider '{row.name}' cannot be a default yet: it has no {missing}; add it first"
+        raise InvalidInput(problem, kind="provider_incomplete", field=field)
+
+
+def missing_of(row: ProviderRow) -> str:
+    """What the provider lacks to answer a message; empty if nothing is known to be missing."""
+    if row.provider_type in INTERNAL_TYPES:
+        return ""
+    vendor = default_base_url(row.provider_type)
+    if vendor and row.provider_type != ProviderType.OLLAMA and row.base_url == vendor and not row.api_key:
+        return "key (api_key)"
+    return "" if row.default_model else "model (default_model)"
 
 
 def _end_lost_default(session: Session, row: ProviderRow) -> None:

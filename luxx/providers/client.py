@@ -36,7 +36,9 @@ from luxx.wire.turn import (
 )
 
 MAX_RETRIES = 10
-MAX_RETRY_AFTER_SECONDS = 60.0
+MAX_WAIT_SECONDS = 60.0
+"""The longest wait that a provider states and a call waits."""
+
 MAX_TOTAL_DELAY_SECONDS = 180.0
 FIRST_DELAY_SECONDS = 0.5
 MAX_DELAY_SECONDS = 16.0
@@ -61,6 +63,8 @@ class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
     """How often and when a failed attempt is retried. `sleep` and `rand` (0 to 1) are injected."""
 
     retries: int
+    max_wait: float
+    """Of the waits that the provider states, in seconds; after a longer one the failure is final."""
     sleep: Callable[[float], Awaitable[None]]
     rand: Callable[[], float]
     on_retry: Callable[[Retry], Awaitable[None]]
@@ -76,7 +80,7 @@ class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
         jittered = backoff * (0.5 + self.rand() / 2)
         if error.retry_after is None:
             return jittered
-        return min(MAX_RETRY_AFTER_SECONDS, error.retry_after + jittered / 10)
+        return error.retry_after + jittered / 10
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,13 +120,17 @@ class ModelClient:
         *,
         on_retry: Callable[[Retry], Awaitable[None]],
         before_retry: Callable[[], Awaitable[None]] | None = None,
+        max_wait: float = MAX_WAIT_SECONDS,
     ) -> "CompletionStream":
         """The stream of a completion. Its first `read()` sends the request.
 
         `on_retry` is called after a failed attempt, before the delay; `before_retry` after the delay.
+        `max_wait`: the longest wait, in seconds, that the provider may state; a longer one is the end of the
+        stream.
         """
         retry_schedule = RetrySchedule(
             retries=self._retries,
+            max_wait=min(max_wait, MAX_WAIT_SECONDS),
             sleep=self._sleep,
             rand=self._rand,
             on_retry=on_retry,
@@ -330,6 +338,9 @@ class CompletionStream:
             or not error.retryable
             or failed_attempts >= schedule.retries
         ):
+            self._is_finished = True
+            raise error
+        if error.retry_after is not None and error.retry_after > schedule.max_wait:
             self._is_finished = True
             raise error
         delay = schedule.delay(error, failed_attempts)

@@ -24,7 +24,7 @@ from luxx.infra.network.hosts import Reach, reach_of_name
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
-from luxx.providers.catalog import DEFAULT_MODELS
+from luxx.providers.catalog import DEFAULT_MODELS, can_chat
 from luxx.providers.keys import store_key
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
@@ -156,7 +156,7 @@ def _merge_configured(
 
 
 def _from_probe(probe: Probe) -> DiscoveredProvider:
-    chat_models = [model for model in probe.models if "embed" not in model.lower()]
+    chat_models = [model for model in probe.models if can_chat(model)]
     provider_type = ProviderType.OLLAMA if probe.name == "ollama" else ProviderType.OPENAI_COMPATIBLE
     return DiscoveredProvider(
         name=probe.name,

@@ -4,6 +4,7 @@ Shared by the transport (HTTP errors) and the parsers (errors inside a stream). 
 """
 
 import json
+import math
 import re
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -246,6 +247,23 @@ def _rate_error(
     return RateLimited(
         f"The provider limits the rate of requests: {reason}", status=status, retry_after=retry_after
     )
+
+
+def with_wait(error: ProviderError) -> ProviderError:
+    """The error, whose sentence says when to try again if the provider says so."""
+    if error.retry_after is not None and error.retry_after >= 1:
+        text = error.message.rstrip(".")
+        error.message = f"{text}. Try again in {_span(error.retry_after)}, or choose another model."
+    return error
+
+
+def _span(seconds: float) -> str:
+    """A span of time in words, rounded up."""
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        if seconds >= size * (2 if unit != "second" else 1) or seconds == size:
+            count = math.ceil(seconds / size)
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return "1 second"
 
 
 def retry_after_seconds(value: str | None) -> float | None:

@@ -144,13 +144,15 @@ class ProviderView(Struct, frozen=True, kw_only=True):
 
 class ModelView(Struct, frozen=True, kw_only=True):
     """The properties of a model, by its name. If `is_known` is false, the catalogue does not know it: they
-    are those that the provider's list states, and assumed ones.
+    are those that the provider's list states, and assumed ones. `chat` is false for a model that only makes
+    embeddings or ranks texts: chats do not offer it.
 
     Windows are in tokens, prices in US dollars per million tokens, null if unknown.
     """
 
     name: str
     is_known: bool
+    chat: bool
     context_window: int
     max_output: int
     tools: bool

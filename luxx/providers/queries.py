@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin, is_admin_now
 from luxx.domain.audit import MAX_NAMES, Action, Actor, AuditEntry, Detail, record
-from luxx.errors import ConfigError, InvalidInput, NotAllowed, NotFound, Unavailable
+from luxx.errors import AmbiguousName, ConfigError, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault
@@ -64,7 +64,10 @@ def visible_row(
 
 
 def provider_named(session: Session, caller: Caller, name: str, field: str) -> ProviderRow:
-    """The caller's oldest provider of this name, else the oldest shared one. Raises NotFound for `field`."""
+    """The caller's provider of this name, else the shared one.
+
+    Raises NotFound or AmbiguousName for `field`.
+    """
     rows = session.scalars(
         select(ProviderRow)
         .where(visible_to(caller), ProviderRow.name == name.strip())
@@ -73,7 +76,14 @@ def provider_named(session: Session, caller: Caller, name: str, field: str) -> P
     if not rows:
         problem = f"there is no provider named {name[:100]!r}; GET /providers lists yours"
         raise NotFound(problem, kind="provider_not_found", detail={"fields": {field: problem}})
-    return min(rows, key=lambda row: row.user_id != caller.user_id)
+    matching = [row for row in rows if row.user_id == caller.user_id] or rows
+    if len(matching) > 1:
+        ids = ", ".join(str(row.id) for row in matching[:10])
+        problem = (
+            f"{len(matching)} providers are named {name.strip()[:100]!r} (ids {ids}); rename all but one"
+        )
+        raise AmbiguousName(problem, field=field)
+    return matching[0]
 
 
 def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:

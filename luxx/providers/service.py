@@ -25,7 +25,7 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses
 from luxx.providers.adapter import Target
-from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_host
+from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_hosts
 from luxx.providers.catalog import (
     DEMO_CARD,
     Catalog,
@@ -39,7 +39,9 @@ from luxx.providers.catalog import (
 from luxx.providers.check import OnAnswer, ProviderCheck, check_provider
 from luxx.providers.choosing import (
     apply_changes,
+    check_complete,
     delete_provider,
+    missing_of,
     select_provider_row,
     set_default,
     uses_of_provider,
@@ -121,6 +123,11 @@ class ProviderService:
             lambda session: self._view(visible_row(session, caller, provider_id), caller)
         )
 
+    async def check_default(self, caller: Caller, provider_id: int) -> None:
+        """Raises NotFound or InvalidInput if the provider cannot be a default."""
+        row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
+        check_complete(row, "$.default_provider_id")
+
     async def create(self, caller: Caller, new: NewProvider) -> ProviderView:
         """A user's first provider becomes the default unless the request says otherwise."""
         check_type(caller, new.provider_type)
@@ -145,12 +152,11 @@ class ProviderService:
                 created_at=now,
                 updated_at=now,
             )
-            wants_default = (
-                has_no_provider(session, caller.user_id) if new.is_default is UNSET else new.is_default
-            )
+            is_first = has_no_provider(session, caller.user_id)
             session.add(row)
             session.flush()
             store_key(self._vault, row, api_key)
+            wants_default = is_first and not missing_of(row) if new.is_default is UNSET else new.is_default
             set_default(session, row, wants_default)
             allow_host(session, caller, newly_allowed)
             record_provider_change(session, caller, Action.PROVIDER_CREATE, row)
@@ -359,12 +365,7 @@ class ProviderService:
         Raises InvalidInput for a forbidden address.
         """
         caller.require_operator()
-        wanted: set[str] = set()
-        for index, entry in enumerate(hosts):
-            try:
-                wanted.add(parse_allowed_host(entry))
-            except InvalidInput as error:
-                raise error.about(f"$.hosts[{index}]") from error
+        wanted = parse_allowed_hosts(hosts)
         try:
             await self._store.write(lambda session: replace_allowed_hosts(session, caller, wanted))
         finally:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.client import PASSWORD, ApiClient
+from api.client import KEY, PASSWORD, ApiClient
 from api.conftest import connect
 from api.room_rows import new_room
 from api.schema import Document
@@ -343,3 +343,22 @@ def test_a_plan_keeps_the_tools_that_were_named(user: ApiClient, upstream: Scrip
     asked = upstream.requests[-1].json["messages"][-1]["content"]
     assert "- file_read:" in asked
     assert "- result_read:" in asked
+
+
+def test_a_half_connected_provider_is_no_default(join: Join, upstream: ScriptedProvider) -> None:
+    user = join()
+    body = {"name": "half", "provider_type": "openai", "api_key": KEY}
+    half = user.good("POST", "/providers", json=body)
+    assert half["is_default"] is False, "the first one, but without a model"
+    path = f"/providers/{half['id']}"
+    refused = user.bad("PUT", path, 400, json={"is_default": True})
+    assert refused["detail"]["kind"] == "provider_incomplete"
+    assert "it has no model (default_model)" in refused["error"]
+    user.bad("PUT", "/settings", 400, json={"default_provider_id": half["id"]})
+    user.bad("PUT", path, 400, json={"default_model": "gpt-4o", "api_key": "", "is_default": True})
+    assert user.good("PUT", path, json={"default_model": "gpt-4o", "is_default": True})["is_default"]
+    keyless = user.good(
+        "POST", "/providers", json={"name": "n", "provider_type": "openai", "default_model": "m"}
+    )
+    refused = user.bad("PUT", "/settings", 400, json={"default_provider_id": keyless["id"]})
+    assert "it has no key (api_key)" in refused["error"]

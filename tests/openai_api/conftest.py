@@ -29,7 +29,7 @@ from luxx.providers.scripted import (
 )
 
 SCRIPT = Script(
-    models=["scripted", "other-model", "gpt-4.1-mini"],
+    models=["scripted", "other-model", "gpt-4.1-mini", "text-embedding-3-small"],
     rules=[
         Rule(when=When(system="You are Hill in"), reply=[
             Text(text="Hills: yes."), Counts(prompt=5, completion=2)]),

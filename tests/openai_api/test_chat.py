@@ -68,6 +68,42 @@ def test_chat_answers_with_its_usage(client: openai.OpenAI, upstream: ScriptedPr
     assert "tools" not in body
 
 
+def test_models_that_only_make_embeddings_are_offered_to_no_chat(client: openai.OpenAI, ann: Person) -> None:
+    assert "scripted/text-embedding-3-small" not in [model.id for model in client.models.list()]
+    (provider,) = [one for one in ann.api.good("GET", "/providers")["items"] if one["name"] == "scripted"]
+    cards = ann.api.good("GET", f"/providers/{provider['id']}/models")["cards"]
+    chat = {card["name"]: card["chat"] for card in cards}
+    assert (chat["text-embedding-3-small"], chat["scripted"]) == (False, True)
+
+
+def test_providers_and_agents_with_the_same_name_are_named_by_id(client: openai.OpenAI, ann: Person) -> None:
+    (first,) = [one for one in ann.api.good("GET", "/providers")["items"] if one["name"] == "scripted"]
+    same = {name: first[name] for name in ("name", "provider_type", "base_url", "default_model")}
+    second = ann.api.good(
+        "POST", "/providers", json={**same, "api_key": "sk-another-key", "is_default": False}
+    )
+    ids = [ann.api.good("POST", "/agents", json={"name": "Twin"})["id"] for _ in range(2)]
+    try:
+        for name, candidates in (
+            (MODEL, [f"{one['id']}/scripted" for one in (first, second)]),
+            ("agent/twin", [f"agent/{one}" for one in ids]),
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                client.chat.completions.create(model=name, messages=HELLO)
+            assert refused.value.code == "model_ambiguous"
+            assert all(one in refused.value.message for one in candidates)
+            for one in candidates:
+                assert client.chat.completions.create(model=one, messages=HELLO).choices[0].message.content
+        assert MODEL not in [model.id for model in client.models.list()]
+        document = {"version": 1, "name": "Copy", "provider": "scripted"}
+        problem = ann.api.bad("POST", "/agents/import", 400, json=document)["detail"]["fields"]["$.provider"]
+        assert f"(ids {first['id']}, {second['id']})" in problem
+    finally:
+        ann.api.good("DELETE", f"/providers/{second['id']}")
+        for one in ids:
+            ann.api.good("DELETE", f"/agents/{one}")
+
+
 def test_bare_name_of_a_model_is_enough_where_it_is_unique(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="other-model", messages=HELLO)
     assert answer.choices[0].message.content == "Hello there, friend."

@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.accounts.user_data import SettingsView
+from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.errors import Unavailable
 from luxx.infra.clock import utc_now
-from luxx.infra.config.schema import ProvidersConfig
+from luxx.infra.config.schema import LimitsConfig, ProvidersConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.addresses import AddressGuard
@@ -85,6 +86,10 @@ class FakeLocal:
 
 
 class ResolvingService(ProviderService):
+    def tests(self) -> ProviderTests:
+        """The tests of its providers, without limits."""
+        return ProviderTests(self._store, self, LimitsConfig())
+
     async def resolve(
         self,
         caller: Caller,

@@ -13,8 +13,7 @@ from luxx.api.http.request_input import JsonRequest
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound
-from luxx.providers.service import ProviderService
-from provider_service.services import ADMIN, ANN, BOB, EVE, EVERYBODY, KEY, ProviderServices
+from provider_service.services import ADMIN, ANN, BOB, EVE, EVERYBODY, KEY, ProviderServices, ResolvingService
 
 STATUS = {InvalidInput: 400, NotAllowed: 403, NotFound: 404}
 BODY = {
@@ -52,13 +51,14 @@ async def who(request: Request[Any, Any, Any]) -> Caller:
     return next(caller for caller in EVERYBODY if str(caller.user_id) == request.headers["x-user"])
 
 
-def client(service: ProviderService) -> httpx.AsyncClient:
+def client(service: ResolvingService) -> httpx.AsyncClient:
     app = Litestar(
         [ProvidersController, AllowedHostsController],
         request_class=JsonRequest,
         dependencies={
             "caller": Provide(who),
             "providers": Provide(lambda: service, sync_to_thread=False),
+            "provider_tests": Provide(service.tests, sync_to_thread=False),
         },
         exception_handlers={LuxxError: on_error},
     )

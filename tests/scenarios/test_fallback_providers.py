@@ -61,6 +61,36 @@ async def test_the_run_fails_with_the_last_error_when_no_fallback_is_left(server
         assert "no such model" in run["error"]
 
 
+async def test_a_wait_that_cannot_help_goes_to_the_fallback_at_once(server: LuxxServer) -> None:
+    limits = Rule(name="limits", status=429, message="slow down", headers={"retry-after": "3600"})
+    answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
+    async with (
+        ScriptedProvider(Script(rules=[limits])) as first,
+        ScriptedProvider(Script(rules=[answers])) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.text == "Here I am."
+        (retry,) = [frame.data for frame in screen.frames if frame.event == "retrying"]
+        assert (retry["fallback"], retry["delay_ms"]) == (1, 0)
+        assert (len(first.requests), len(second.requests)) == (1, 1)
+
+
+async def test_without_a_fallback_the_error_names_the_time_to_wait(server: LuxxServer) -> None:
+    limits = Rule(name="limits", status=429, message="slow down", headers={"retry-after": "3600"})
+    async with ScriptedProvider(Script(rules=[limits])) as only, AsyncApiClient(server.url) as ann:
+        agent = await agent_with_fallbacks(ann, only.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.done
+        assert screen.done["status"] == "failed"
+        run = (await ann.get("/runs", subject_id=conversation))["items"][0]
+        assert "slow down. Try again in 1 hour, or choose another model." in run["error"]
+        assert len(only.requests) == 1
+
+
 async def test_an_answer_that_breaks_off_is_kept_and_not_made_again_elsewhere(server: LuxxServer) -> None:
     breaks = Rule(
         name="breaks off", reply=[Text(text="Half of "), Text(text="it")], faults=Faults(drop_at=DROP_AT)

@@ -65,6 +65,37 @@ def test_a_provider_is_tested_changed_and_deleted(person: Person, models: Script
         assert all(each["id"] != provider_id for each in person.get("/providers")["items"])
 
 
+def test_what_used_a_deleted_provider_says_so_and_takes_another(
+    person: Person, models: ScriptedProvider
+) -> None:
+    kept = connect(person, models.url)
+    gone = connect(person, models.url)
+    person.put(f"/providers/{kept}", {"is_default": True})
+    person.put(f"/providers/{gone}", {"name": "Leaving"})
+    chat = person.post("/conversations", {"title": "Chosen", "provider_id": gone, "model": "scripted"})["id"]
+    agent = person.post("/agents", {"name": "Guide", "provider_id": gone})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/providers/{gone}")
+        page.get_by_role("button", name="Delete Leaving").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Used by 1 chat, 1 agent: these stop until another is chosen.")
+        dialog.get_by_role("button", name="Delete", exact=True).click()
+        expect(page).to_have_url(f"{tab.url}/ui/providers")
+
+        page = tab.open(f"/ui/chat/{chat}")
+        model = page.get_by_role("button", name="Model: Leaving is gone")
+        model.click()
+        page.get_by_role("option", name="scripted").first.click()
+        expect(page.get_by_role("button", name="Model: scripted")).to_be_visible()
+        assert person.get(f"/conversations/{chat}")["provider_id"] == kept
+
+        page = tab.open(f"/ui/agents/{agent}")
+        expect(page.get_by_text("The provider Leaving was deleted")).to_be_visible()
+        page.get_by_role("button", name="Use the default").click()
+        expect(page.get_by_text("The provider Leaving was deleted")).to_have_count(0)
+        assert person.get(f"/agents/{agent}")["lost_provider"] is None
+
+
 def test_a_provider_that_does_not_answer_says_why(person: Person, models: ScriptedProvider) -> None:
     provider_id = connect(person, models.url)
     person.put(f"/providers/{provider_id}", {"default_model": "refused"})

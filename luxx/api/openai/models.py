@@ -4,6 +4,7 @@ A provider's list of models is asked for at most every LIST_SECONDS.
 """
 
 import asyncio
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,14 +15,16 @@ import msgspec
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.service import AgentService
-from luxx.errors import InvalidInput, LuxxError, NotAllowed, NotFound
+from luxx.errors import AmbiguousName, InvalidInput, LuxxError, NotAllowed, NotFound
 from luxx.features.rooms.models import RoomRight
 from luxx.features.rooms.queries import is_right_enough
 from luxx.features.rooms.service import RoomService
+from luxx.providers.catalog import can_chat
 from luxx.providers.models import UsableProvider
 from luxx.providers.service import ProviderService
 
 AGENT, ROOM = "agent/", "room/"
+ID = re.compile(r"[1-9][0-9]{0,8}")
 LIST_SECONDS = 300.0
 RETRY_SECONDS = 15.0
 """After a failure the list is asked for again this soon."""
@@ -93,19 +96,31 @@ class ModelNames:
         if name.startswith(ROOM):
             return await self._room(caller, name)
         providers = await self.providers.usable(caller)
-        prefixed = [one for one in providers if name.startswith(f"{one.name}/") and name != f"{one.name}/"]
+        labels = _labels(providers)
+        prefixed = [
+            one
+            for one in providers
+            if len(name) > len(prefix := f"{labels[one.id]}/") and name.startswith(prefix)
+        ]
         if prefixed:
-            provider = max(prefixed, key=lambda one: len(one.name))
-            return ProviderModel(provider_id=provider.id, model=name.removeprefix(f"{provider.name}/"))
+            provider = max(prefixed, key=lambda one: len(labels[one.id]))
+            return ProviderModel(provider_id=provider.id, model=name.removeprefix(f"{labels[provider.id]}/"))
+        same = [one for one in providers if name.startswith(f"{one.name}/")]
+        if len(same) > 1:
+            raise _ambiguous(
+                f"several providers are named {same[0].name!r}",
+                [f"{one.id}/{name.removeprefix(f'{one.name}/')}" for one in same],
+            )
         return await self._bare(caller, name, providers)
 
     async def list_all(self, caller: Caller) -> ModelList:
         """The models of all providers that the caller may use, the agents, and the rooms that can answer."""
         providers = await self.providers.usable(caller)
+        labels = _labels(providers)
         lists = await asyncio.gather(*(self._models(caller, one) for one in providers))
         entries = {
-            f"{provider.name}/{model}": ModelEntry(
-                id=f"{provider.name}/{model}",
+            f"{labels[provider.id]}/{model}": ModelEntry(
+                id=f"{labels[provider.id]}/{model}",
                 created=int(provider.updated_at.timestamp()),
                 owned_by=provider.name,
             )
@@ -130,10 +145,19 @@ class ModelNames:
         return ModelEntry(id=name, created=int(_created.timestamp()), owned_by=name.partition("/")[0])
 
     async def _agent(self, caller: Caller, name: str) -> AgentModel:
+        named = name.removeprefix(AGENT)
         try:
-            agent = await self.agents.named(caller, name.removeprefix(AGENT))
+            try:
+                agent = await self.agents.named(caller, named)
+            except NotFound:
+                if not ID.fullmatch(named):
+                    raise
+                agent = await self.agents.get(caller, int(named))
         except NotFound as error:
             raise _unknown(name, "GET /v1/models lists your agents") from error
+        except AmbiguousName as error:
+            names = [f"{AGENT}{agent_id}" for agent_id in error.detail["ids"]]
+            raise _ambiguous(f"several agents are named {named[:200]!r}", names) from error
         return AgentModel(agent_id=agent.id)
 
     async def _room(self, caller: Caller, name: str) -> RoomModel:
@@ -149,12 +173,8 @@ class ModelNames:
             )
             raise NotAllowed(problem, detail={"fields": {"$.model": problem}})
         if len(usable) > 1:
-            names = ", ".join(f"{ROOM}{room.id}" for room in usable[:MAX_SHOWN])
-            raise InvalidInput(
-                f"several rooms have the title {title[:200]!r}; name one of {names}",
-                kind="model_ambiguous",
-                field="$.model",
-            )
+            names = [f"{ROOM}{room.id}" for room in usable]
+            raise _ambiguous(f"several rooms have the title {title[:200]!r}", names)
         return RoomModel(room_id=usable[0].id)
 
     async def _listed_rooms(self, caller: Caller) -> list[ModelEntry]:
@@ -176,12 +196,9 @@ class ModelNames:
         if not having:
             raise _unknown(name, "name it as provider/model; GET /v1/models lists the names")
         if len(having) > 1:
-            names = ", ".join(f"{one.name}/{name}" for one in having[:MAX_SHOWN])
-            raise InvalidInput(
-                f"several providers have the model {name[:200]}; name one of {names}",
-                kind="model_ambiguous",
-                field="$.model",
-            )
+            labels = _labels(providers)
+            names = [f"{labels[one.id]}/{name}" for one in having]
+            raise _ambiguous(f"several providers have the model {name[:200]}", names)
         return ProviderModel(provider_id=having[0].id, model=name)
 
     async def _models(self, caller: Caller, provider: UsableProvider) -> list[str]:
@@ -192,13 +209,30 @@ class ModelNames:
         if now - asked_at >= LIST_SECONDS and not provider.is_embedded:
             try:
                 async with asyncio.timeout(WAIT_SECONDS):
-                    names = (await self.providers.list_models(caller, provider.id)).models
+                    listed = (await self.providers.list_models(caller, provider.id)).models
+                    names = [name for name in listed if can_chat(name)]
             except (LuxxError, TimeoutError):
                 now += RETRY_SECONDS - LIST_SECONDS
             self._lists = {old: kept for old, kept in self._lists.items() if old[0] != provider.id}
             self._lists[key] = (now, names)
         default = [provider.default_model] if provider.default_model else []
         return list(dict.fromkeys([*default, *names]))
+
+
+def _labels(providers: list[UsableProvider]) -> dict[int, str]:
+    """What names each provider: its name, or its id where another has the same name. A user's own provider
+    comes before a shared one of the same name."""
+    labels: dict[int, str] = {}
+    for provider in providers:
+        same = [one for one in providers if one.name == provider.name]
+        matching = [one for one in same if one.is_own] or same
+        labels[provider.id] = provider.name if matching == [provider] else str(provider.id)
+    return labels
+
+
+def _ambiguous(problem: str, names: list[str]) -> InvalidInput:
+    text = f"{problem}; name one of {', '.join(names[:MAX_SHOWN])}"
+    return InvalidInput(text, kind="model_ambiguous", field="$.model")
 
 
 def _unknown(name: str, advice: str) -> NotFound:

@@ -12,7 +12,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
 from luxx.domain.agents.models import MAX_ID, AgentFallback, AgentRow, AgentView
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
-from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.lost_names import keep_name
 
@@ -125,21 +125,30 @@ def prompt_of(name: str, role: str, system_prompt: str) -> str | None:
 
 
 def agent_named(session: Session, caller: Caller, name: str) -> AgentRow:
-    """The caller's agent of this name, else a shared one, else a shipped one. Raises NotFound.
+    """The caller's agent of this name, else the shared one, else the shipped one.
 
-    The newest of several with the same name counts; letter case does not.
+    Raises NotFound, or AmbiguousName for several; letter case does not count, unless one alone has the very
+    name.
     """
     rows = session.scalars(
         select(AgentRow)
         .where(visible_to(caller), func.lower(AgentRow.name) == name.strip().lower())
         .order_by(AgentRow.id.desc())
     ).all()
-    preferred = sorted(rows, key=lambda row: (row.user_id != caller.user_id, row.shipped_name is not None))
-    if not preferred:
+    own = [row for row in rows if row.user_id == caller.user_id]
+    shared = [row for row in rows if row.shipped_name is None]
+    matching = own or shared or list(rows)
+    exact = [row for row in matching if row.name == name.strip()]
+    matching = exact if len(exact) == 1 else matching
+    if len(matching) > 1:
+        listed = ", ".join(f"{row.name} ({row.id})" for row in matching[:10])
+        problem = f"{len(matching)} agents are named {name.strip()[:100]!r}: {listed}; rename all but one"
+        raise AmbiguousName(problem, detail={"ids": [row.id for row in matching[:10]]})
+    if not matching:
         raise NotFound(
             f"there is no agent named {name[:100]!r}; GET /agents lists yours", kind="agent_not_found"
         )
-    return preferred[0]
+    return matching[0]
 
 
 def default_agent_id(session: Session, caller: Caller) -> int | None:

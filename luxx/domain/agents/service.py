@@ -36,7 +36,7 @@ from luxx.domain.agents.queries import (
 )
 from luxx.domain.audit import Action
 from luxx.domain.skills.registry import SkillRegistry
-from luxx.errors import InvalidInput, NotAllowed, NotFound
+from luxx.errors import AmbiguousName, InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.wrong_fields import NOTHING_WRONG, follows_from
 from luxx.infra.store.engine import Store
@@ -197,7 +197,7 @@ class AgentService:
             def provider_id(name: str, field: str) -> int:
                 try:
                     return provider_named(session, caller, name, field).id
-                except NotFound as error:
+                except (NotFound, AmbiguousName) as error:
                     problems[field] = error.message
                     return 0
 

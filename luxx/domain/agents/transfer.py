@@ -11,7 +11,7 @@ from luxx.domain.agents.document import AgentDocument
 from luxx.domain.agents.models import AgentFallback, AgentRow
 from luxx.domain.agents.queries import new_row
 from luxx.domain.agents.service import document_for, set_fields
-from luxx.errors import NotFound
+from luxx.errors import AmbiguousName, NotFound
 from luxx.providers.queries import provider_named
 from luxx.tools.permissions.service import Owner, replace_list
 
@@ -34,15 +34,15 @@ def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tupl
     """Adds an agent with its rules, not shared. Returns its id, and notes about what was left out
     and about its rules.
 
-    A provider that the user does not have is left out. Unknown tools and skills stay: a run offers only those
-    that exist.
+    Of a provider that the user does not have the name stays. Unknown tools and skills stay: a run offers
+    only those that exist.
     """
     notes: list[str] = []
 
     def provider_id(name: str) -> int | None:
         try:
             return provider_named(session, caller, name, "$.provider").id
-        except NotFound:
+        except (NotFound, AmbiguousName):
             note = f"the agent {document.name} lost its provider {name}, which does not exist here"
             if note not in notes:
                 notes.append(note)
@@ -54,7 +54,8 @@ def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tupl
     row = new_row(caller, document.name)
     set_fields(row, document.new_agent(main_id, fallbacks))
     if document.provider is not None and main_id is None:
-        row.model = None  # A name that only the missing provider knows.
+        # The agent answers after another is chosen; only the missing provider knows the model.
+        row.lost_provider, row.model = document.provider, None
     session.add(row)
     session.flush()
     owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id, agent_id=row.id)

@@ -12,7 +12,7 @@ from luxx.domain.agents.queries import agent_named
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import message_view
 from luxx.domain.transfer.export import inline, message_text, quoted
-from luxx.errors import NotFound, TooLarge
+from luxx.errors import AmbiguousName, NotFound, TooLarge
 from luxx.features.rooms.checks import Problems, check_room_stop, checked_policy, seats_in
 from luxx.features.rooms.document import (
     VERSION,
@@ -169,7 +169,7 @@ def _new_seat(session: Session, caller: Caller, seat: SeatDocument, path: str, p
         try:
             agent = agent_named(session, caller, seat.agent)
             agent_id, name = agent.id, seat.name or agent.name
-        except NotFound as error:
+        except (NotFound, AmbiguousName) as error:
             problems.add(f"{path}.agent", error.message)
             # Otherwise the missing name would be a second problem with the same cause.
             name = seat.name or seat.agent
@@ -202,7 +202,7 @@ def _provider_id(
         return None
     try:
         return provider_named(session, caller, name, field).id
-    except NotFound as error:
+    except (NotFound, AmbiguousName) as error:
         problems.add(field, error.message)
         return None
 

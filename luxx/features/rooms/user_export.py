@@ -17,7 +17,7 @@ from luxx.domain.backup.user_export import FeatureExport
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.domain.transfer.draft import ORIGIN_DETAILS, shared_fields
-from luxx.errors import InvalidInput, LuxxError, NotFound
+from luxx.errors import AmbiguousName, InvalidInput, LuxxError, NotFound
 from luxx.features.rooms.checks import Problems, check_room_stop
 from luxx.features.rooms.document import RoomDocument, SeatDocument, stop_with_ids
 from luxx.features.rooms.messages import NewRoomMessage, add_message
@@ -182,6 +182,8 @@ def _add_seats(
     for position, seat in enumerate(document.agents):
         row = seat_row(room, _new_seat(session, caller, document, seat, notes))
         row.turn_order = position
+        if row.provider_id is None:
+            row.lost_provider = seat.provider
         if not row.name or row.name_key in {other.name_key for other in rows}:
             raise LuxxError(
                 f"the room {document.title} in it is not valid: each seat needs a name of its own"
@@ -209,7 +211,7 @@ def _provider_id(
         return None
     try:
         return provider_named(session, caller, name, "$.provider").id
-    except NotFound:
+    except (NotFound, AmbiguousName):
         notes[f"the room {document.title} lost its provider {name}, which does not exist here"] = None
         return None
 

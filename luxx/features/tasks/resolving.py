@@ -10,7 +10,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import agent_named
 from luxx.domain.agents.queries import visible_to as agent_visible_to
-from luxx.errors import NotFound
+from luxx.errors import AmbiguousName, LuxxError, NotFound
 from luxx.features.tasks.checks import FieldProblem
 from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
 from luxx.features.tasks.models import NewTask, TaskRow
@@ -22,17 +22,17 @@ from luxx.providers.queries import visible_row as visible_provider
 def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[NewTask, list[FieldProblem]]:
     """The task of a document, without what cannot be found, and a problem for each name of that."""
     problems: list[FieldProblem] = []
-    ids: dict[str, int | NotFound] = {}
+    ids: dict[str, int | LuxxError] = {}
 
     def agent_id_of(name: str, path: str) -> int | None:
         key = name.strip().lower()
         if key not in ids:
             try:
                 ids[key] = agent_named(session, caller, name).id
-            except NotFound as error:
+            except (NotFound, AmbiguousName) as error:
                 ids[key] = error
         found = ids[key]
-        if isinstance(found, NotFound):
+        if isinstance(found, LuxxError):
             problems.append(FieldProblem(path=path, message=found.message))
             return None
         return found
@@ -41,7 +41,7 @@ def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[N
     if document.provider is not None:
         try:
             provider_id = provider_named(session, caller, document.provider, "$.provider").id
-        except NotFound as error:
+        except (NotFound, AmbiguousName) as error:
             problems.append(FieldProblem(path="$.provider", message=error.message))
     return new_task_of(document, provider_id, agent_id_of), problems
 

@@ -118,6 +118,7 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
         if task.project is not None and 0 <= task.project < len(project_ids):
             new = replace(new, project_id=project_ids[task.project])
         row = add_task(session, caller, new)
+        _keep_names(session, row, document)
         row.created_at, row.updated_at = task.created_at, task.updated_at
     for one in exported.templates:
         new, _ = resolve(session, caller, one.template.document)
@@ -128,6 +129,15 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
         notes["the results of tasks were left out, because their runs stay on the other server"] = None
     session.flush()
     return list(notes)
+
+
+def _keep_names(session: Session, row: TaskRow, document: TaskDocument) -> None:
+    """Keeps the names of agents and providers that the user does not have: the task stops until others are
+    chosen."""
+    row.lost_provider = document.provider if row.provider_id is None else None
+    row.lost_agent = document.agent if row.agent_id is None else None
+    for stored, step in zip(step_rows(session, row.id), document.steps, strict=True):
+        stored.lost_agent = step.agent if stored.agent_id is None else None
 
 
 def _check(name: str, problems: list[FieldProblem]) -> None:

@@ -167,6 +167,10 @@ class WallTime:
         """The driven time so far, with that of earlier drives."""
         return time.monotonic() - self._started
 
+    def left(self) -> float:
+        """Seconds until the limit; infinity without one."""
+        return (self._limit or math.inf) - self.seconds()
+
     async def save(self) -> None:
         """Saves the driven time, at the end of a drive that does not end the run."""
         if not self._is_recorded:
@@ -187,7 +191,7 @@ class WallTime:
         )
 
     async def _run_timer(self) -> None:
-        while (remaining := (self._limit or math.inf) - self.seconds()) > 0:
+        while (remaining := self.left()) > 0:
             await asyncio.sleep(min(remaining, SAVE_SECONDS))
             if remaining > SAVE_SECONDS:
                 await self.save()

@@ -80,7 +80,7 @@ class Iteration:
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
 
-    async def call_model(self, *, with_tools: bool, is_repeated: bool = False) -> CompletionRecord:
+    async def call_model(self, *, with_tools: bool, max_wait: float, is_repeated: bool) -> CompletionRecord:
         """Calls the model and publishes its deltas. Logs each step that closes before the end.
 
         `is_repeated`: a lost process may have sent deltas of the same call. Raises CompletionCut when the
@@ -108,7 +108,7 @@ class Iteration:
             prompt, self._resources.target, self._resources.card, self._signal
         )
         try:
-            await self._signal.wait(run_in_own_task(partial(self._read, reader, prompt)))
+            await self._signal.wait(run_in_own_task(partial(self._read, reader, prompt, max_wait)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
             # Providers rarely bill a failure before the first delta; with a limit it counts if they might.
@@ -192,14 +192,14 @@ class Iteration:
         steps = unfinished_steps(self._log.state)
         await self._log.append([status_entry(step, StepStatus.INTERRUPTED) for step in steps])
 
-    async def _read(self, reader: CompletionReader, request: CompletionRequest) -> None:
-        stream = self._client.stream_completion(
+    async def _read(self, reader: CompletionReader, request: CompletionRequest, max_wait: float) -> None:
+        async with self._client.stream_completion(
             request,
             self._resources.target,
             on_retry=partial(self._on_retry, reader, request),
             before_retry=self._before_retry,
-        )
-        async with stream as answer:
+            max_wait=max_wait,
+        ) as answer:
             self._answer = answer
             while deltas := await answer.read():
                 self._deltas += len(deltas)

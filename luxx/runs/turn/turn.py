@@ -18,6 +18,7 @@ from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
 from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
+from luxx.providers.failures import with_wait
 from luxx.runs.context import RunContext
 from luxx.runs.engine.cancel import RunCancelled
 from luxx.runs.engine.driver import RunDriver
@@ -52,6 +53,9 @@ INTERNAL_ERROR = LuxxError(
     "An internal error stopped this run; see the server's log. What was produced is kept.",
     kind="internal_error",
 )
+
+FALLBACK_WAIT_SECONDS = 5.0
+"""The longest wait that a provider states and a call waits, where a fallback can answer at once."""
 
 logger = structlog.get_logger()
 
@@ -223,8 +227,9 @@ class Turn:
         state = self._log.state
         has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
         try:
+            max_wait = FALLBACK_WAIT_SECONDS if self._fallback_left else self.run.wall_time.left()
             completion_record = await iteration.call_model(
-                with_tools=has_tools, is_repeated=self._is_repeated
+                with_tools=has_tools, max_wait=max_wait, is_repeated=self._is_repeated
             )
         except CompletionCut as cut:
             if isinstance(cut.cause, ContextTooLong) and await self._send_less(iteration, cut):
@@ -232,7 +237,7 @@ class Turn:
             if cut.cause is not None and self._has_fallback(cut):
                 await self._log_fallback(cut.cause, cut.completion_record.usage)
                 return
-            ending = self._stop_ending() if cut.cause is None else failure_ending(cut.cause)
+            ending = self._stop_ending() if cut.cause is None else failure_ending(with_wait(cut.cause))
             await self._end(cut.completion_record.entries, ending, cut.completion_record.usage, is_cut=True)
         else:
             self._is_repeated = False
@@ -240,8 +245,11 @@ class Turn:
 
     def _has_fallback(self, cut: CompletionCut) -> bool:
         """Whether another provider can make the call: there is one left, and this one produced nothing."""
-        is_left = self._log.state.fallback < len(self.run.spec.request.fallbacks)
-        return is_left and not cut.completion_record.entries
+        return self._fallback_left and not cut.completion_record.entries
+
+    @property
+    def _fallback_left(self) -> bool:
+        return self._log.state.fallback < len(self.run.spec.request.fallbacks)
 
     async def _log_fallback(self, cause: ProviderError, usage: UsageEntry | None) -> None:
         """Logs the failure of a provider; the next call goes to the next fallback."""

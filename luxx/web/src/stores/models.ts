@@ -21,7 +21,23 @@ export const useModels = defineStore('models', () => {
   /** The provider of the samples, where the server has it; nothing else offers it. */
   const demo = computed(() => usable.value.find((provider) => provider.provider_type === 'demo') ?? null)
   const isKnown = computed(() => providers.data.value !== undefined)
+  /** The name of the default that was deleted or disabled, or that is no longer shared; null: it is there. */
+  const lostDefault = computed<string | null>(() => {
+    const wanted = settings.data.value?.default_provider_id ?? null
+    if (wanted === null) return settings.data.value?.lost_default_provider ?? null
+    if (!isKnown.value || enabled.value.some((provider) => provider.id === wanted)) return null
+    return nameOf(wanted) || (settings.data.value?.lost_default_provider ?? '')
+  })
+  const nameOf = (id: number): string => providers.data.value?.items.find((provider) => provider.id === id)?.name ?? ''
+  /** The name of the provider that something has chosen and that cannot be used any more; null: it can. */
+  function lostProvider(chosen: { provider_id?: number | null; lost_provider?: string | null } | null): string | null {
+    const id = chosen?.provider_id ?? null
+    if (id === null) return chosen?.lost_provider ?? null
+    if (!isKnown.value || usable.value.some((provider) => provider.id === id)) return null
+    return nameOf(id) || (chosen?.lost_provider ?? '')
+  }
   const defaultProvider = computed(() => {
+    if (lostDefault.value !== null) return null
     const wanted = settings.data.value?.default_provider_id
     const own = enabled.value.filter((provider) => provider.is_own)
     return (
@@ -33,7 +49,7 @@ export const useModels = defineStore('models', () => {
     )
   })
 
-  /** Asks each provider for its models, once. */
+  /** Asks each provider for its models that can chat, once. */
   async function loadOffered(): Promise<void> {
     isLoading.value = true
     try {
@@ -47,7 +63,9 @@ export const useModels = defineStore('models', () => {
     if (offered.value[providerId]) return
     const params = { path: { provider_id: providerId } }
     const found = await ask(api.GET('/providers/{provider_id}/models', { params })).catch(() => null)
-    if (found) offered.value = { ...offered.value, [providerId]: found }
+    if (!found) return
+    const cards = found.cards.filter((card) => card.chat)
+    offered.value = { ...offered.value, [providerId]: { ...found, cards, models: cards.map((card) => card.name) } }
   }
 
   async function reload(): Promise<void> {
@@ -55,5 +73,5 @@ export const useModels = defineStore('models', () => {
     await Promise.all([providers.refetch(), settings.refetch()])
   }
 
-  return { enabled, demo, isKnown, defaultProvider, offered, isLoading, loadOffered, loadModels, reload }
+  return { enabled, demo, isKnown, defaultProvider, lostDefault, lostProvider, offered, isLoading, loadOffered, loadModels, reload }
 })

@@ -59,7 +59,7 @@ const en = {
   saved: 'Saved. Runs in progress keep what they began with.',
   activities: 'Latest runs',
   deleteTitle: (name: string) => `Delete ${name}?`,
-  deleteText: 'Its chats stay, without an agent; seats of rooms keep what they have of it. A run in progress goes on to its end.',
+  deleteText: 'Its chats and tasks stay; seats of rooms keep a copy of it. Its permission rules are deleted.',
 }
 
 export type AgentsText = Texts<typeof en>

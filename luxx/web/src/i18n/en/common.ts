@@ -17,6 +17,25 @@ const en = {
     settings: 'Settings',
     admin: 'Administration',
   },
+  lostProvider: (name: string) => (name ? `${name} is gone` : 'Provider is gone'),
+  lostAgent: (name: string) => (name ? `${name} is gone` : 'Agent is gone'),
+  lostAbout: {
+    provider: (name: string) => `The provider ${name ? `${name} ` : ''}was deleted, switched off, or is no longer shared. Choose another.`,
+    agent: (name: string) => `The agent ${name ? `${name} ` : ''}was deleted or is no longer shared. Choose another.`,
+    project: (name: string) => `The project ${name ? `${name} ` : ''}was deleted, and its rules with it. Choose another.`,
+  },
+  lostClear: { provider: 'Use the default', agent: 'Go on without an agent', project: 'Go on without a project' },
+  uses: (count: { conversations: number; agents: number; seats: number; tasks: number; steps: number; defaults: number }): string => {
+    const parts = [
+      count.conversations && `${count.conversations} ${count.conversations === 1 ? 'chat' : 'chats'}`,
+      count.agents && `${count.agents} ${count.agents === 1 ? 'agent' : 'agents'}`,
+      count.seats && `${count.seats} ${count.seats === 1 ? 'seat' : 'seats'} of rooms`,
+      count.tasks && `${count.tasks} ${count.tasks === 1 ? 'task' : 'tasks'}`,
+      count.steps && `${count.steps} ${count.steps === 1 ? 'step' : 'steps'} of tasks`,
+      count.defaults && `the default of ${count.defaults} ${count.defaults === 1 ? 'user' : 'users'}`,
+    ].filter(Boolean)
+    return parts.length ? `Used by ${parts.join(', ')}: these stop until another is chosen.` : 'Nothing has chosen it.'
+  },
   states: {
     queued: 'Queued',
     running: 'Running',

@@ -32,7 +32,7 @@ const en = {
   test: 'Test',
   works: (time: string) => `It answers, in ${time}.`,
   deleteNamed: (name: string) => `Delete ${name}`,
-  deleteText: 'Its key is deleted. What used it takes the default provider, or says at the next message that it is gone. Messages and costs stay.',
+  deleteText: 'Its key is deleted. Messages and costs stay.',
   models: 'Models',
   listedAt: 'listed',
   searchModels: 'Search models',

@@ -1,6 +1,25 @@
 import type { CommonText } from '../en/common'
 
 const zh: CommonText = {
+  lostProvider: (name) => (name ? `${name} 已不存在` : '提供方已不存在'),
+  lostAgent: (name) => (name ? `${name} 已不存在` : '智能体已不存在'),
+  lostAbout: {
+    provider: (name) => `提供方 ${name} 已被删除、停用或不再共享。请另选一个。`,
+    agent: (name) => `智能体 ${name} 已被删除或不再共享。请另选一个。`,
+    project: (name) => `项目 ${name} 及其规则已被删除。请另选一个。`,
+  },
+  lostClear: { provider: '使用默认提供方', agent: '不用智能体继续', project: '不用项目继续' },
+  uses: (count) => {
+    const parts = [
+      count.conversations && `${count.conversations} 个对话`,
+      count.agents && `${count.agents} 个智能体`,
+      count.seats && `${count.seats} 个讨论室席位`,
+      count.tasks && `${count.tasks} 个任务`,
+      count.steps && `${count.steps} 个任务步骤`,
+      count.defaults && `${count.defaults} 位用户的默认设置`,
+    ].filter(Boolean)
+    return parts.length ? `正在使用它的有：${parts.join('、')}。在另选之前，它们会停下来。` : '没有任何地方选用它。'
+  },
   areas: {
     chat: '对话',
     rooms: '讨论室',

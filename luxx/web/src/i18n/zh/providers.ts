@@ -32,7 +32,7 @@ const zh: ProvidersText = {
   test: '测试',
   works: (time) => `它在 ${time} 内作出了回应。`,
   deleteNamed: (name) => `删除 ${name}`,
-  deleteText: '它的密钥会被删除。使用它的地方改用默认提供方，或在下一条消息时说明它已不存在。消息和费用会保留。',
+  deleteText: '它的密钥会被删除。消息和费用会保留。',
   models: '模型',
   listedAt: '列出于',
   searchModels: '搜索模型',

@@ -37,9 +37,13 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
 
   const own = computed<Schema<'ConversationBody'>>(() => (id() === undefined ? begun.value : {}))
   const providerId = computed(() => conversation()?.provider_id ?? own.value.provider_id ?? null)
-  const provider = computed(
-    () => models.enabled.find((each) => each.id === providerId.value) ?? models.defaultProvider,
-  )
+  /** The name of what was chosen and cannot be used any more; null: it can. */
+  const lostProvider = computed(() => (providerId.value === null && !conversation()?.lost_provider ? models.lostDefault : models.lostProvider(conversation() ?? own.value)))
+  const lostAgent = computed(() => (conversation()?.agent_id == null ? (conversation()?.lost_agent ?? null) : null))
+  const provider = computed(() => {
+    if (lostProvider.value !== null) return null
+    return models.enabled.find((each) => each.id === providerId.value) ?? models.defaultProvider
+  })
   const model = computed(() => conversation()?.model ?? own.value.model ?? provider.value?.default_model ?? '')
   const agentId = computed(() => conversation()?.agent_id ?? own.value.agent_id ?? null)
   const card = computed(() => {
@@ -66,7 +70,7 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
     begun.value = {}
   }
 
-  return { begun, ofMessage, carryOver, provider, model, agentId, card, tools, thinking, options, change }
+  return { begun, ofMessage, carryOver, provider, lostProvider, lostAgent, model, agentId, card, tools, thinking, options, change }
 }
 
 export type Choices = ReturnType<typeof useChoices>

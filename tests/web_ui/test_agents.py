@@ -17,6 +17,7 @@ def test_an_agent_is_created_changed_and_chatted_with(person: Person) -> None:
         page = tab.open("/ui/agents")
         page.get_by_role("main").get_by_role("button", name="Create an agent").click()
         page.get_by_label("Name", exact=True).fill("Reviewer")
+        color = page.get_by_label("Colour").input_value()
         page.get_by_label("Role").fill("reviews Python code")
         page.get_by_label("Instructions").fill("Name the worst problem first.")
         page.get_by_role("combobox", name="Tools").select_option("chosen")
@@ -34,6 +35,7 @@ def test_an_agent_is_created_changed_and_chatted_with(person: Person) -> None:
         page.get_by_role("button", name="Create the agent").click()
         expect(page.get_by_role("heading", name="Reviewer")).to_be_visible()
         [agent] = [each for each in person.get("/agents")["items"] if each["is_own"]]
+        assert agent["color"] == color
         assert agent["tools"] == ["file_read"]
         assert agent["temperature"] == 0.2
         check_both_themes(tab, "agent")

@@ -1,14 +1,14 @@
 import type { CommonText } from '../en/common'
 
 const zh: CommonText = {
-  lostProvider: (name) => (name ? `${name} 已不存在` : '提供方已不存在'),
+  lostProvider: (name) => (name ? `${name} 已不存在` : '服务商已不存在'),
   lostAgent: (name) => (name ? `${name} 已不存在` : '智能体已不存在'),
   lostAbout: {
-    provider: (name) => `提供方 ${name} 已被删除、停用或不再共享。请另选一个。`,
+    provider: (name) => `服务商 ${name} 已被删除、停用或不再共享。请另选一个。`,
     agent: (name) => `智能体 ${name} 已被删除或不再共享。请另选一个。`,
     project: (name) => `项目 ${name} 及其规则已被删除。请另选一个。`,
   },
-  lostClear: { provider: '使用默认提供方', agent: '不用智能体继续', project: '不用项目继续' },
+  lostClear: { provider: '使用默认服务商', agent: '不用智能体继续', project: '不用项目继续' },
   uses: (count) => {
     const parts = [
       count.conversations && `${count.conversations} 个对话`,
@@ -95,7 +95,7 @@ const zh: CommonText = {
   missingAction: '前往对话',
   errorTitle: '无法加载',
   pageFailed: '页面加载失败，请重新加载。',
-  tokens: (count) => `${count} 个 token`,
+  tokens: (count) => `${count} 个词元`,
   justNow: '刚刚',
 }
 

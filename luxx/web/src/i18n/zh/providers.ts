@@ -1,19 +1,19 @@
 import type { ProvidersText } from '../en/providers'
 
 const zh: ProvidersText = {
-  providers: '提供方',
+  providers: '服务商',
   connect: '连接模型',
-  search: '搜索提供方',
-  noneTitle: '没有提供方',
-  noMatchTitle: '没有这样的提供方',
+  search: '搜索服务商',
+  noneTitle: '没有服务商',
+  noMatchTitle: '没有这样的服务商',
   noMatchText: '没有名称包含这些词。',
   homeTitle: '模型从哪里来',
-  homeText: '提供方提供模型：有 API 密钥的公司，或你自己的服务器。',
+  homeText: '服务商提供模型：有 API 密钥的公司，或你自己的服务器。',
   off: '关闭',
   isDefault: '默认',
   shared: '已共享',
-  sharedAbout: '此提供方与你共享，由其所有者更改。',
-  sharedManage: '此提供方属于他人。作为管理员，你可以关闭、停止共享或删除它。',
+  sharedAbout: '此服务商与你共享，由其所有者更改。',
+  sharedManage: '此服务商属于他人。作为管理员，你可以关闭、停止共享或删除它。',
   name: '名称',
   type: '类型',
   typeHint: '与它通信所用的协议。',
@@ -25,7 +25,7 @@ const zh: ProvidersText = {
   defaultModel: '默认模型',
   maxTokens: '每个回答的词元数',
   asModel: '按模型允许的',
-  makeDefault: '未指定其他提供方时由它回答',
+  makeDefault: '未指定其他服务商时由它回答',
   share: '租户的所有用户都可以使用',
   enabled: '开启：可以使用',
   saved: '已保存。进行中的运行按开始时的设置继续。',
@@ -49,7 +49,7 @@ const zh: ProvidersText = {
   unknown: '未知',
   noModels: '它没有列出模型',
   noModelMatch: '没有这样的模型',
-  noModelsText: '测试此提供方，或在上面写入模型名称。',
+  noModelsText: '测试此服务商，或在上面写入模型名称。',
 }
 
 export default zh

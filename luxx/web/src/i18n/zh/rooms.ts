@@ -50,7 +50,7 @@ const zh: RoomsText = {
   stopKinds: {
     rounds: '轮数',
     messages: '消息数',
-    tokens: 'Token 数',
+    tokens: '词元数',
     cost: '费用（美元）',
     seconds: '运行秒数',
     phrase: '说出某句话',
@@ -72,7 +72,7 @@ const zh: RoomsText = {
   progress: {
     rounds: (value, limit) => `第 ${value} / ${limit} 轮`,
     messages: (value, limit) => `${value} / ${limit} 条消息`,
-    tokens: (value, limit) => `${value} / ${limit} Token`,
+    tokens: (value, limit) => `${value} / ${limit} 词元`,
     cost: (value, limit) => `${value} / ${limit}`,
     seconds: (limit) => `运行 ${limit}`,
     phrase: (phrase) => `“${phrase}”`,
@@ -82,7 +82,7 @@ const zh: RoomsText = {
   limits: {
     rounds: (limit) => `${limit} 轮`,
     messages: (limit) => `${limit} 条消息`,
-    tokens: (limit) => `${limit} Token`,
+    tokens: (limit) => `${limit} 词元`,
     cost: (limit) => `最多 ${limit}`,
   },
   more: (count) => `另有 ${count} 项`,
@@ -165,7 +165,7 @@ const zh: RoomsText = {
   forkHere: '复制房间到此处',
   copyText: '复制文本',
   person: '人',
-  lengthCut: '回答达到了 Token 上限。',
+  lengthCut: '回答达到了词元上限。',
   notes: {
     selecting: '模型正在选择下一位发言者',
     floorBySelector: (name) => `模型请 ${name} 发言`,
@@ -192,7 +192,7 @@ const zh: RoomsText = {
   reasons: {
     rounds: '所有轮次已完成。',
     messages: '已达到消息数。',
-    tokens: '已达到 Token 上限。',
+    tokens: '已达到词元上限。',
     cost: '已达到费用上限。',
     seconds: '时间已到。',
     time: '已达到运行的时间上限。',
@@ -208,7 +208,7 @@ const zh: RoomsText = {
   rounds: '轮数',
   discussion: '讨论',
   messages: '消息',
-  tokens: 'Token',
+  tokens: '词元',
   cost: '费用',
   time: '时间',
   unknownCost: '价格未知',

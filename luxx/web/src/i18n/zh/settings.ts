@@ -43,7 +43,7 @@ const zh: SettingsText = {
   asModel: '由模型决定',
   temperature: '温度',
   temperatureHint: '从 0（最可能的词）到 2（更多变化）。留空则不发送。',
-  maxTokens: '回答的最大长度（token）',
+  maxTokens: '回答的最大长度（词元）',
   maxTokensHint: '超出部分会被截断。留空则采用服务商的设置或模型的上限。',
   systemPrompt: '系统提示词',
   systemPromptHint: '每个模型首先得到的内容，例如你希望怎样的回答。留空则没有。',

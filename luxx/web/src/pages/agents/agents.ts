@@ -39,6 +39,18 @@ export interface AgentDraft {
 /** Above those of drafts from an earlier visit. */
 let lastKey = Date.now()
 
+const COLORS = ['#2f6fde', '#0f8a6d', '#b4541a', '#8a3fb0', '#c2375b', '#4d7c0f', '#0e7490', '#a16207'] as const
+
+/** The colour that the server gives to a new agent of this name: one of COLORS, by the CRC-32 of the name. */
+export function colorOf(name: string): string {
+  let sum = -1
+  for (const byte of new TextEncoder().encode(name.trim())) {
+    sum ^= byte
+    for (let bit = 0; bit < 8; bit++) sum = (sum >>> 1) ^ (sum & 1 ? 0xedb88320 : 0)
+  }
+  return COLORS[(~sum >>> 0) % COLORS.length] ?? COLORS[0]
+}
+
 export function newFallback(provider = '', model = ''): Fallback {
   return { key: ++lastKey, provider, model }
 }

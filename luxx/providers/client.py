@@ -15,6 +15,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
+from luxx.infra.long_work import run_sized
 from luxx.providers.adaptations import Adaptations
 from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
@@ -283,7 +284,8 @@ class CompletionStream:
 
     async def _open(self) -> tuple[StreamParser, ResponseBody]:
         adapter = completion_adapter(self._request, self._target)
-        upstream_request = adapter.build_request(self._request, self._target, stream=True)
+        build = partial(adapter.build_request, self._request, self._target, stream=True)
+        upstream_request = await run_sized(len(self._request.messages), build)
         # By number: a late callback of a failed attempt must not mark the next attempt as sent.
         on_sent = partial(self._sent_attempts.add, self._failed_attempts)
         body = await self._transport.open(upstream_request, secret=self._target.api_key, on_sent=on_sent)

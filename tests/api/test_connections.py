@@ -17,6 +17,8 @@ import pytest
 from api.client import ApiClient
 from api.server_process import ServerProcess
 from api.socket_client import new_ticket, open_with_ticket
+from luxx.api.http.connection_limits import ConnectionBounds
+from luxx.infra.config.schema import ServerConfig
 
 WAIT_SECONDS = 30.0
 CONNECTIONS = 140
@@ -341,6 +343,28 @@ def test_trusted_proxies_are_not_bounded_by_their_address(tmp_path: Path) -> Non
         many(server, 2 * PER_ADDRESS, ELSEWHERE) as connections,
     ):
         assert len(keep_open(connections)) == 2 * PER_ADDRESS
+
+
+@pytest.mark.parametrize("descriptors", [128, 512, 65_536])
+def test_one_address_cannot_take_all_connections_however_few_there_are(descriptors: int) -> None:
+    bounds = ConnectionBounds(ServerConfig(), descriptors)
+    opened = 0
+    while bounds.admit("192.0.2.1", opened) == "192.0.2.1":
+        opened += 1
+    assert opened == min(256, bounds.max_open // 4)
+    assert bounds.admit("192.0.2.2", opened) == "192.0.2.2"
+
+
+@pytest.mark.heavy
+def test_one_address_leaves_connections_to_others_where_few_files_may_be_open(tmp_path: Path) -> None:
+    with (
+        SmallServer(tmp_path, LUXX_SERVER__KEEP_ALIVE_SECONDS="60") as server,
+        many(server, DESCRIPTORS, ELSEWHERE) as connections,
+    ):
+        assert len(keep_open(connections)) == DESCRIPTORS // 2 // 4
+        with connect(server, ELSEWHERE) as one_more:
+            assert refusal(one_more) == (429, "too_many_connections")
+        assert health(server, "127.0.0.3") == 200
 
 
 @pytest.mark.heavy

@@ -21,6 +21,9 @@ MAX_DESCRIPTORS = 65_536
 RESERVED_DESCRIPTORS = 256
 """The least number of descriptors for databases, providers, tools and files; a quarter if that is more."""
 
+ADDRESSES_AT_LEAST = 4
+"""So many addresses are needed to use up the connections, however few there are."""
+
 LOOPBACK_ADDRESSES = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
 """The addresses of a proxy on this machine. Connections from them are not limited per address."""
 
@@ -66,7 +69,9 @@ class ConnectionBounds:
         self.head_seconds = config.head_seconds
         self._body_seconds = config.body_idle_seconds
         self._bytes_per_second = config.body_bytes_per_second
-        self._per_address = config.connections_per_address
+        # Where few files may be open, an address gets at most its share of the connections.
+        share = max(1, self.max_open // ADDRESSES_AT_LEAST)
+        self._per_address = min(config.connections_per_address, share)
         self._proxies = PeerReader(config.trusted_proxies)
         self._by_network: Counter[str] = Counter()
         self._refused = 0

@@ -57,6 +57,7 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="large-bodies")
 """Two, because each thread that works makes the event loop wait longer for the interpreter's lock."""
 
 FieldErrors = dict[str, str]
+T = TypeVar("T")
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -94,7 +95,12 @@ async def parse_document(
     return await _in_thread(read_document, body, expected_type, **options)
 
 
-async def _in_thread(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+async def work_on(body: bytes, work: Callable[..., T], *arguments: Any) -> T:
+    """The result of `work` with what was read from this body; in a thread if the body is large."""
+    return work(*arguments) if len(body) <= SMALL_BYTES else await _in_thread(work, *arguments)
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any, **options: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *arguments, **options))
 
 

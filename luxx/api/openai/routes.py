@@ -10,7 +10,7 @@ from litestar.params import FromPath, JSONBody
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.request_input import IGNORES_QUERY, InjectedCaller
+from luxx.api.http.request_input import IGNORES_QUERY, InjectedCaller, work_on
 from luxx.api.openai.answer import AnswerFailure, CollectedAnswer
 from luxx.api.openai.chat_answer import ChatChunks, chat_completion
 from luxx.api.openai.chat_request import ChatBody, read_messages
@@ -69,9 +69,11 @@ class OpenAIController(Controller):
         """Answer a chat, whole or with `stream` in chunks. Nothing is kept, unless `metadata` has a
         `conversation_id`: then only the last message of the user is new."""
         data.check()
-        given = read_messages(data.messages)
-        given.warnings += ignored_members(await request.body(), ChatBody)
-        called = Called(data.model, given, data.prompt(given), await data.options(), data.metadata or {})
+        body = await request.body()
+        given = await work_on(body, read_messages, data.messages)
+        given.warnings += await work_on(body, ignored_members, body, ChatBody)
+        prompt = await work_on(body, data.prompt, given)
+        called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
         begun = await self._begin(request, caller, model_names, runs, room_calls, called)
         start, end_call, speakers = begun
         if data.stream:
@@ -102,9 +104,11 @@ class OpenAIController(Controller):
         """Answer the input, whole or with `stream` in events. Nothing is kept, unless `metadata` has a
         `conversation_id`: then only the last message of the user is new."""
         data.check()
-        given = data.read_input()
-        given.warnings += ignored_members(await request.body(), ResponsesBody)
-        called = Called(data.model, given, data.prompt_of(given), await data.options(), data.metadata or {})
+        body = await request.body()
+        given = await work_on(body, data.read_input)
+        given.warnings += await work_on(body, ignored_members, body, ResponsesBody)
+        prompt = await work_on(body, data.prompt_of, given)
+        called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
         begun = await self._begin(request, caller, model_names, runs, room_calls, called)
         start, end_call, speakers = begun
         if data.stream:

@@ -32,7 +32,7 @@ from luxx.wire.turn import Step, StepType, step_id
 UNNAMED = "Assistant"
 """The author of a given answer, or a part of one, under which no seat's name stands."""
 
-_heading = re.compile(r"^\*\*(.{1,100}):\*\*[ \t\r]*$", re.MULTILINE)
+_heading = re.compile(r"\*\*(.{1,100}):\*\*[ \t\r]*+$", re.MULTILINE)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -156,11 +156,22 @@ def heading(name: str) -> str:
     return f"**{name}:**\n\n"
 
 
+def _headings(text: str) -> Iterator[re.Match[str]]:
+    """The lines that are a heading. With `^` a pattern is tried at each character, in one call."""
+    line = 0
+    while True:
+        if found := _heading.match(text, line):
+            yield found
+        line = text.find("\n**", line) + 1
+        if line == 0:
+            return
+
+
 def split_answer(text: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """The parts of an answer, each with the name in its heading; what no seat's name heads is UNNAMED's."""
     parts: list[tuple[str, str]] = []
     name, begin = UNNAMED, 0
-    for found in _heading.finditer(text):
+    for found in _headings(text):
         if found[1] in names:
             parts.append((name, text[begin : found.start()].strip()))
             name, begin = found[1], found.end()

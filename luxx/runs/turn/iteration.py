@@ -101,7 +101,7 @@ class Iteration:
         offered = self._resources.tools if with_tools else []
         tools = allowed_specs(offered, self._executor.registry, self._log.state)
         await self._resources.read_images(self._spec, self._log.state)
-        prompt, compressed = self._resources.completion_request(self._spec, self._log.state, tools)
+        prompt, compressed = await self._resources.completion_request(self._spec, self._log.state, tools)
         if compressed is not None:
             await self._log.append([compressed])
         prompt = await self._spending.admit(

@@ -25,6 +25,7 @@ from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, Past
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
+from luxx.infra.long_work import run_sized
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.choosing import lost_provider_error
@@ -127,7 +128,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             read |= await self.read_files(spec.user_id, missing)
         self.images.tools, self.images.newest = read, newest
 
-    def completion_request(
+    async def completion_request(
         self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]
     ) -> tuple[CompletionRequest, ContextCompressed | None]:
         """The request for the next model call of the run; and the event, if more is left out than before.
@@ -139,7 +140,9 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             # Vendors count the longest possible answer too; of some models it is all of the window.
             limit = window - min(request.max_tokens or self.card.max_output, window // 2)
         prompt = self._prompt(spec, state, tools)
-        fitted = prompt.fitted(state.context, window, limit, SHARE_AFTER_CUT * (limit or 0))
+        size = len(state.steps) + sum(1 + len(message.steps) for message in spec.past)
+        target = SHARE_AFTER_CUT * (limit or 0)
+        fitted = await run_sized(size, prompt.fitted, state.context, window, limit, target)
         if window is not None and fitted.after > window:
             raise ContextTooLong(
                 f"This message and what belongs to it take about {fitted.after:,} tokens, but the context "

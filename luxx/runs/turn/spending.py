@@ -41,6 +41,7 @@ from luxx.domain.usage.reserve import (
 from luxx.errors import InvalidInput, LimitReached, LuxxError, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.long_work import run_sized
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import table_of
 from luxx.providers.adapter import CompletionRequest, Target
@@ -134,11 +135,12 @@ class Spending:
         Waits while other calls hold the reservation that this one needs. Raises LimitReached if it does not
         fit the limits, InvalidInput if cost is limited but the model's price is unknown.
         """
-        request = replace(request, max_tokens=answer_limit(request, card))
+        size = len(request.messages)
+        request = replace(request, max_tokens=await run_sized(size, answer_limit, request, card))
         if not self.has_limits:
             return request
         check_price(card, self._limits, request.model)
-        call = worst_case(request, card)
+        call = await run_sized(size, worst_case, request, card)
         until, pause = time.monotonic() + MAX_WAIT_SECONDS, MIN_POLL_SECONDS
         while True:
             answer = await self._reserve(call, target, may_wait=time.monotonic() < until)

@@ -1,0 +1,148 @@
+"""No body stops the server: while the worst of each route is worked on, `/health` answers another client at
+once."""
+
+import http.client
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api import health_waits
+from api.client import ApiClient
+from api.conftest import KEY
+from api.owned_ids import NO_UUID, IdsByName, create_all
+from api.schema import Document, Operation
+from api.server_process import ServerProcess
+from api.worst_bodies import JSON, MODELS, WORST, Body, largest
+from luxx.providers.scripted import ScriptedProvider
+
+MAX_WAIT = 0.3
+ATTEMPTS = 4
+"""The best one counts: other work of the machine only makes a wait longer."""
+
+AFTERMATH = 0.2
+"""Seconds in which a server may still work on a request that it has answered."""
+
+ALWAYS = (
+    "POST /chat-rooms",
+    "POST /chat-rooms/{room_id}/messages",
+    "POST /conversations",
+    "POST /v1/responses",
+)
+"""The routes that `make test` tries; `make test-heavy` tries all."""
+
+PROVIDERS = {
+    "scripted": ("openai_compatible", "/v1"),
+    "anthropic": ("anthropic", ""),
+    "gemini": ("gemini", ""),
+    "responses": ("openai", "/v1"),
+}
+"""The type and the path of the provider of each name in MODELS."""
+
+
+class Health:
+    """The waits of another client, measured by a process of its own."""
+
+    def __init__(self, address: str) -> None:
+        command = [sys.executable, health_waits.__file__, address]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def longest(self) -> float:
+        """The longest wait since the last call, in seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder: Path = tmp_path_factory.mktemp("server")
+    with ServerProcess(folder, LUXX_DEMO__ENABLED="true") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def health(server: ServerProcess) -> Iterator[Health]:
+    health = Health(server.url.removeprefix("http://"))
+    yield health
+    health.close()
+
+
+@pytest.fixture(scope="module")
+def attacker(admin: ApiClient, upstream: ScriptedProvider) -> ApiClient:
+    """The operator, so that no route is refused, with providers of all dialects."""
+    for name in MODELS:
+        kind, path = PROVIDERS[name]
+        provider = {
+            "name": name,
+            "provider_type": kind,
+            "base_url": f"{upstream.url}{path}",
+            "api_key": KEY,
+            "default_model": "scripted",
+            "is_default": name == "scripted",
+        }
+        admin.good("POST", "/providers", json=provider)
+    return admin
+
+
+@pytest.fixture(scope="module")
+def ids(attacker: ApiClient) -> IdsByName:
+    return {**create_all(attacker, "worst").ids, "tenant_id": 1, "change_id": NO_UUID, "name": "file_read"}
+
+
+def test_every_route_that_takes_a_body_has_a_row(document: Document) -> None:
+    assert {str(one) for one in document.operations if "requestBody" in one.about} == set(WORST)
+
+
+@pytest.mark.parametrize(
+    "route", [route if route in ALWAYS else pytest.param(route, marks=pytest.mark.heavy) for route in WORST]
+)
+def test_the_worst_body_of_a_route_keeps_no_other_client_waiting(
+    attacker: ApiClient, document: Document, health: Health, ids: IdsByName, route: str
+) -> None:
+    operation = next(one for one in document.operations if str(one) == route)
+    generated = [largest(document, operation)] if document.body_schema(operation) else []
+    waits = {
+        body.name: wait_during(attacker, health, operation, body, ids) for body in [*generated, *WORST[route]]
+    }
+    assert {name: wait for name, wait in waits.items() if wait > MAX_WAIT} == {}
+
+
+def wait_during(
+    attacker: ApiClient, health: Health, operation: Operation, body: Body, ids: IdsByName
+) -> float:
+    """How much longer than before another client waited, in the best of some attempts."""
+    path = re.sub(r"\{(\w+)\}", lambda name: str(ids[name[1]]), body.path or operation.template)
+    content = body.encoded(ids)
+    best = float("inf")
+    for _ in range(ATTEMPTS):
+        quiet = health.longest()
+        send(attacker, operation.method, path, content, body.media_type)
+        best = min(best, health.longest() - quiet)
+        if best <= MAX_WAIT:
+            break
+    return best
+
+
+def send(attacker: ApiClient, method: str, path: str, content: bytes, media_type: str) -> None:
+    address = attacker.server.url.removeprefix("http://")
+    headers = {"authorization": f"Bearer {attacker.token}", "content-type": media_type, "accept": JSON}
+    connection = http.client.HTTPConnection(address, timeout=120)
+    try:
+        connection.request(method, path, content, headers)
+        response = connection.getresponse()
+        response.read()
+    except ConnectionError:
+        return  # A body past the limit is not read to its end.
+    finally:
+        connection.close()
+    assert response.status < 500 or response.status == 502, f"{method} {path}: {response.status}"

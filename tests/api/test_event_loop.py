@@ -103,6 +103,7 @@ def test_every_route_that_takes_a_body_has_a_row(document: Document) -> None:
     assert {str(one) for one in document.operations if "requestBody" in one.about} == set(WORST)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "route", [route if route in ALWAYS else pytest.param(route, marks=pytest.mark.heavy) for route in WORST]
 )

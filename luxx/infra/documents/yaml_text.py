@@ -22,6 +22,10 @@ that has some."""
 MAX_DEPTH = 20
 MAX_VALUES = 20_000
 OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
+NUMBER_CHARACTERS = "0123456789+-._:eE"
+MAX_PLAIN = 1_000
+"""The most characters without a blank and without quotes that may begin as a number does."""
+
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 MAX_PATH = 200
 """Characters of a path in an error message. It repeats keys of the document."""
@@ -93,6 +97,8 @@ def _check_events(text: str, loader: Any) -> None:
     for number, event in enumerate(events):
         if isinstance(event, yaml.AliasEvent):
             raise InvalidInput("the document uses a YAML alias (*name), which is not supported; write it out")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_DIGITS:
+            _check_number(event)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH or number > MAX_VALUES:
@@ -101,16 +107,22 @@ def _check_events(text: str, loader: Any) -> None:
             )
 
 
+def _check_number(event: Any) -> None:
+    """Raises InvalidInput for a number that would take long to read: 1:2:3 has the base 60."""
+    text, tag = str(event.value), event.tag
+    begins = text[0] in NUMBER_CHARACTERS and not text[:MAX_PLAIN].count(" ")
+    is_plain = event.implicit[0] and begins and (len(text) > MAX_PLAIN or not text.strip(NUMBER_CHARACTERS))
+    if is_plain or tag in _NUMBER_TAGS:
+        line = event.start_mark.line + 1
+        raise InvalidInput(
+            f"the document has a number with more than {MAX_DIGITS} digits in line {line}; shorten it, "
+            "or put it in quotes if it is text"
+        )
+
+
 def _check_nodes(node: Any) -> None:
-    """Raises InvalidInput for keys that appear twice, and for numbers that would take long to read."""
-    if isinstance(node, yaml.ScalarNode):
-        if len(node.value) > MAX_DIGITS and node.tag in _NUMBER_TAGS:
-            line = cast("Any", node).start_mark.line + 1
-            raise InvalidInput(
-                f"the document has a number with more than {MAX_DIGITS} digits in line {line}; shorten it, "
-                "or put it in quotes if it is text"
-            )
-    elif isinstance(node, yaml.MappingNode):
+    """Raises InvalidInput for keys that appear twice or merge others."""
+    if isinstance(node, yaml.MappingNode):
         seen_keys: set[str] = set()
         for key, value in cast("list[tuple[Any, Any]]", node.value):
             name = str(key.value)
@@ -120,7 +132,6 @@ def _check_nodes(node: Any) -> None:
             if key.tag == "tag:yaml.org,2002:merge":
                 raise InvalidInput(f"the document merges keys (<<) in line {line}; write them out")
             seen_keys.add(name)
-            _check_nodes(key)
             _check_nodes(value)
     elif isinstance(node, yaml.SequenceNode):
         for item in cast("list[Any]", node.value):

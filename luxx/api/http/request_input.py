@@ -57,7 +57,6 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="large-bodies")
 """Two, because each thread that works makes the event loop wait longer for the interpreter's lock."""
 
 FieldErrors = dict[str, str]
-T = TypeVar("T")
 
 
 class JsonRequest(Request[Any, Any, Any]):

@@ -239,6 +239,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     images: ToolImages = NO_IMAGES
     model: str = ""
 
+    @property
+    def size(self) -> int:
+        """How many messages and steps it is made of."""
+        return len(self.steps) + sum(1 + len(message.steps) for message in self.past)
+
     def messages(self, context: ContextRecord) -> list[PromptMessage]:
         """The messages to send without what `context` leaves out."""
         head, rest, current = self._parts(context)

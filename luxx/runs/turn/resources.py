@@ -111,10 +111,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     images: RequestImages = msgspec.field(default_factory=RequestImages)
 
     async def read_images(self, spec: RunSpec, state: TurnState) -> None:
-        """Chooses the newest images for the next request, and reads those of tool results.
-
-        A model that is not known to read images gets none of these: its server could refuse the request.
-        """
+        """Chooses the newest images for the next request, and reads those of tool results. A model that is
+        not known to read images gets none of these: its server could refuse the request."""
         steps = chain(*(message.steps for message in spec.past), state.steps)
         by_hash = {image.sha256: image for image in tool_images(steps)}
         if not by_hash or not self.card.images:
@@ -140,9 +138,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             # Vendors count the longest possible answer too; of some models it is all of the window.
             limit = window - min(request.max_tokens or self.card.max_output, window // 2)
         prompt = self._prompt(spec, state, tools)
-        size = len(state.steps) + sum(1 + len(message.steps) for message in spec.past)
-        target = SHARE_AFTER_CUT * (limit or 0)
-        fitted = await run_sized(size, prompt.fitted, state.context, window, limit, target)
+        limits = (window, limit, SHARE_AFTER_CUT * (limit or 0))
+        fitted = await run_sized(prompt.size, prompt.fitted, state.context, *limits)
         if window is not None and fitted.after > window:
             raise ContextTooLong(
                 f"This message and what belongs to it take about {fitted.after:,} tokens, but the context "

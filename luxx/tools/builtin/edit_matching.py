@@ -102,7 +102,8 @@ def _common_length(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def split_words(text: str) -> list[str]:
-    return _WORD.findall(text)
+    # Not with `findall`, which holds the interpreter's lock until the end of the text.
+    return [word[0] for word in _WORD.finditer(text)]
 
 
 class _Lines:

@@ -351,6 +351,7 @@ WORST: dict[str, list[Body]] = {
     "POST /keys": [],
     "POST /mcp/changes/{change_id}/approve": [],
     "POST /messages": messages(),
+    "POST /messages/attachments/check": [],
     "POST /messages/stream": messages(),
     "PUT /messages/{message_id}": texts_of_rooms(),
     "POST /messages/{message_id}/regenerate": [],

@@ -151,7 +151,15 @@ _MAX_LINES = 100_000
 _MAX_LINE = 500
 MAX_ENTRIES = 1000
 MAX_LIST_BYTES = 40 * 1024
-PATH = {"type": "string", "minLength": 1, "description": "Path relative to the workspace"}
+MAX_PATH = 4096
+"""The limit of Linux for a path."""
+
+PATH = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": MAX_PATH,
+    "description": "Path relative to the workspace",
+}
 
 
 def workspace_of(context: ToolContext) -> Workspace:

@@ -11,6 +11,7 @@ from luxx.errors import ToolFailed
 from luxx.tools.builtin.file import (
     MAX_ENTRIES,
     MAX_LIST_BYTES,
+    PATH,
     printable_path,
     shorten_line,
     too_many_names_note,
@@ -152,7 +153,7 @@ class _Search:
     ),
     parameters={
         "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_LENGTH},
-        "path": {"type": "string", "minLength": 1, "default": ".", "description": "Where: directory or file"},
+        "path": PATH | {"default": ".", "description": "Where: directory or file"},
         "file_pattern": {
             "type": "string",
             "maxLength": 200,
@@ -300,7 +301,7 @@ class _Glob:
             "maxLength": _MAX_GLOB,
             "description": "Like src/**/*.py",
         },
-        "path": {"type": "string", "minLength": 1, "default": ".", "description": "The directory to look in"},
+        "path": PATH | {"default": ".", "description": "The directory to look in"},
     },
     required_params=["pattern"],
     category="file",

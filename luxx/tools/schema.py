@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 import jsonschema
+import msgspec
 from jsonschema import validators
 from jsonschema.exceptions import SchemaError, ValidationError
 from referencing import Registry
@@ -18,6 +19,7 @@ from referencing.exceptions import Unresolvable
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.pattern import compile_regex
+from luxx.wire.event import SCHEMA_NOT_MET
 
 _SCHEMA_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "title", "description"}
 _MAX_PROBLEMS = 10
@@ -176,6 +178,21 @@ class ArgumentCheck:
         self._properties: list[str] = list(schema.get("properties", {}))
         self._validator: Any = _Validator(schema, registry=_NO_OTHER_SCHEMAS)
 
+    def violated_paths(self, value: dict[str, Any]) -> list[str]:
+        """At most ten JSON paths at which the value violates the schema; none if it cannot be checked."""
+        paths: dict[str, None] = {}
+        before = _remaining_cost.set(MAX_CHECK_COST)
+        try:
+            for error in self._validator.iter_errors(value):
+                paths[str(error.json_path)[:_MAX_PROBLEM_LENGTH]] = None
+                if len(paths) >= _MAX_PROBLEMS:
+                    break
+        except (Unresolvable, ToolFailed, RecursionError, _CostExceeded):
+            return []
+        finally:
+            _remaining_cost.reset(before)
+        return list(paths)
+
     def problems(self, arguments: dict[str, Any]) -> dict[str, str]:
         """At most ten messages by JSON path; empty if the arguments are valid."""
         try:
@@ -234,6 +251,21 @@ class ArgumentCheck:
         near = difflib.get_close_matches(name[:64], names, n=1)
         hint = f'; did you mean "{near[0]}"?' if near else f"; it takes {', '.join(names) or 'none'}"
         return f'there is no argument "{name[:64]}"{hint}'
+
+
+def answer_problem(schema: dict[str, Any], text: str) -> str | None:
+    """Why an answer does not follow the schema that was demanded of it; None if it does."""
+    try:
+        value = msgspec.json.decode(text.strip())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return f"{SCHEMA_NOT_MET}: it is no JSON."
+    if not isinstance(value, dict):
+        return f"{SCHEMA_NOT_MET}: it is no JSON object."
+    try:
+        paths = ArgumentCheck("answer", schema).violated_paths(cast("dict[str, Any]", value))
+    except ConfigError:
+        return None  # A schema that only the provider can judge.
+    return f"{SCHEMA_NOT_MET}, at {', '.join(paths)}." if paths else None
 
 
 def _references(schema: Any) -> Iterator[str]:

@@ -88,6 +88,10 @@ class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compr
     overflow: bool = False
 
 
+SCHEMA_NOT_MET = "The answer does not follow the schema that was demanded"
+"""The beginning of the warning about such an answer."""
+
+
 class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
     """Something that the user should know; the run continues."""
 

@@ -23,7 +23,8 @@ from wire_reading import (
 )
 
 from luxx.providers.registry import adapter_for
-from luxx.runs.turn.completion import NOT_SHOWN, NOTICES
+from luxx.runs.turn.completion import NOT_SHOWN
+from luxx.runs.turn.notices import NOTICES
 
 pytestmark = pytest.mark.heavy
 

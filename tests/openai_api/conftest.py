@@ -69,6 +69,11 @@ SCRIPT = Script(
             'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}\n\n'
             "data: [DONE]\n\n"
         )),
+        Rule(when=When(user="in words"), reply=[Text(text='{"town": "Oslo"}')]),
+        Rule(when=When(user="half a pair"), body=(
+            'data: {"choices": [{"index": 0, "delta": {"content": "One \\ud83d two"}}]}\n\n'
+            'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+        )),
         Rule(when=When(user="as JSON"), reply=[Text(text='{"city": "Oslo"}')]),
         Rule(when=When(user="refuse this"), status=401, message="wrong key"),
         Rule(when=When(user="too many"), status=429, message="slow down", headers={"retry-after": "0"}),

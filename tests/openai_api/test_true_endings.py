@@ -17,6 +17,13 @@ def chunks_of(ann: Person, body: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def warnings_of_newest(ann: Person) -> list[str]:
+    """The warnings of the newest run."""
+    headers = {"accept": "application/json"}
+    events = ann.api.good("GET", f"/runs/{newest_run(ann)['id']}/events", headers=headers)["events"]
+    return [event["message"] for event in events if event["type"] == "warning"]
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_end_for_an_unknown_reason_is_never_called_regular(
     ann: Person, upstream: ScriptedProvider, is_streamed: bool
@@ -36,10 +43,7 @@ def test_message_that_ended_for_an_unknown_reason_has_no_finish_and_a_warning(an
     body = {"conversation_id": conversation, "content": "end strangely"}
     message = ann.api.good("POST", "/messages", json=body)
     assert (message["text"], message["finish"]) == ("One", None)
-    run_id = newest_run(ann)["id"]
-    headers = {"accept": "application/json"}
-    events = ann.api.good("GET", f"/runs/{run_id}/events", headers=headers)["events"]
-    warnings = [event["message"] for event in events if event["type"] == "warning"]
+    warnings = warnings_of_newest(ann)
     assert len(warnings) == 1
     assert "eaten_by_a_bear" in warnings[0]
 
@@ -68,3 +72,39 @@ def test_json_mode_is_tried_with_a_model_that_nobody_described(
     answer = ann.api.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     assert upstream.requests[-1].json["response_format"] == {"type": "json_object"}
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "is_met"), [("as JSON", True), ("in words", False), ("Say hello.", False)]
+)
+def test_answer_that_does_not_follow_its_schema_is_not_complete(
+    ann: Person, content: str, is_met: bool
+) -> None:
+    conversation = ann.api.good("POST", "/conversations", json={})["id"]
+    format_ = {"type": "json_schema", "schema": SCHEMA}
+    body = {"conversation_id": conversation, "content": content, "response_format": format_}
+    message = ann.api.good("POST", "/messages", json=body)
+    assert message["status"] == ("complete" if is_met else "partial")
+    assert len(warnings_of_newest(ann)) == (0 if is_met else 1)
+    named: dict[str, Any] = {"name": "place", "schema": SCHEMA}
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "response_format": {"type": "json_schema", "json_schema": named},
+    }
+    choice = ann.api.http.post("/v1/chat/completions", json=asked).json()["choices"][0]
+    assert choice["finish_reason"] == ("stop" if is_met else "schema_not_met")
+    assert choice["message"]["content"]
+    response = {"model": MODEL, "input": content, "text": {"format": {"type": "json_schema", **named}}}
+    status = ann.api.http.post("/v1/responses", json=response).json()["status"]
+    assert status == ("completed" if is_met else "incomplete")
+
+
+def test_half_of_a_pair_is_replaced_and_told(ann: Person) -> None:
+    conversation = ann.api.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": conversation, "content": "half a pair"}
+    assert ann.api.good("POST", "/messages", json=body)["text"] == "One \ufffd two"
+    assert ["U+FFFD" in warning for warning in warnings_of_newest(ann)] == [True]

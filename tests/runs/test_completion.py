@@ -288,3 +288,19 @@ def test_a_call_that_the_provider_ran_is_a_complete_step_in_its_place() -> None:
         (4, "web_search", "done"),
     ]
     assert [step.is_hosted for step in steps if step.name == "web_search"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (r'{"a": "\ud83d"}', r'{"a": "\ufffd"}'),
+        (r'{"a": "\ud83d\ude00"}', r'{"a": "\ud83d\ude00"}'),
+        (r'{"a": "\ude00\ud83d"}', r'{"a": "\ufffd\ufffd"}'),
+        (r'{"a": "\\ud83d"}', r'{"a": "\\ud83d"}'),
+        ('{"a": 1}', '{"a": 1}'),
+    ],
+)
+def test_half_of_a_pair_in_arguments_is_replaced_and_told(written: str, kept: str) -> None:
+    result = fold_steps([call(0, written), FinishDelta(reason=FinishReason.TOOL_CALLS)], [2])
+    assert [step.arguments for step in result.steps] == [kept]
+    assert len(result.reader.warnings()) == (0 if kept == written else 1)

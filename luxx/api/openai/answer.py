@@ -11,12 +11,13 @@ import msgspec
 from luxx.api.openai.speakers import PAUSED, Speakers
 from luxx.runs.log.events import StoredEvent
 from luxx.runs.streams.channel import Frame, OpenStep
-from luxx.wire.event import Done, DoneStatus, ErrorEvent, ProcessStep
+from luxx.wire.event import SCHEMA_NOT_MET, Done, DoneStatus, ErrorEvent, ProcessStep, Warning
 from luxx.wire.run import Run
 from luxx.wire.turn import StepStatus, StepType, Usage, turn_of
 
 _step = msgspec.json.Decoder(ProcessStep)
 _error = msgspec.json.Decoder(ErrorEvent)
+_warning = msgspec.json.Decoder(Warning)
 _done = msgspec.json.Decoder(Done)
 
 STATUS_OF_KIND = {
@@ -69,6 +70,7 @@ class AnswerReader:
         self._lengths: dict[tuple[str, int], int] = {}
         self._calls: dict[int, int] = {}
         self._last_error: ErrorEvent | None = None
+        self._is_unmet = False
         self._has_text = False
         self._growing_text: tuple[str, int] | None = None
 
@@ -145,6 +147,9 @@ class AnswerReader:
                 return self._closed(_step.decode(data))
             case "error":
                 self._last_error = _error.decode(data)
+                return b""
+            case "warning":
+                self._is_unmet |= _warning.decode(data).message.startswith(SCHEMA_NOT_MET)
                 return b""
             case "done":
                 return self._end(_done.decode(data))
@@ -247,6 +252,8 @@ class AnswerReader:
             return "tool_calls"
         if done.status != DoneStatus.COMPLETED:
             return "length"
+        if self._is_unmet:
+            return "schema_not_met"
         return "stop" if done.finish else "unknown"
 
 

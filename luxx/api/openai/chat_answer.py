@@ -38,8 +38,9 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The only choice. `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`, or `unknown` where
-    the provider ended the answer for a reason that Luxx does not know."""
+    """The only choice. `finish_reason`: `stop`, `length`, `tool_calls`, `content_filter`, `unknown` where
+    the provider ended the answer for a reason that Luxx does not know, or `schema_not_met` where the text
+    does not follow the format that was demanded."""
 
     index: int = 0
     message: ChatMessage

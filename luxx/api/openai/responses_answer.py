@@ -71,7 +71,12 @@ def _without_none(tool: msgspec.Struct) -> JsonObject:
 
 def ended_response(begun: ResponseObject, answer: Answer, output: list[JsonObject]) -> ResponseObject:
     """The response of a run that has ended."""
-    reasons = {"length": "max_output_tokens", "content_filter": "content_filter", "unknown": "unknown"}
+    reasons = {
+        "length": "max_output_tokens",
+        "content_filter": "content_filter",
+        "unknown": "unknown",
+        "schema_not_met": "schema_not_met",
+    }
     reason = reasons.get(answer.finish)
     return msgspec.structs.replace(
         begun,

@@ -160,7 +160,7 @@ class AnthropicParser:
                 self._has_started = self._is_open = True
                 self._content.begin(event.content_block, out)
             case "content_block_stop":
-                self._content.stop(event.index)
+                self._content.stop(event.index, out)
             case "message_start" | "message":
                 self._read_message(event, out)
             case "message_delta":
@@ -185,8 +185,10 @@ class AnthropicParser:
         self._has_started = True
         message = message_of(event)
         self._model = message.model or ""
-        for block in message.content or []:
+        for index, block in enumerate(message.content or []):
             self._content.begin(block, out)
+            if event.type == "message" and block.get("type") != "tool_use":
+                self._content.stop(index, out)
         if message.usage is not None:
             self._read_usage(message.usage, out)
         if event.type == "message":

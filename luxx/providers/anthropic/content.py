@@ -11,7 +11,7 @@ import msgspec
 from luxx.errors import MalformedStream
 from luxx.providers.citations import Citations
 from luxx.providers.parsing import CUT_ARGUMENTS, json_objects, parse_arguments, parse_objects
-from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, ToolCallDelta
+from luxx.wire.turn import Delta, HostedCallDelta, TextDelta, ThinkingDelta, ToolCallDelta
 
 ContentBlock = dict[str, Any]
 
@@ -109,7 +109,8 @@ def message_of(event: AnthropicEvent) -> EventMessage:
 
 
 _EMPTY_INPUT = "{}"
-_TAKES_INPUT = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+_HOSTED = frozenset({"server_tool_use", "mcp_tool_use"})
+_TAKES_INPUT = frozenset({"tool_use", *_HOSTED})
 
 
 class OpenBlock:
@@ -207,9 +208,10 @@ class ContentReader:
                 if block.type == "web_search_tool_result":
                     self._citations.add_listed(out, block.fields.get("content"))
 
-    def stop(self, index: int | None) -> None:
+    def stop(self, index: int | None, out: list[Delta]) -> None:
         block = self._block_at(index)
         if block is not None:
+            self._emit_hosted(block, out)
             # The input is complete; what a second message adds at this index belongs to another call.
             block.is_closed = True
 
@@ -220,6 +222,7 @@ class ContentReader:
         invalid JSON, so that it is not run.
         """
         for block in self._blocks:
+            self._emit_hosted(block, out)
             if block.slot is None or block.is_input_emitted:
                 continue
             block.is_input_emitted = True
@@ -231,6 +234,15 @@ class ContentReader:
             else:
                 arguments = "{}" if block.is_closed and not is_cut else CUT_ARGUMENTS
             out.append(_call_delta(block, arguments))
+
+    def _emit_hosted(self, block: OpenBlock, out: list[Delta]) -> None:
+        """A call of a tool that ran at the provider, once, when its input is complete."""
+        if block.type not in _HOSTED or block.is_input_emitted:
+            return
+        block.is_input_emitted = True
+        arguments = msgspec.json.encode(_complete_block(block)["input"]).decode()
+        name = _text(block.fields, "name") or block.type
+        out.append(HostedCallDelta(call_id=_text(block.fields, "id"), name=name, arguments=arguments))
 
     def content(self) -> list[ContentBlock]:
         """The complete blocks, in order, as they must be sent back."""

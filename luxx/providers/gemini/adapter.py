@@ -23,6 +23,7 @@ from luxx.providers.gemini.content import (
     UsageCounts,
     decode_chunks,
 )
+from luxx.providers.gemini.hosted import emit_hosted_call, emit_search
 from luxx.providers.gemini.request import (
     CONTINUATION_KEY,
     REPLAYED_PARTS,
@@ -114,6 +115,7 @@ class GeminiParser:
         self._recorder = PartRecorder()
         self._citations = Citations()
         self._images = GeneratedImages()
+        self._queries: dict[str, None] = {}  # Of the search that Google ran, in order.
         self._failure: ProviderError | None = None
         self._usage: UsageDelta | None = None
         self._is_marked_done = False
@@ -227,6 +229,8 @@ class GeminiParser:
 
     def _read_sources(self, candidate: Candidate, out: list[Delta]) -> None:
         grounding, recited = candidate.grounding_metadata, candidate.citation_metadata
+        if grounding is not None:
+            self._queries.update(dict.fromkeys(grounding.web_search_queries or ()))
         for chunk in (grounding.grounding_chunks or []) if grounding is not None else ():
             for source in json_objects(list(chunk.values())):
                 self._citations.add(out, source.get("uri"), source.get("title"))
@@ -247,6 +251,7 @@ class GeminiParser:
         if raw_text is None and any(kind in part for kind in REPLAYED_PARTS):
             self._retained.retain_event()
             self._recorder.add_replayed_part(part)
+            emit_hosted_call(part, out)
             self._read_image(part, out)
             return
         text = raw_text if isinstance(raw_text, str) else ""
@@ -296,6 +301,7 @@ class GeminiParser:
             else FinishReason.CONTENT_FILTER
         )
         self._calls.close(out, is_complete=self._finish_reason == "STOP")
+        emit_search(self._queries, out)
         if self._usage is not None:
             out.append(self._usage)
         replay = self._recorder.replay()

@@ -45,6 +45,7 @@ class GroundingMetadata(msgspec.Struct, rename="camel"):
     """Each chunk is a source: a page (`web`), a place (`maps`) or a document (`retrievedContext`)."""
 
     grounding_chunks: list[dict[str, Any]] | None = None
+    web_search_queries: list[str] | None = None
 
 
 class CitationMetadata(msgspec.Struct, rename="camel"):

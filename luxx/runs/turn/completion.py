@@ -14,7 +14,8 @@ from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.events import LogEntry
 from luxx.runs.streams.channel import Frame, OpenStep, first_frame
-from luxx.runs.turn.deltas import clamped, merge_fragments
+from luxx.runs.turn.deltas import REPLACEMENT, clamped, merge_fragments, readable_escapes
+from luxx.runs.turn.notices import NOTICES
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
@@ -45,25 +46,12 @@ from luxx.wire.turn import (
     UsageDelta,
     citable,
     step_id,
-    steps_text,
 )
 
-NOTICES = {
-    FinishReason.REFUSAL: "The model declined to answer this, and gave no reason.",
-    FinishReason.CONTENT_FILTER: "A content filter of the provider withheld the answer, and gave no reason.",
-    FinishReason.LENGTH: (
-        "The model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less."
-    ),
-    FinishReason.CONTEXT_FULL: (
-        "The context window of the model was full before it wrote any text. Send less, or begin a new "
-        "conversation."
-    ),
-    FinishReason.STOP: "The model ended its answer without any text.",
-    FinishReason.UNKNOWN: "The model ended its answer without any text.",
-}
-"""The `notice` of a completion without text. Where a message has other text, a regular end needs none."""
-
-REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
+REPLACED = (
+    "The answer has characters that were no valid text, such as half of a surrogate pair; each stands as "
+    "U+FFFD."
+)
 
 CALL_KEYS = frozenset({"id", "call"})
 """The keys under which replay notes name a call."""
@@ -119,6 +107,7 @@ class CompletionReader:
         self._calls: dict[int, OpenStep] = {}
         self._hosted: list[Step] = []
         self._size = 0
+        self._has_replaced = False
         self._last_text: Step | None = None
         """The newest text step that is logged."""
         self._sources: dict[str, Source] = {}
@@ -182,7 +171,7 @@ class CompletionReader:
         elif status == StepStatus.DONE and not calls_end:
             of_calls = StepStatus.PENDING
         steps = [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
-        steps = sorted([*steps, *self._hosted], key=lambda step: step.index)
+        steps = sorted([*map(self._readable, steps), *self._hosted], key=lambda step: step.index)
         if notice := "\n".join([*self._not_shown, *self._missing_text(status, steps)]):
             steps.append(Step(id=step_id(self._next), index=self._next, type=StepType.TEXT, notice=notice))
         return self._with_sources_and_images(steps) if self._sources or self._images else steps
@@ -221,12 +210,24 @@ class CompletionReader:
         return {**self.replay, REFUSED_BY_KEY: model} if self.finish in WITHHELD else self.replay
 
     def warnings(self) -> list[LogEntry]:
-        """The warning about an answer that ended for a reason of the provider that Luxx does not know."""
+        """The warnings about characters that were replaced, and about an end for a reason that Luxx does not
+        know."""
+        warnings: list[LogEntry] = [Warning(message=REPLACED)] if self._has_replaced else []
         if self.finish != FinishReason.UNKNOWN or not self.raw_finish:
-            return []
+            return warnings
         reason = self.raw_finish[:MAX_REASON_CHARACTERS]
         text = f"The provider ended this answer for a reason that Luxx does not know ({reason})"
-        return [Warning(message=f"{text}; the answer may be incomplete.")]
+        return [*warnings, Warning(message=f"{text}; the answer may be incomplete.")]
+
+    def _readable(self, step: Step) -> Step:
+        """The step; a call whose arguments have half of a character gets a replacement for it."""
+        arguments = readable_escapes(str(step.arguments or ""))
+        if step.type == StepType.TOOL_CALL and arguments != step.arguments:
+            self._has_replaced = True
+            step = replace(step, arguments=arguments)
+        texts = (step.content, arguments, str(step.name or ""), str(step.id_ref or ""))
+        self._has_replaced = self._has_replaced or any(REPLACEMENT in text for text in texts)
+        return step
 
     def _finish(self, delta: FinishDelta) -> Iterator[Output]:
         self.finish, self.raw_finish = delta.reason, delta.raw
@@ -287,7 +288,7 @@ class CompletionReader:
             type=StepType.TOOL_CALL,
             name=delta.name,
             arguments=delta.arguments,
-            id_ref=self._unique_call_id(delta.call_id),
+            id_ref=self._hosted_call_id(delta.call_id),
             is_hosted=True,
         )
         self._next += 1
@@ -295,6 +296,11 @@ class CompletionReader:
             self._hosted.append(step)
         else:
             yield step
+
+    def _hosted_call_id(self, call_id: str) -> str:
+        """The provider's id, which stands in its notes too and stays there; a new one if it is not unique."""
+        is_new = bool(call_id) and call_id not in self._used_call_ids
+        return call_id if is_new else f"call_{new_id().replace('-', '')}"
 
     def _unique_call_id(self, call_id: str) -> str:
         if call_id not in self._used_call_ids:
@@ -324,7 +330,7 @@ class CompletionReader:
         """Closes the current step unless calls are open: steps are logged in order of index."""
         step, self._current_step = self._current_step, None
         if step is not None and not self._calls:
-            closed = step.closed(StepStatus.DONE)
+            closed = self._readable(step.closed(StepStatus.DONE))
             self._note_text(closed)
             if step.is_chunk:
                 self._preceding += closed.content
@@ -378,9 +384,3 @@ class CompletionReader:
                 retryable=False,
             )
         return Frame(step.grow(text), 0, step, text)
-
-
-def notices_for(steps: Sequence[Step]) -> frozenset[FinishReason]:
-    """The reasons for which the next completion gets a notice, after these steps of the message."""
-    has_text = bool(steps_text(steps))
-    return frozenset(NOTICES) - (REGULAR if has_text else frozenset())

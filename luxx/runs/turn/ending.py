@@ -28,7 +28,7 @@ from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
-from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, StepStatus, Usage
+from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, StepStatus, StepType, Usage
 
 _insert = insert(table_of(MessageRow))
 _conversations = table_of(ConversationRow)
@@ -45,12 +45,14 @@ INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.T
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a run; `error` is the error that ended it, if any."""
+    """The outcome of a run; `error` is the error that ended it, if any. `is_partial`: the answer is not what
+    was demanded, although the model ended it."""
 
     status: RunStatus
     stop_reason: StopReason
     done: DoneStatus
     error: LuxxError | None = None
+    is_partial: bool = False
 
 
 FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
@@ -108,6 +110,14 @@ def finished(state: TurnState) -> Ending:
     or refused."""
     finish = FINISHES.get(state.notes[-1].finish) if state.notes else None
     return FINISHED if finish is None else replace(FINISHED, stop_reason=StopReason(finish))
+
+
+def is_judged(state: TurnState, ending: Ending) -> bool:
+    """Whether the text of a finished turn has to follow the demanded schema: not beside calls that the client
+    makes, and not where it was refused."""
+    last = state.steps[-1] if state.steps else None
+    has_calls = last is not None and last.type == StepType.TOOL_CALL and last.is_hosted is not True
+    return not has_calls and ending.stop_reason not in (StopReason.REFUSAL, StopReason.CONTENT_FILTER)
 
 
 def message_origin(request: ChatRequest, state: TurnState, ending: Ending) -> dict[str, Any]:
@@ -221,7 +231,8 @@ def _prepare_message(
 def message_status(state: TurnState, ending: Ending) -> str:
     """The status of the message that a turn with this ending wrote."""
     if ending.status == RunStatus.COMPLETED:
-        return PARTIAL if ending.stop_reason in INCOMPLETE_REASONS else COMPLETE
+        is_partial = ending.is_partial or ending.stop_reason in INCOMPLETE_REASONS
+        return PARTIAL if is_partial else COMPLETE
     has_content = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
     return PARTIAL if has_content or ending.status == RunStatus.CANCELLED else FAILED
 

@@ -27,8 +27,9 @@ from luxx.runs.turn.call_entries import (
     result_entry,
     status_entry,
 )
-from luxx.runs.turn.completion import CompletionReader, Output, notices_for
+from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.delegation import Delegator
+from luxx.runs.turn.notices import notices_for
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
 from luxx.runs.turn.restrictions import (
     allowed_specs,
@@ -220,8 +221,7 @@ class Iteration:
     async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
         event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
         is_lost = retry.may_be_billed and self._spending.has_limits
-        lost = self._estimated(reader, request, []) if is_lost else None
-        await self._spending.log_retry(event, lost)
+        await self._spending.log_retry(event, self._estimated(reader, request, []) if is_lost else None)
 
     async def _before_retry(self) -> None:
         """Raises LimitReached if the failed attempt used up what the next one needs."""

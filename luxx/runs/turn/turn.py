@@ -4,6 +4,7 @@ or waits for a person.
 A chat's run is one turn (`loop.py`); rooms and tasks have many in one log (`runs/orchestration/`).
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import assert_never
@@ -35,13 +36,15 @@ from luxx.runs.turn.ending import (
     ending_for,
     failure_ending,
     finished,
+    is_judged,
 )
 from luxx.runs.turn.iteration import Iteration
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
 from luxx.runs.turn.state import NextAction, TurnState, add_cost, decide, open_calls, with_fallback
+from luxx.tools.schema import answer_problem
 from luxx.wire.event import Retrying, Warning
-from luxx.wire.run import ENDED, RunPhase
-from luxx.wire.turn import StepStatus, Usage
+from luxx.wire.run import ENDED, RunKind, RunPhase
+from luxx.wire.turn import StepStatus, Usage, steps_text
 
 INTERRUPTED_CALL = "The server stopped while the model was being called."
 UNKNOWN_COST = "What the interrupted model call cost is not known."
@@ -164,7 +167,7 @@ class Turn:
             case NextAction.CALL_MODEL:
                 await self._call_model(iteration)
             case NextAction.FINISH:
-                await self._end([], self._final_ending(self._log.state))
+                await self._finish([], self._log.state)
             case _:
                 assert_never(next_action)
         return not self.status
@@ -296,11 +299,25 @@ class Turn:
         entries = completion_record.entries
         state_after = self._log.state_after(entries)
         if decide(state_after) == NextAction.FINISH:
-            await self._end(entries, self._final_ending(state_after), completion_record.usage)
+            await self._finish(entries, state_after, completion_record.usage)
             return
         if state_after.iterations == self._max_iterations:
             entries.append(Warning(message=LAST_ITERATION))
         await iteration.start_calls(state_after, entries, completion_record.usage)
+
+    async def _finish(
+        self, entries: list[LogEntry], state: TurnState, usage: UsageEntry | None = None
+    ) -> None:
+        """Ends the turn with its answer. One that does not follow the demanded schema is partial, with a
+        warning that says why."""
+        ending, spec = self._final_ending(state), self.run.spec
+        schema = spec.request.response_schema if spec.kind == RunKind.CHAT else None
+        if schema is not None and is_judged(state, ending):
+            problem = await asyncio.to_thread(answer_problem, schema, steps_text(state.steps))
+            if problem is not None:
+                entries = [*entries, Warning(message=problem)]
+                ending = replace(ending, is_partial=True)
+        await self._end(entries, ending, usage)
 
     def _final_ending(self, state: TurnState) -> Ending:
         is_out = state.iterations > self._max_iterations or self._spending.is_out_of_calls(state)

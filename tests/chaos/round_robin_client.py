@@ -104,7 +104,8 @@ class RoundRobinClient(AsyncApiClient):
 
     async def _read_one_stream(self, run_id: str, screen: Screen, frames: int) -> bool:
         """Reads one connection. Returns whether it showed anything."""
-        screen.attach()
+        # Another process may not have the newest deltas yet that this client has.
+        screen.attach(keeps_text=False)
         headers = {**self._authorization()}
         if screen.last_id:
             headers["last-event-id"] = str(screen.last_id)

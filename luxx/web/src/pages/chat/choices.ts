@@ -14,7 +14,7 @@ interface MessageChoices {
 }
 
 /** `conversation` is null before the first message and while it is loaded, `id` only before the first message. */
-export function useChoices(id: () => string | undefined, conversation: () => Conversation | null) {
+export function useChoices(id: () => string | undefined, conversation: () => Conversation | null, onChange: (changed: Conversation) => void) {
   const models = useModels()
   const changes = useConversationChanges()
   /** What a conversation begins with that is not there yet. */
@@ -54,7 +54,11 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
   /** Changes the conversation, or what it will begin with. Raises ApiError. */
   async function change(body: Schema<'ConversationChangeBody'>): Promise<Conversation | null> {
     const present = conversation()
-    if (present) return changes.change(present.id, body)
+    if (present) {
+      const changed = await changes.change(present.id, body)
+      if (changed.id === id()) onChange(changed)
+      return changed
+    }
     begun.value = { ...begun.value, ...body }
     return null
   }

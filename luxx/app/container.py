@@ -232,7 +232,7 @@ class Services(CoreServices):
         guard = AddressGuard(
             self.store,
             config.providers.allow_private,
-            internal=lambda: self.local.host_ports() | self.demo.host_ports(),
+            internal=lambda: self.local.internal_keys() | self.demo.internal_keys(),
         )
         self.transport = Transport(config.providers, guard)
         self.client = ModelClient(self.transport, config.providers)

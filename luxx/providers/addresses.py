@@ -6,9 +6,10 @@ address by then. `infra/network/hosts.py` classifies hosts and addresses.
 """
 
 import re
+import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
@@ -113,14 +114,18 @@ class CheckedBaseUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressGuard:
-    """Decides whether Luxx may connect to a server. `internal` returns the `host:port` of Luxx's servers."""
+    """Decides whether Luxx may connect to a server.
+
+    `internal` returns the keys of Luxx's own servers (the embedded model, the demo) by their `host:port`. No
+    user can name these addresses: a request needs the key, which none knows.
+    """
 
     def __init__(
         self,
         store: Store,
         allow_private: Collection[str] = (),
         *,
-        internal: Callable[[], Collection[str]] = tuple,
+        internal: Callable[[], Mapping[str, str]] = dict,
         resolve: Callable[[str, int], Awaitable[list[str]]] = resolve_host,
     ) -> None:
         self._store = store
@@ -139,15 +144,18 @@ class AddressGuard:
         endpoint = parse_base_url(base_url)
         if endpoint.query and not query:
             raise InvalidInput(f"base_url must not contain a query here; leave out ?{endpoint.query}")
-        reach = reach_of_name(endpoint.host)
+        reach, addresses = reach_of_name(endpoint.host), [endpoint.host]
         if reach is not Reach.FORBIDDEN and not is_literal(endpoint.host):
-            reach = max_reach(reach, await self._reach_resolved(endpoint))
+            addresses = await self._resolved(endpoint)
+            reach = max_reach(reach, *(reach_of_address(address) for address in addresses))
         if reach is Reach.FORBIDDEN:
             raise NotAllowed(
                 f"{endpoint.host_port} is a metadata or link-local address, which is always forbidden; "
                 "use another address",
                 kind="address_forbidden",
             )
+        if self._is_internal(addresses, endpoint.port):
+            raise NotAllowed(internal_text(endpoint.host_port), kind="address_internal")
         if reach is not Reach.PRIVATE or await self.is_allowed(endpoint.host_port):
             return CheckedBaseUrl(url=endpoint.url)
         if caller.is_operator:
@@ -159,12 +167,17 @@ class AddressGuard:
             detail={"host": endpoint.host_port},
         )
 
-    async def _reach_resolved(self, endpoint: Endpoint) -> Reach | None:
+    async def _resolved(self, endpoint: Endpoint) -> list[str]:
         try:
-            addresses = await self._resolve(endpoint.host, endpoint.port)
+            return await self._resolve(endpoint.host, endpoint.port)
         except Unreachable:
-            return None
-        return max_reach(*(reach_of_address(address) for address in addresses))
+            return []
+
+    def _is_internal(self, addresses: Iterable[str], port: int) -> bool:
+        """Whether one of these addresses, with this port, is a server of Luxx on this machine."""
+        if not any(host_port.endswith(f":{port}") for host_port in self._internal()):
+            return False
+        return any(_is_this_machine(address) for address in addresses)
 
     async def check_connect(self, host: str, port: int) -> list[str]:
         """The allowed addresses of a host. Connect to one of them; do not resolve the name again.
@@ -180,6 +193,8 @@ class AddressGuard:
                 f"{checked_host.host_port} is a metadata or link-local address, which is always forbidden",
                 kind="address_forbidden",
             )
+        if self._is_internal(checked_host.addresses, port):
+            raise ProviderRefused(internal_text(checked_host.host_port), kind="address_internal")
         if checked_host.reach is Reach.PRIVATE and not await self.is_allowed(checked_host.host_port):
             raise ProviderRefused(
                 f"{checked_host.host_port} is a private address that no administrator has allowed",
@@ -187,19 +202,21 @@ class AddressGuard:
             )
         return checked_host.addresses
 
-    async def check_literal(self, host: str, port: int) -> None:
-        """Checks a host without resolving it, cheaply enough for every request. Raises ProviderRefused.
+    async def check_literal(self, host: str, port: int, secret: str = "") -> None:
+        """Checks a host without resolving it, cheaply enough for every request with this key. Raises
+        ProviderRefused.
 
         A resolver that calls `check_connect` is not enough: it is not called for literal addresses.
         """
         if reach_of_name(_canonical_host(host)) not in (None, Reach.PUBLIC):
+            key = self._internal().get(join_host_port(host, port))
+            if key is not None and secrets.compare_digest(key.encode(), secret.encode()):
+                return
             await self.check_connect(host, port)
 
     async def is_allowed(self, host_port: str) -> bool:
         """Whether this exact, canonical `host:port` is allowed although it is private."""
-        if host_port in self.configured or await self._is_allowed_by_operator(host_port):
-            return True
-        return host_port in self._internal()
+        return host_port in self.configured or await self._is_allowed_by_operator(host_port)
 
     async def _is_allowed_by_operator(self, host_port: str) -> bool:
         # Runs before every model call, so results are cached for CACHE_SECONDS, or until `clear_cache`.
@@ -218,6 +235,21 @@ class AddressGuard:
     def clear_cache(self) -> None:
         self._generation += 1
         self._allowed_cache.clear()
+
+
+def internal_text(host_port: str) -> str:
+    """Why a port of Luxx is refused."""
+    return f"{host_port} is a port of this server itself, which no provider may name; use another address"
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether an address, or a literal host, is this machine's loopback."""
+    if not is_literal(host):
+        return False
+    address = ip_address(host.strip("[]").partition("%")[0])
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    address = mapped or address
+    return address.is_loopback or address.is_unspecified
 
 
 class AddressRefused(OSError):

@@ -377,7 +377,7 @@ class ProviderService:
             address = await self._embedded().ensure_ready(LOCAL_START_SECONDS)
             base_url, api_key = address.base_url, address.api_key
         elif row.provider_type == ProviderType.DEMO:
-            base_url, api_key = self._demo.base_url if self._demo else "", ""
+            base_url, api_key = (self._demo.base_url, self._demo.api_key) if self._demo else ("", "")
             if not base_url:
                 raise Unavailable("the demo is disabled (demo.enabled); connect a model")
         else:

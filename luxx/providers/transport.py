@@ -116,9 +116,8 @@ class Transport:
             else:
                 http_request = self._client.build_request("GET", request.url, headers=request.headers)
             if self._guard is not None:
-                await self._guard.check_literal(
-                    http_request.url.host, http_request.url.port or _PORTS[http_request.url.scheme]
-                )
+                port = http_request.url.port or _PORTS[http_request.url.scheme]
+                await self._guard.check_literal(http_request.url.host, port, secret)
             # aiohttp's read timeout starts once the request is written; without this one, a server that
             # does not read the request would block forever.
             async with asyncio.timeout(self._start_seconds):

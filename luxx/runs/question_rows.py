@@ -223,14 +223,17 @@ def answer_event(
     *,
     note: str | None,
     edited: str | None,
+    user: str | None = None,
 ) -> QuestionAnswered:
-    """The event of a person's answer; a permission is bound to the call that it allows."""
+    """The event of a person's answer; a permission is bound to the call that it allows. `user`: the person,
+    if it is not the run's user."""
     answered = QuestionAnswered(
         question_id=question_id,
         answer=answer,
         answered_by=AnsweredBy.PERSON,
         note=msgspec.UNSET if note is None else note,
         arguments=msgspec.UNSET if edited is None else edited,
+        user=msgspec.UNSET if user is None else user,
     )
     return answered if question.kind != QuestionKind.PERMISSION else bind_answer(run_id, question, answered)
 

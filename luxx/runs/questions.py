@@ -116,7 +116,8 @@ class QuestionService:
             check_open(row.status)
             question = question_of(row)
             is_owner = row.user_id == caller.user_id
-            answered = self._validated(run_id, question_id, question, given, is_owner=is_owner)
+            user = None if is_owner else caller.username
+            answered = self._validated(run_id, question_id, question, given, user)
             is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
             if is_rule:
                 store_rule(session, caller, self._executor, question, answered)
@@ -186,20 +187,23 @@ class QuestionService:
             self._engine.wake()
 
     def _validated(
-        self, run_id: str, question_id: str, question: Question, given: GivenAnswer, *, is_owner: bool
+        self, run_id: str, question_id: str, question: Question, given: GivenAnswer, user: str | None
     ) -> QuestionAnswered:
-        """The event of a valid answer. Raises InvalidInput if the answer does not fit the question."""
+        """The event of a valid answer of this user, or of the run's (None). Raises InvalidInput if the answer
+        does not fit the question."""
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
             raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
-                check_permission_answer(question, given.answer, is_owner=is_owner)
+                check_permission_answer(question, given.answer, is_owner=user is None)
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:
                 assert_never(question.kind)
         edited = None if given.arguments is None else self._edited_arguments(question, given.arguments)
-        return answer_event(run_id, question_id, question, given.answer, note=given.note, edited=edited)
+        return answer_event(
+            run_id, question_id, question, given.answer, note=given.note, edited=edited, user=user
+        )
 
     def _edited_arguments(self, question: Question, arguments: dict[str, Any]) -> str:
         """The edited arguments as JSON text. Raises InvalidInput if they do not fit the tool."""

@@ -251,8 +251,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     lines in it are not cut. `keeps(result)`: whether this successful result of a repeatable tool may be
     cached. `is_chain`: the tool only calls other tools, and each of these calls is judged separately.
     `tenant_id`: the only tenant that has the tool; None: all tenants. `is_trusted`: an untrusted text in the
-    run is no reason to ask about this tool, because its operator vouches for it. `sent_parameters`: the
-    schema as models get it; None: `parameters`.
+    run is no reason to ask about this tool, because its operator vouches for it. `is_self_contained`: it uses
+    nothing of the user but what its call gives and what its run has. `sent_parameters`: the schema as models
+    get it; None: `parameters`.
     """
 
     name: str
@@ -274,6 +275,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_chain: bool = False
     tenant_id: int | None = None
     is_trusted: bool = False
+    is_self_contained: bool = False
     sent_parameters: dict[str, Any] | None = None
 
     def is_for(self, tenant_id: int | None) -> bool:

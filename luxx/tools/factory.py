@@ -149,6 +149,7 @@ def tool(
     brings_untrusted: bool = False,
     is_egress: bool = False,
     starts_programs: bool = False,
+    is_self_contained: bool = False,
     keeps: Callable[[ToolResult], bool] = cache_always,
 ) -> Callable[[Callable[..., Any]], ToolFunction]:
     """Make a tool of a function. Default name and description: the function's name and docstring.
@@ -183,6 +184,7 @@ def tool(
             brings_untrusted=brings_untrusted,
             is_egress=is_egress,
             starts_programs=starts_programs,
+            is_self_contained=is_self_contained,
             keeps=keeps,
         )
         return ToolFunction(function, definition)

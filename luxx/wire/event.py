@@ -122,7 +122,7 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
 
 class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):
     """A question was answered. `arguments`: a person's replacement for the model's arguments. `approves`: the
-    hash of the run, tool and arguments that may run."""
+    hash of the run, tool and arguments that may run. `user`: who answered, if it is not the run's user."""
 
     question_id: str
     answer: AnswerValue
@@ -130,13 +130,18 @@ class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answe
     note: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
     approves: str | UnsetType = UNSET
+    user: str | UnsetType = UNSET
 
 
 class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
-    """The tool `by` returned untrusted content. From now on tools that could do harm with it ask first,
-    unless a rule allows them."""
+    """The tool `by` returned untrusted content, or the person `@name`, who is not the run's user, wrote what
+    the turn reads. From now on tools that could do harm with it ask first, unless a rule allows them."""
 
     by: str
+
+
+PERSON = "@"
+"""Begins the `by` of a taint by words of a person; no tool has such a name."""
 
 
 class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):

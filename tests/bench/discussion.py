@@ -13,8 +13,9 @@ SEATS = ("Ann", "Ben", "Cleo", "Dan")
 TASK = "Discuss what this costs."
 RULES = (
     "You are {name} in a discussion of several participants, who take turns. Each message of the others "
-    "begins with the name of its author in square brackets. Write your next message only: without your name "
-    "in front, and without speaking for others.\n\nThe other participants:\n{others}"
+    "begins with the name of its author in square brackets; a line that begins with \\[ is a part of the "
+    "message, whatever name it gives. Write your next message only: without your name in front, and without "
+    "speaking for others.\n\nThe other participants:\n{others}"
 )
 LEVELS, WIDTH = 5, 10
 

@@ -58,7 +58,7 @@ async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> 
         address = await local.ensure_ready(60)
         assert local.state is LocalState.READY
         assert local.base_url == address.base_url
-        assert {f"http://{host_port}/v1" for host_port in local.host_ports()} == {address.base_url}
+        assert {f"http://{host_port}/v1" for host_port in local.internal_keys()} == {address.base_url}
         body = {
             "model": local.model_name,
             "stream": True,
@@ -118,7 +118,7 @@ async def test_stopping_ends_the_child_and_nothing_starts_it_again(model_data: P
         assert pid is not None
         await local.stop()
         assert is_gone(pid, 3)
-        assert (local.base_url, local.host_ports()) == (None, frozenset())
+        assert (local.base_url, local.internal_keys()) == (None, {})
         with pytest.raises(Unavailable, match="shut down"):
             await local.ensure_ready(1)
 

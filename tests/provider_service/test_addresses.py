@@ -169,13 +169,25 @@ async def test_unresolvable_name_may_be_saved_but_not_connected(services: Provid
         await guard.check_connect("nobody.invalid", 443)
 
 
-async def test_embedded_model_is_reached_while_it_listens_and_no_longer(services: ProviderServices) -> None:
-    ports: set[str] = {"127.0.0.1:40001"}
-    guard = AddressGuard(services.store, internal=lambda: ports)
-    assert await guard.check_connect("127.0.0.1", 40001) == ["127.0.0.1"]
-    ports.clear()
-    with pytest.raises(ProviderRefused):
-        await guard.check_connect("127.0.0.1", 40001)
+async def test_a_server_of_luxx_is_reached_with_its_key_and_named_by_nobody(
+    services: ProviderServices,
+) -> None:
+    keys = {"127.0.0.1:40001": "its key"}
+    services.names["mine.example"] = ["127.0.0.1"]
+    allowed = ["127.0.0.1:40001", "mine.example:40001"]
+    guard = AddressGuard(services.store, allowed, internal=lambda: keys, resolve=services.resolve)
+    await guard.check_literal("127.0.0.1", 40001, "its key")
+    for secret in ("", "another key"):
+        with pytest.raises(ProviderRefused, match="port of this server itself"):
+            await guard.check_literal("127.0.0.1", 40001, secret)
+    for host in ("127.0.0.1", "127.0.0.2", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "mine.example"):
+        for person in (ANN, ADMIN):
+            with pytest.raises(NotAllowed):
+                await guard.check_base_url(person, f"http://{host}:40001/v1")
+    with pytest.raises(ProviderRefused, match="port of this server itself"):
+        await guard.check_connect("mine.example", 40001)
+    keys.clear()
+    assert await guard.check_connect("mine.example", 40001) == ["127.0.0.1"]
 
 
 async def test_operators_alone_see_and_replace_allowed_hosts(services: ProviderServices) -> None:

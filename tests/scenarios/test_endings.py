@@ -204,7 +204,7 @@ async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server
         steps = (await ann.get(f"/tasks/{task_id}"))["steps"]
         assert [one["finish"] for one in steps] == ["length", "refusal", "stop"]
         read = next(one for one in model.requests if one.rule == "c").json["messages"][-1]["content"]
-        assert "Result of step [a] (cut at the limit of tokens of its model):\nHalf of it" in read
+        assert "Result of step [a] (cut at the limit of tokens of its model):\n```\nHalf of it" in read
 
 
 async def test_a_step_without_any_text_has_failed_and_its_output_is_empty(server: LuxxServer) -> None:

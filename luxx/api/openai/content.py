@@ -124,7 +124,12 @@ class Given(msgspec.Struct, kw_only=True):
             result = _step(len(steps), StepType.TOOL_RESULT, results[call_id])
             steps.append(
                 msgspec.structs.replace(
-                    result, name=tool, id_ref=call_id, success=True, images=_step_images(shown)
+                    result,
+                    name=tool,
+                    id_ref=call_id,
+                    success=True,
+                    is_untrusted=True,
+                    images=_step_images(shown),
                 )
             )
         self._count(list(by_id.values()))

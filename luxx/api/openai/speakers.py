@@ -7,7 +7,7 @@ from collections import deque
 
 import msgspec
 
-from luxx.features.rooms.calls import heading
+from luxx.features.rooms.calls import SpokenText, heading
 from luxx.wire.event import CostUpdate, ErrorEvent
 from luxx.wire.room_event import AgentError, MessageEnd, MessageStart, RoomCompleted
 from luxx.wire.run import StopReason
@@ -41,7 +41,7 @@ class Speakers:
         self.has_paused = False
         self._order: deque[str] = deque()
         self._heads: dict[str, str] = {}
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, SpokenText] = {}
         self._ended: set[str] = set()
         self._is_first = True
 
@@ -71,7 +71,7 @@ class Speakers:
         if msg_id not in self._heads:
             return ""  # Of a model that chooses who speaks next.
         self.has_text = True
-        self._texts[msg_id] += text
+        self._texts[msg_id].add(text)
         return self._flush()
 
     def rest(self) -> str:
@@ -81,7 +81,7 @@ class Speakers:
 
     def _begin(self, msg_id: str, name: str) -> None:
         self._order.append(msg_id)
-        self._heads[msg_id], self._texts[msg_id] = heading(name), ""
+        self._heads[msg_id], self._texts[msg_id] = heading(name), SpokenText()
 
     def _finish(self, msg_id: str) -> str:
         self._ended.add(msg_id)
@@ -95,7 +95,7 @@ class Speakers:
             msg_id = f"{event.seat_id} {len(self._heads)}"
             self._begin(msg_id, event.sender_name)
         gap = "\n\n" if self._texts[msg_id] or not self._heads[msg_id] else ""
-        self._texts[msg_id] += f"{gap}*(failed: {event.message})*"
+        self._texts[msg_id].add(f"{gap}*(failed: {event.message})*")
         return self._finish(msg_id)
 
     def _flush(self) -> str:
@@ -106,7 +106,7 @@ class Speakers:
         parts: list[str] = []
         while self._order and self.has_text:
             first = self._order[0]
-            text, self._texts[first] = self._texts[first], ""
+            text = self._texts[first].take(is_ended=first in self._ended)
             if text:
                 if head := self._heads[first]:
                     parts.append(head if self._is_first else f"\n\n{head}")

@@ -45,6 +45,7 @@ def _activate_tool(
 ) -> ToolDefinition:
     @tool(
         name=ACTIVATE_TOOL,
+        is_self_contained=True,
         description=(
             "Load the instructions of a skill, by its name, and do as they say. If the skill allows certain "
             "tools, only these can be used for the rest of this run; of several skills, each must allow it."
@@ -104,6 +105,7 @@ def _files_note(skill: Skill, folder: str | None) -> dict[str, Any]:
 def _read_tool(skill_registry: SkillRegistry, shown_folder: ShownFolder) -> ToolDefinition:
     @tool(
         name=READ_TOOL,
+        is_self_contained=True,
         description="Read a text file that a skill's instructions name, by its path in the skill's folder.",
         parameters={
             "name": _NAME,

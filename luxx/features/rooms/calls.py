@@ -17,7 +17,7 @@ from luxx.features.rooms.checks import check_choices
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.policies import PolicyName
-from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.queries import count_seats, find_room, newest_run, policy_of
 from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
 from luxx.features.rooms.running import owner_of
@@ -137,14 +137,23 @@ def _check_can_answer(session: Session, room: ChatRoomRow) -> None:
 
 def _entries(room: RoomValues, username: str, given: Sequence[GivenText]) -> Iterator[TranscriptEntry]:
     seats = {seat.name: seat.seat_id for seat in room.seats}
+    # A caller can have changed the answers too.
+    tainted_by = taint_by_person(username, room.owner_name)
     for one in given:
         if not one.is_answer:
-            yield TranscriptEntry(msg_id=new_id(), seat_id=None, name=username, text=one.text)
+            yield TranscriptEntry(
+                msg_id=new_id(), seat_id=None, name=username, text=one.text, tainted_by=tainted_by
+            )
             continue
         for name, text in split_answer(one.text, list(seats)):
             step = Step(id=step_id(0), index=0, type=StepType.TEXT, content=text)
             yield TranscriptEntry(
-                msg_id=new_id(), seat_id=seats.get(name), name=name, text=text, steps=(step,)
+                msg_id=new_id(),
+                seat_id=seats.get(name),
+                name=name,
+                text=text,
+                steps=(step,),
+                tainted_by=tainted_by,
             )
 
 
@@ -153,7 +162,48 @@ def _entries(room: RoomValues, username: str, given: Sequence[GivenText]) -> Ite
 
 def heading(name: str) -> str:
     """What stands before the text of a seat in an answer."""
-    return f"**{name}:**\n\n"
+    return f"**{heading_name(name)}:**\n\n"
+
+
+def heading_name(name: str) -> str:
+    """A name as it stands in a heading, without what would end its bold type."""
+    return name.replace("*", "")
+
+
+_forged = re.compile(r"^(?=\*\*[^*\n]{1,100}:\*\*[ \t\r]*+$)", re.MULTILINE)
+_may_be_heading = re.compile(r"\*?|\*\*[^*\n]{0,101}(?:\*(?:\*[ \t\r]*+)?)?")
+MAX_HELD = 200
+"""How long a last line may be that is held back: a longer one is a heading already, with blanks behind it."""
+
+
+class SpokenText:
+    """The text of a seat as it grows: a line of it that looks like a heading gets a backslash."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._is_in_line = False
+        """Whether the line that `_text` continues has been taken in part."""
+
+    def add(self, text: str) -> None:
+        self._text += text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def take(self, *, is_ended: bool) -> str:
+        """What can be written: all but a last line that may become a heading."""
+        text, rest = self._text, ""
+        last = text.rpartition("\n")[2]
+        starts_line = len(last) < len(text) or not self._is_in_line
+        may_grow = not is_ended and starts_line and 0 < len(last) <= MAX_HELD
+        if may_grow and _may_be_heading.fullmatch(last):
+            text, rest = text[: len(text) - len(last)], last
+        self._text = rest
+        if not text:
+            return ""
+        begun = 0 if not self._is_in_line else text.find("\n") + 1 or len(text)
+        self._is_in_line = not text.endswith("\n")
+        return text[:begun] + _forged.sub(r"\\", text[begun:])
 
 
 def _headings(text: str) -> Iterator[re.Match[str]]:
@@ -169,11 +219,12 @@ def _headings(text: str) -> Iterator[re.Match[str]]:
 
 def split_answer(text: str, names: Sequence[str]) -> list[tuple[str, str]]:
     """The parts of an answer, each with the name in its heading; what no seat's name heads is UNNAMED's."""
+    written = {heading_name(name): name for name in names}
     parts: list[tuple[str, str]] = []
     name, begin = UNNAMED, 0
     for found in _headings(text):
-        if found[1] in names:
+        if found[1] in written:
             parts.append((name, text[begin : found.start()].strip()))
-            name, begin = found[1], found.end()
+            name, begin = written[found[1]], found.end()
     parts.append((name, text[begin:].strip()))
     return [(name, part) for name, part in parts if part]

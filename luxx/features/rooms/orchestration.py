@@ -28,7 +28,7 @@ from luxx.features.rooms.policies import (
     next_turn,
     reply,
 )
-from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.reading import entry_of, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
 from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_stop
@@ -117,16 +117,16 @@ class RoomOrchestration:
         self._resolve = resolve
         self._request = read_request(head)
         self._call = self._request.call
+        self._room = read_room(session, head, self._call, failures={})
         self._totals = RunTotals(usage=Usage(), cost=None, seconds=0.0)
         self._limit: LimitReached | None = None
         self._lost: Conflict | None = None  # Why the policy can use its model no more.
         self._is_fresh = True
         """Whether the room was read after the last turn ended: people may have changed it meanwhile."""
-        self._earlier, self._entries = read_messages(session, head, self._call)
+        self._earlier, self._entries = read_messages(session, head, self._call, self._room.owner_name)
         """The messages before this run; and stored ones of this run by their ids."""
         before = [SpokenMessage(seat_id=one.seat_id, text=one.text) for one in self._earlier[-1:]]
         self._state = RoomState(*before)
-        self._room = read_room(session, head, self._call, self._state.failures)
         self._transcript: list[TranscriptEntry] = []
         """The messages of this run, in the order of its log."""
         self._choice_context = ContextRecord()
@@ -142,9 +142,11 @@ class RoomOrchestration:
             entry = self._entries.pop(message.id, None)
             if entry is None:
                 # The message was deleted since.
+                by = taint_by_person(message.sender_name, self._room.owner_name)
                 entry = TranscriptEntry(
-                    msg_id=message.id, seat_id=message.seat_id, name=message.sender_name, text=message.content
-                )
+                    msg_id=message.id, seat_id=message.seat_id, name=message.sender_name,
+                    text=message.content, tainted_by=by if message.seat_id is None else None,
+                )  # fmt: skip
             self._transcript.append(entry)
 
     def is_open(self, key: str) -> bool:
@@ -382,7 +384,7 @@ class RoomOrchestration:
         row = session.get(MessageRow, message_id)
         if row is None:
             return []
-        self._entries[row.id] = entry_of(row)
+        self._entries[row.id] = entry_of(row, self._room.owner_name)
         return self._spoken(row.id, color=row.sender_color, number=row.round_number)
 
     def _spoken(

@@ -9,12 +9,13 @@ import msgspec
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.path import assistant_steps
 from luxx.domain.conversations.views import user_text_of
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import SeatState
-from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.queries import Seat, policy_of, read_seats, stop_of
 from luxx.features.rooms.state import FAILURES_TO_MUTE
 from luxx.features.rooms.stops import Stop
@@ -26,8 +27,12 @@ from luxx.wire.turn import steps_text
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
 _context = msgspec.json.Decoder(ContextRecord)
-_rooms = table_of(ChatRoomRow)
-_room = select(*_rooms.c).where(_rooms.c.id == bindparam("room_id"))
+_rooms, _people = table_of(ChatRoomRow), table_of(User)
+_room = (
+    select(*_rooms.c, _people.c.username.label("owner_name"))
+    .select_from(_rooms.join(_people, _people.c.id == _rooms.c.user_id))
+    .where(_rooms.c.id == bindparam("room_id"))
+)
 _newest_run = select(_rooms.c.run_id).where(_rooms.c.id == bindparam("room_id"))
 
 
@@ -36,6 +41,7 @@ class RoomValues(msgspec.Struct, frozen=True, kw_only=True):
 
     room_id: str
     user_id: int
+    owner_name: str = ""
     task: str
     max_rounds: int
     policy: RoomPolicy
@@ -110,6 +116,7 @@ def stored_room(session: Session, room_id: str) -> RoomValues:
     return RoomValues(
         room_id=room.id,
         user_id=room.user_id,
+        owner_name=room.owner_name,
         task=room.task,
         max_rounds=room.max_rounds,
         policy=policy_of(room),
@@ -119,7 +126,7 @@ def stored_room(session: Session, room_id: str) -> RoomValues:
 
 
 def read_messages(
-    session: Session, head: RunHead, call: RoomCall | None
+    session: Session, head: RunHead, call: RoomCall | None, owner_name: str
 ) -> tuple[list[TranscriptEntry], dict[str, TranscriptEntry]]:
     """The messages before this run, and those of this run by their ids."""
     if call is not None:
@@ -132,18 +139,24 @@ def read_messages(
     # The context of an older message is read without the messages of later runs.
     is_newest = session.scalar(_newest_run, {"room_id": head.subject_id}) == head.id
     earlier = [
-        entry_of(row)
+        entry_of(row, owner_name)
         for row in rows
         if row.run_id != head.id and (is_newest or not own_ids or row.id < own_ids[0])
     ]
-    return earlier, {row.id: entry_of(row) for row in rows if row.run_id == head.id}
+    return earlier, {row.id: entry_of(row, owner_name) for row in rows if row.run_id == head.id}
 
 
-def entry_of(row: MessageRow) -> TranscriptEntry:
-    """A stored message as the next speakers read it."""
+def entry_of(row: MessageRow, owner_name: str) -> TranscriptEntry:
+    """A stored message as the next speakers read it, in a room of the user of this name."""
     name = row.sender_name or ""
     if row.role == "user":
-        return TranscriptEntry(msg_id=row.id, seat_id=None, name=name, text=user_text_of(row.content))
+        return TranscriptEntry(
+            msg_id=row.id,
+            seat_id=None,
+            name=name,
+            text=user_text_of(row.content),
+            tainted_by=taint_by_person(name, owner_name),
+        )
     steps = assistant_steps(row.content)
     return TranscriptEntry(
         msg_id=row.id,

@@ -23,7 +23,7 @@ from luxx.runs.turn.ending import Closing, Ending, finish_of
 from luxx.runs.turn.state import ChatRequest, TurnState, model_used
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CostUpdate, TurnNote
-from luxx.wire.message import UserContent
+from luxx.wire.message import UserContent, fenced
 from luxx.wire.run import RunStatus
 from luxx.wire.task_event import StepComplete, StepSkipped, StepStart
 from luxx.wire.turn import CUT_SHORT, WITHHELD, StepStatus, StepType, TurnRef, steps_text
@@ -87,15 +87,16 @@ def cut_outputs(
         left, count = left - shares[step_id], count - 1
     parts: list[str] = []
     for step_id, output in outputs.items():
-        shown = output[: shares[step_id]]
+        shown, more_text = output[: shares[step_id]], ""
         if len(shown) < len(output):
             cut.append(step_id)
             how = f"{READ_RESULT_TOOL} with the ref {output_ref(step_id)} reads them"
             more = len(output) - len(shown)
-            shown += f"\n[{more:,} more characters; {how if can_read else 'they are left out'}]"
+            more_text = f"\n[{more:,} more characters; {how if can_read else 'they are left out'}]"
         is_cut_short = (finishes or {}).get(step_id) in CUT_SHORT
         how_it_ended = " (cut at the limit of tokens of its model)" if is_cut_short else ""
-        parts.append(f"Result of step [{step_id}]{how_it_ended}:\n{shown}")
+        # Fenced, so that no output can be taken for that of another step or for the task.
+        parts.append(f"Result of step [{step_id}]{how_it_ended}:\n{fenced(shown, '')}{more_text}")
     return "\n\n".join(parts), cut
 
 

@@ -3,6 +3,7 @@
 `answers.yaml` has what it answers. Its rules do not count calls: any number of people can run the samples.
 """
 
+import secrets
 from pathlib import Path
 
 from sqlalchemy import delete, select
@@ -23,9 +24,10 @@ SEARCHED_CHARACTERS = 50_000
 
 
 class DemoServer:
-    """Serves the scripted answers from `start` to `stop`."""
+    """Serves the scripted answers from `start` to `stop`, to requests with `api_key`."""
 
     def __init__(self) -> None:
+        self.api_key = secrets.token_urlsafe(32)
         self._server: ScriptedProvider | None = None
 
     @property
@@ -33,13 +35,16 @@ class DemoServer:
         """The address for the OpenAI dialect; empty while it is not listening."""
         return f"{self._server.url}/v1" if self._server else ""
 
-    def host_ports(self) -> frozenset[str]:
-        """The `host:port` that the address guard must allow."""
-        return frozenset({self._server.url.removeprefix("http://")} if self._server else ())
+    def internal_keys(self) -> dict[str, str]:
+        """The key by the `host:port` at which requests need it."""
+        return {self._server.url.removeprefix("http://"): self.api_key} if self._server else {}
 
     async def start(self) -> None:
         server = ScriptedProvider(
-            load_script(ANSWERS), keeps_requests=False, searched_characters=SEARCHED_CHARACTERS
+            load_script(ANSWERS),
+            keeps_requests=False,
+            searched_characters=SEARCHED_CHARACTERS,
+            api_key=self.api_key,
         )
         await server.start()
         self._server = server

@@ -130,11 +130,11 @@ class LocalModel:
             return f"local.model_path: the file {path} does not exist"
         return None
 
-    def host_ports(self) -> frozenset[str]:
-        """The `host:port` that the address guard must allow: the one the child listens on."""
+    def internal_keys(self) -> dict[str, str]:
+        """The key by the `host:port` at which requests need it: the one the child listens on."""
         if self._address is None:
-            return frozenset()
-        return frozenset({httpx.URL(self._address.base_url).netloc.decode()})
+            return {}
+        return {httpx.URL(self._address.base_url).netloc.decode(): self._address.api_key}
 
     def start(self) -> None:
         """Starts the child in the background. Does nothing if it is running or starting, or after `stop`."""

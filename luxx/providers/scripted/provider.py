@@ -51,6 +51,7 @@ class ScriptedProvider:
 
     Leaving the block without an exception calls `check`. `requests` are in order of arrival; without
     `keeps_requests` none is kept. Patterns are searched in the first `searched_characters` of a text.
+    With `api_key`, a request without this bearer token is refused.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class ScriptedProvider:
         port: int = 0,
         keeps_requests: bool = True,
         searched_characters: int | None = None,
+        api_key: str | None = None,
     ) -> None:
         self.requests: list[Received] = []
         self.unscripted: list[str] = []
         self._keeps_requests = keeps_requests
+        self._bearer = None if api_key is None else f"Bearer {api_key}"
         self._script = script
         self._rules = RuleMatcher(script.rules, searched_characters)
         self._host = host
@@ -185,6 +188,9 @@ class ScriptedProvider:
 
     async def _answer(self, received: Received) -> None:
         path = received.path.partition("?")[0]
+        if self._bearer is not None and received.headers.get("authorization") != self._bearer:
+            body = error_body(None, 401, "this server needs its API key")
+            return await self._send_json(received, 401, body)
         if received.method == "GET" and path.endswith("/models"):
             return await self._send_json(received, self._script.models_status, self._models(path))
         request = parse_request(received.method, received.path, received.body)

@@ -75,6 +75,20 @@ class QuestionAsker:
             for one in records
         )
 
+    def with_taint(self, executed: Executed) -> Executed:
+        """Marks a result as untrusted that has words of somebody else than the run's user: an answer, or what
+        they changed or noted in a permission."""
+        answers = [
+            one.answer
+            for one in self.run.log.state.questions
+            if one.question.call_id == executed.call_id and one.answer is not None
+        ]
+        is_untrusted = any(
+            isinstance(one.user, str) and (one.approves is UNSET or one.note or one.arguments)
+            for one in answers
+        )
+        return replace(executed, is_untrusted=True) if is_untrusted else executed
+
     def with_answers(self, call: Step, context: ToolContext, member: str | UnsetType = UNSET) -> ToolContext:
         """The context for one call, with its answers and with the functions that ask a person."""
         questions = self.run.log.state.questions

@@ -312,7 +312,7 @@ class Iteration:
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagent(executed)
-        return self._delegator.with_taint(executed)
+        return self._asker.with_taint(self._delegator.with_taint(executed))
 
     def _activate(self, call_id: str, skill: SkillHead) -> None:
         allowed = self._spec.request.skills

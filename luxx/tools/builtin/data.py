@@ -362,6 +362,7 @@ def _describe(options: type[msgspec.Struct]) -> str:
 
 @tool(
     name="process_data",
+    is_self_contained=True,
     description=(
         "Transform JSON or CSV data. Text given to an operation on JSON is read as JSON first. "
         "A `path` like a.b.0 leads into nested data.\n" + describe_operations()

@@ -79,6 +79,7 @@ def changes_between(before: FileSnapshot | None, after: FileSnapshot | None) -> 
 
 @tool(
     name="python_eval",
+    is_self_contained=True,
     description=(
         "Evaluate one Python expression: arithmetic, comparisons, text, lists, dicts, sets, comprehensions, "
         "f-strings, and the usual functions with those of math and statistics. No statements, imports, "

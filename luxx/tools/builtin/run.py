@@ -54,6 +54,7 @@ _ASK_TEXT = _text(10_000)
 
 @tool(
     name="ask_clarification",
+    is_self_contained=True,
     description=(
         "Ask the person you work for what they want, where their request can be understood in several ways. "
         "Everything waits for the answer. Do not use it for what you can find out yourself."
@@ -83,6 +84,7 @@ async def ask_clarification(arguments: dict[str, Any], context: ToolContext) -> 
 
 @tool(
     name="ask_decision",
+    is_self_contained=True,
     description=(
         "Let the person you work for decide how to go on, where ways part or something risky is next. "
         "Everything waits for the answer. Confirmations and risks wait until a person answers."
@@ -121,6 +123,7 @@ _DELEGATE_TEXT = _text(40_000)
 
 @tool(
     name=DELEGATE_TOOL,
+    is_self_contained=True,
     description=(
         "Give a piece of work to a subagent, and wait for its answer. It sees nothing of this conversation "
         "but the task, so say all that it has to know. It has your tools, or those of them that you name. "
@@ -168,6 +171,7 @@ _MAX_OFFSET = 2_000_000_000
 
 @tool(
     name="result_read",
+    is_self_contained=True,
     description=(
         "Read on in the whole output of an earlier tool call of this run, where the answer was cut and named "
         "a `ref`. Gives at most `limit` characters from `offset` on; `next_offset` says where to read on."

@@ -43,6 +43,7 @@ from luxx.tools.permissions.subjects import (
     subject_name,
     subject_of,
 )
+from luxx.wire.event import PERSON
 from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
 
 _MAX_INLINE_CHARACTERS = 2_000
@@ -229,9 +230,12 @@ class Judge:
         elif tool.is_chain:
             action, by = RuleAction.ALLOW, DecidedBy.MEMBERS
             because = "it only calls other tools, and each of these calls is judged separately"
-        elif context.permissions.tainted_by is not None and _is_risky_when_tainted(tool):
-            by = DecidedBy.TAINT
-            because = f"{context.permissions.tainted_by} has brought untrusted content into this run"
+        elif (tainted_by := context.permissions.tainted_by) is not None and _is_risky(tool, tainted_by):
+            by, because = DecidedBy.TAINT, f"{tainted_by} has brought untrusted content into this run"
+            if tainted_by.startswith(PERSON):
+                because = (
+                    f"{tainted_by} wrote something that it reads, and it acts with the rights of its owner"
+                )
         elif tool.starts_programs and not self._is_sandboxed():
             by, because = DecidedBy.SANDBOX, "it starts programs, and no sandbox is in force"
         else:
@@ -267,9 +271,15 @@ def brings_untrusted(tool: ToolDefinition) -> bool:
     return tool.brings_untrusted or tool.name.startswith(MCP_PREFIX)
 
 
-def _is_risky_when_tainted(tool: ToolDefinition) -> bool:
+def _is_risky(tool: ToolDefinition, tainted_by: str) -> bool:
+    """Whether the tool could do harm by what this tool or person brought into its run.
+
+    A person reads what the run answers, so for them the files and data of its owner are harm enough.
+    """
     if tool.is_trusted:
         return False
+    if tainted_by.startswith(PERSON) and not tool.is_self_contained:
+        return True
     is_strong = tool.required_permission >= CommandPermission.EXECUTE
     return is_strong or tool.is_egress or tool.name.startswith(MCP_PREFIX)
 

@@ -6,7 +6,7 @@ Only the standard library: the peers import it in environments of their own.
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 SEATS = ("Ann", "Ben", "Cleo", "Dan")
@@ -36,7 +36,7 @@ def graph() -> dict[str, tuple[str, ...]]:
 
 
 @contextmanager
-def timed(measured: dict[str, float], name: str, per: int = 1) -> Iterator[None]:
+def timed(measured: dict[str, float], name: str, per: int = 1) -> Generator[None]:
     """Puts the CPU ms of the block, divided by `per`, into `measured`."""
     before = time.process_time()
     yield

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
-async def run_model(model: Path | str | None, data_dir: Path, **config: Any) -> AsyncIterator[LocalModel]:
+async def run_model(model: Path | str | None, data_dir: Path, **config: Any) -> AsyncGenerator[LocalModel]:
     local = LocalModel(LocalConfig(model_path=str(model) if model else None, **config), data_dir)
     try:
         yield local

@@ -28,8 +28,8 @@ from luxx.features.rooms.policies import (
     next_turn,
     reply,
 )
-from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
-from luxx.features.rooms.reading import entry_of, read_messages, read_request, read_room
+from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.reading import entry_of, entry_of_event, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
 from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_stop
 from luxx.features.rooms.turns import (
@@ -142,11 +142,7 @@ class RoomOrchestration:
             entry = self._entries.pop(message.id, None)
             if entry is None:
                 # The message was deleted since.
-                by = taint_by_person(message.sender_name, self._room.owner_name)
-                entry = TranscriptEntry(
-                    msg_id=message.id, seat_id=message.seat_id, name=message.sender_name,
-                    text=message.content, tainted_by=by if message.seat_id is None else None,
-                )  # fmt: skip
+                entry = entry_of_event(message, self._room.owner_name)
             self._transcript.append(entry)
 
     def is_open(self, key: str) -> bool:

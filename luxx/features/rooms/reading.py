@@ -23,6 +23,7 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.orchestration.interface import RunHead
 from luxx.wire.event import Warning
 from luxx.wire.message import ContextRecord
+from luxx.wire.room_event import RoomMessage
 from luxx.wire.turn import steps_text
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
@@ -167,4 +168,16 @@ def entry_of(row: MessageRow, owner_name: str) -> TranscriptEntry:
         replay=tuple(_replay.decode(row.replay)) if row.replay else (),
         context=_context.decode(row.context) if row.context else None,
         tainted_by=next((one.name or "an earlier call" for one in steps if one.is_untrusted is True), None),
+    )
+
+
+def entry_of_event(message: RoomMessage, owner_name: str) -> TranscriptEntry:
+    """The same of a message that was deleted since: what the log of its run has."""
+    by = taint_by_person(message.sender_name, owner_name) if message.seat_id is None else None
+    return TranscriptEntry(
+        msg_id=message.id,
+        seat_id=message.seat_id,
+        name=message.sender_name,
+        text=message.content,
+        tainted_by=by,
     )

@@ -139,7 +139,8 @@ class Steps:
             for output in reader.feed(deltas):
                 if isinstance(output, Step):
                     self._log(output)
-                    del open_steps[output.index]
+                    # The step of a hosted call was never open.
+                    open_steps.pop(output.index, None)
         for step in reader.close(StepStatus.DONE):
             self._log(step)
         self.notes.append(reader.replay)
@@ -149,7 +150,10 @@ class Steps:
         self.steps[step.index : step.index + 1] = [step]
 
     def answer_calls(self) -> None:
-        for call in [step for step in self.steps if step.type == StepType.TOOL_CALL]:
+        calls = [
+            step for step in self.steps if step.type == StepType.TOOL_CALL and step.is_hosted is not True
+        ]
+        for call in calls:
             at = len(self.steps)
             self.steps.append(
                 Step(

@@ -19,6 +19,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall
+from luxx.wire.turn import PAUSED_KEY
 
 CONTENT_KEY = "anthropic_content"
 MODEL_KEY = "anthropic_model"
@@ -76,7 +77,11 @@ def build_messages(
         request_messages.insert(
             0, {"role": "user", "content": [{"type": "text", "text": EARLIER_CONVERSATION_TEXT}]}
         )
-    return _without_trailing_blanks(_drop_unpaired_server_calls(request_messages))
+    request_messages = _drop_unpaired_server_calls(request_messages)
+    last = messages[-1] if messages else None
+    # What a paused turn has produced goes back unchanged.
+    is_begun = isinstance(last, AssistantPrompt) and PAUSED_KEY not in last.replay
+    return _without_trailing_blanks(request_messages) if is_begun else request_messages
 
 
 def _without_trailing_blanks(request_messages: list[RequestMessage]) -> list[RequestMessage]:

@@ -17,6 +17,8 @@ SETTINGS = {
     "LUXX_ADMIN_PASSWORD": PASSWORD,
     "LUXX_LIMITS__STORAGE_MB_PER_USER": "2",
     "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
+    # Such long messages would reach it.
+    "LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "0",
 }
 
 
@@ -125,12 +127,12 @@ def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
         assert call("file_edit", path="b.txt", old_string="small", new_string="x")["success"]
 
 
-COUNTED = Script(rules=[Rule(name="any", reply=[Text(text="noted"), Counts(prompt=900, completion=200)])])
+COUNTED = Script(rules=[Rule(name="any", reply=[Text(text="noted"), Counts(prompt=20_000, completion=200)])])
 
 
 @pytest.mark.heavy
 def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_path: Path) -> None:
-    settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "1000"}
+    settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "20000"}
     with scripted_models(COUNTED) as model:
         with (
             live_server(tmp_path, model.url, **settings) as server,
@@ -141,7 +143,7 @@ def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_p
             assert stranger.say(talk, "hello").is_success
             refused = stranger.say(talk, "again")
             assert refused.status_code == 429, refused.text
-            assert "the daily limit of 1000 tokens is reached" in refused.json()["error"]
+            assert "the daily limit of 20000 tokens at shared providers is reached" in refused.json()["error"]
             # An administrator is not bound by it.
             again = admin.conversation()
             assert admin.say(again, "hello").is_success

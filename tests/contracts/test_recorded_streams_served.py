@@ -140,8 +140,10 @@ def _expected_calls(entry: Json) -> list[tuple[str, Json]]:
     expected_calls = entry["expected_tool_calls"]
     if entry["api"] == "gemini":
         return [(call["name"], call["values"]) for call in joined_calls(expected_calls)]
+    # A call without arguments has an empty object.
     return [
-        (call["name"], values_at_paths(as_sdk_arguments(call["arguments"], entry))) for call in expected_calls
+        (call["name"], values_at_paths(as_sdk_arguments(call["arguments"] or "{}", entry)))
+        for call in expected_calls
     ]
 
 

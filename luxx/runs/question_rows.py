@@ -212,7 +212,7 @@ def check_permission_answer(question: Question, answer: AnswerValue, *, is_owner
         )
         raise invalid_answer("answer", problem)
     if answer == Permission.ALWAYS and answer not in [option.label for option in question.options]:
-        raise invalid_answer("answer", "this call is too long for a rule; answer once or reject")
+        raise invalid_answer("answer", "no rule of yours can allow this call; answer once or reject")
 
 
 def answer_event(

@@ -55,13 +55,14 @@ class Rejected(ToolFailed):
 
 
 class ApprovalReason(Protocol):
-    """Why the user is asked (`because`), and the rule pattern that "always" creates (`usual`)."""
+    """Why the user is asked (`because`), and the rule pattern that "always" creates (`usual`); None if no
+    rule of the user can allow the call."""
 
     @property
     def because(self) -> str: ...
 
     @property
-    def usual(self) -> str: ...
+    def usual(self) -> str | None: ...
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True):

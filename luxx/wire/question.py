@@ -63,9 +63,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     the timeout. `timeout_seconds` null: no timeout.
 
     Only of a permission: `tool`, `arguments` (the JSON text that the model wrote), `risk`, `because` (the
-    reason), `usual` (the pattern that `always` would allow) and, for a member of a composition, `member` (its
-    id, with `.1` for its first fallback). Only of a clarification: `question_type`. Only of a decision:
-    `decision_type` and `context`.
+    reason), `usual` (the pattern that `always` would allow; absent if `always` cannot be answered) and, for a
+    member of a composition, `member` (its id, with `.1` for its first fallback). Only of a clarification:
+    `question_type`. Only of a decision: `decision_type` and `context`.
     """
 
     kind: QuestionKind

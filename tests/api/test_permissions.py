@@ -182,6 +182,25 @@ def test_every_outgoing_call_asks_in_a_tainted_run(anna: ApiClient) -> None:
         assert explain(anna, tool, tainted="true")["decided_by"] == "taint"
 
 
+def test_always_is_offered_where_its_rule_would_allow_the_call(anna: ApiClient, admin: ApiClient) -> None:
+    unclear = {"command": "echo $HOME > a"}
+    explanation = explain(admin, "shell_execute", unclear)
+    assert explanation["action"] == "ask"
+    assert explanation["because"].endswith(
+        "so only a rule for exactly this call, or for all calls, can allow it"
+    )
+    added = {"tool": "shell_execute", "pattern": explanation["usual"], "action": "allow"}
+    admin.good("PUT", RULES, json=[added])
+    assert explain(admin, "shell_execute", unclear)["action"] == "allow"
+    project = anna.good("POST", "/projects", json={"name": "p"})["id"]
+    asking = {"tool": "file_read", "action": "ask"}
+    anna.good("PUT", RULES, json=[asking])
+    assert explain(anna, "file_read", {"path": "docs/a.md"})["usual"] == "docs/*"
+    anna.good("PUT", f"{RULES}?scope=project&id={project}", json=[asking])
+    explanation = explain(anna, "file_read", {"path": "docs/a.md"}, project_id=project)
+    assert (explanation["action"], explanation["usual"]) == ("ask", None)
+
+
 def test_the_explanation_names_the_rule_or_what_decides_without_one(
     anna: ApiClient, admin: ApiClient
 ) -> None:

@@ -106,17 +106,33 @@ async def test_a_rule_for_a_folder_does_not_allow_the_targets_of_its_links(
         assert not (workspace / "out/new.txt").exists()
 
 
-async def test_always_for_a_link_does_not_cover_its_later_targets(
+async def asked_about(ann: AsyncApiClient, model: ScriptedProvider) -> Json:
+    """The question of a run with this model."""
+    run = await ann.start_run(await ann.conversation(model.url))
+    async with ann.follow(run["id"]) as stream:
+        await stream.until("question_asked")
+    (question,) = await open_questions(ann, run["id"])
+    return question
+
+
+async def test_always_is_offered_for_a_link_only_where_its_rule_would_allow_the_target(
     own_server: LuxxServer, workspace: Path
 ) -> None:
-    async with AsyncApiClient(own_server.url) as ann:
-        await set_rules(ann, "ask file_read(*)", "allow file_read(docs/*)")
-        async with ScriptedProvider(asks(read("docs/deep/far.txt"))) as model:
-            for _ in range(2):
-                run = await ann.start_run(await ann.conversation(model.url))
-                async with ann.follow(run["id"]) as stream:
-                    await stream.until("question_asked")
-                (question,) = await open_questions(ann, run["id"])
-                assert question["usual"] == "=docs/deep/far.txt"
-                await answer(ann, question, "always")
-                await ann.wait_for_end(run["id"])
+    call = read("open.txt")
+    async with AsyncApiClient(own_server.url) as ann, ScriptedProvider(asks(call)) as model:
+        await set_rules(ann, "ask file_read(*)", "allow file_read(open.txt)")
+        question = await asked_about(ann, model)
+        assert [option["label"] for option in question["options"]] == ["once", "reject"]
+        assert "usual" not in question
+        path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
+        refused = await ann.ask("POST", path, {"answer": "always"})
+        problem = "no rule of yours can allow this call; answer once or reject"
+        assert (refused.status_code, list(refused.json()["detail"]["fields"].values())) == (400, [problem])
+        await answer(ann, question, "once")
+        await ann.wait_for_end(question["run_id"])
+        await set_rules(ann, "ask file_read(open.txt)", "allow file_read(docs/*)")
+        question = await asked_about(ann, model)
+        assert question["usual"] == "=open.txt"
+        await answer(ann, question, "always")
+        await ann.wait_for_end(question["run_id"])
+        assert (await results_by_path(ann, call))["open.txt"]["success"] is True

@@ -46,7 +46,8 @@ RulesBody = Annotated[list[RuleBody], Meta(max_length=MAX_RULES)]
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about a call. `rule`: the deciding rule, or null. `parts`: the decisions about each
-    command of a command line, or each of several URLs. `usual`: the pattern that `always` would allow.
+    command of a command line, or each of several URLs. `usual`: the pattern that `always` would allow;
+    null if the call would ask even with that rule.
     """
 
     tool: str
@@ -55,7 +56,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     because: str
     rule: PlacedRule | None
     parts: list[PartVerdict]
-    usual: str
+    usual: str | None
 
 
 class PermissionController(Controller):

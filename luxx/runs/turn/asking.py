@@ -224,7 +224,7 @@ def _permission(tool: ToolDefinition, call: Step, why: ApprovalReason) -> Questi
         arguments=str(call.arguments or "{}"),
         risk=tool.risk.value,
         because=why.because,
-        usual=why.usual if may_be_rule(why.usual) else UNSET,
+        usual=why.usual if why.usual is not None and may_be_rule(why.usual) else UNSET,
     )
 
 
@@ -284,9 +284,9 @@ def permission_for(
     return None
 
 
-def options_of(usual: str) -> list[Option]:
-    """The options of a permission; "always" only if the pattern fits into a rule."""
-    if not may_be_rule(usual):
+def options_of(usual: str | None) -> list[Option]:
+    """The options of a permission; "always" only if there is a pattern that fits into a rule."""
+    if usual is None or not may_be_rule(usual):
         return [ONCE, REJECT]
     about = "This call may run, and so may all calls that match; this adds a rule"
     return [ONCE, Option(label=Permission.ALWAYS.value, description=about), REJECT]

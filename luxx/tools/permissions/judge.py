@@ -82,14 +82,15 @@ class PartVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PermissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision about a call: that of its strictest part. `usual`: the pattern that "always" creates."""
+    """The decision about a call: that of its strictest part. `usual`: the pattern that "always" creates; None
+    if the call would ask even with that rule."""
 
     action: RuleAction
     decided_by: DecidedBy
     rule: PlacedRule | None
     because: str
     parts: tuple[PartVerdict, ...] = ()
-    usual: str = "*"
+    usual: str | None = "*"
 
 
 class Judge:
@@ -119,24 +120,41 @@ class Judge:
         rules = self._rules_for(tool, context.permissions.rules)
         workspace = context.permissions.workspace
         subject = subject_of(tool, arguments, workspace)
-        if workspace is not None and _needs_link_resolution(tool, rules, context):
+        default = self._default(tool, context)
+        if workspace is not None and _needs_link_resolution(tool, rules, context, default):
             subject = resolve_links(subject, workspace)
         refused = _refusal_of_skills(tool, context, subject)
         if refused is not None:
             return refused
-        default = self._default(tool, context)
-        parts = tuple(
-            self._part_verdict(rules, subject, part, default)
-            for part in subject.parts or (SubjectPart(text=""),)
-        )
+        parts = tuple(_part_verdict(rules, subject, part, default) for part in _parts(subject))
         strictest = max(parts, key=lambda part: _STRICTNESS.index(part.action))
+        may_add = strictest.action != RuleAction.ASK or self._is_allowed_always(
+            tool, subject, context, default
+        )
         return PermissionVerdict(
             action=strictest.action,
             decided_by=strictest.decided_by,
             rule=strictest.rule,
             because=strictest.because,
             parts=parts,
-            usual=subject.usual,
+            usual=subject.usual if may_add else None,
+        )
+
+    def _is_allowed_always(
+        self, tool: ToolDefinition, subject: Subject, context: ToolContext, default: PartVerdict
+    ) -> bool:
+        """Whether the call would be allowed if its user had the rule that "always" creates."""
+        added = PlacedRule(
+            tool=tool.name,
+            pattern=subject.usual,
+            action=RuleAction.ALLOW,
+            scope=RuleScope.USER,
+            place=len(context.permissions.rules),
+        )
+        rules = self._rules_for(tool, (*context.permissions.rules, added))
+        return all(
+            _part_verdict(rules, subject, part, default).action == RuleAction.ALLOW
+            for part in _parts(subject)
         )
 
     async def verdict_async(
@@ -145,7 +163,7 @@ class Judge:
         """Like `verdict`; a verdict that may take long is computed in a thread."""
         permissions = context.permissions
         reads_links = permissions.workspace is not None and _needs_link_resolution(
-            tool, self._rules_for(tool, permissions.rules), context
+            tool, self._rules_for(tool, permissions.rules), context, self._default(tool, context)
         )
         is_long = takes_more_than(_MAX_INLINE_CHARACTERS, arguments)
         rule_count = len(permissions.rules) + len(self._server_rules)
@@ -204,25 +222,6 @@ class Judge:
             [*self._server_rules, *sort_rules(rules)] if rules else self._server_rules, tool.name
         )
 
-    def _part_verdict(
-        self, rules: list[PlacedRule], subject: Subject, part: SubjectPart, default: PartVerdict
-    ) -> PartVerdict:
-        ruling = find_ruling(rules, subject, part)
-        rule = ruling.rule
-        is_unclear = subject.problem is not None and subject.kind == SubjectKind.COMMAND
-        if rule is None and not (ruling.is_unsure or is_unclear):
-            return msgspec.structs.replace(default, text=part.text)
-        action, by = RuleAction.ASK, DecidedBy.NOT_UNDERSTOOD
-        if rule is not None and ruling.is_suspected:
-            action = RuleAction.DENY
-            because = f"{subject.problem}, so it may be what {_quoted(rule, 'denies')}"
-        elif rule is None or (rule.action == RuleAction.ALLOW and ruling.is_unsure):
-            rule, because = None, f"{subject.problem}, so no rule can allow it"
-        else:
-            action, by = rule.action, DecidedBy.RULE
-            because = _quoted(rule, "says")
-        return PartVerdict(text=part.text, action=action, decided_by=by, rule=rule, because=because)
-
     def _default(self, tool: ToolDefinition, context: ToolContext) -> PartVerdict:
         action, by = RuleAction.ASK, DecidedBy.RISK
         if tool.only_asks:
@@ -244,10 +243,40 @@ class Judge:
         return PartVerdict(text="", action=action, decided_by=by, rule=None, because=because)
 
 
-def _needs_link_resolution(tool: ToolDefinition, rules: list[PlacedRule], context: ToolContext) -> bool:
-    """Whether a rule or a skill distinguishes paths, so that link targets matter."""
+def _parts(subject: Subject) -> tuple[SubjectPart, ...]:
+    return subject.parts or (SubjectPart(text=""),)
+
+
+def _part_verdict(
+    rules: list[PlacedRule], subject: Subject, part: SubjectPart, default: PartVerdict
+) -> PartVerdict:
+    ruling = find_ruling(rules, subject, part)
+    rule = ruling.rule
+    is_unclear = subject.problem is not None and subject.kind == SubjectKind.COMMAND
+    if rule is None and not (ruling.is_unsure or is_unclear):
+        return msgspec.structs.replace(default, text=part.text)
+    action, by = RuleAction.ASK, DecidedBy.NOT_UNDERSTOOD
+    if rule is not None and ruling.is_suspected:
+        action = RuleAction.DENY
+        because = f"{subject.problem}, so it may be what {_quoted(rule, 'denies')}"
+    elif rule is None or (rule.action == RuleAction.ALLOW and ruling.is_unsure):
+        which = "for all calls" if part.is_target else "for exactly this call, or for all calls,"
+        rule, because = None, f"{subject.problem}, so only a rule {which} can allow it"
+    else:
+        action, by = rule.action, DecidedBy.RULE
+        because = _quoted(rule, "says")
+    return PartVerdict(text=part.text, action=action, decided_by=by, rule=rule, because=because)
+
+
+def _needs_link_resolution(
+    tool: ToolDefinition, rules: list[PlacedRule], context: ToolContext, default: PartVerdict
+) -> bool:
+    """Whether a rule, also the one that "always" would create, or a skill distinguishes paths, so that link
+    targets matter."""
     if subject_name(tool) != "path" or tool.name.startswith(MCP_PREFIX):
         return False
+    if default.action == RuleAction.ASK:
+        return True
     return any(rule.pattern != "*" for rule in rules) or any(
         "(" in entry for narrowing in context.permissions.narrowed for entry in narrowing.entries
     )

@@ -144,13 +144,14 @@ def subject_of(tool: ToolDefinition, arguments: dict[str, Any], workspace: PureP
         return subjects[0]
     problems = [subject.problem for subject in subjects if subject.problem is not None]
     problems += [f"it has more than {MAX_PARTS} parts"] if len(raw) > MAX_PARTS else []
+    # What is not understood is allowed only as it was written.
     usual = {subject.usual for subject in subjects}
     return Subject(
         kind=_KINDS.get(name, SubjectKind.TEXT),
         raw=_text(value),
         parts=tuple(part for subject in subjects for part in subject.parts),
         problem=problems[0] if problems else None,
-        usual=usual.pop() if len(usual) == 1 else f"={_text(value)}",
+        usual=usual.pop() if len(usual) == 1 and not problems else f"={_text(value)}",
     )
 
 
@@ -274,7 +275,9 @@ def resolve_links(subject: Subject, workspace: PurePath) -> Subject:
     if resolved_path != raw:
         parts = (*subject.parts, SubjectPart(text=resolved_path, is_target=True))
         subject = msgspec.structs.replace(subject, parts=parts, usual=f"={subject.raw}")
-    return msgspec.structs.replace(subject, problem=_HAS_HARD_LINKS) if has_hard_links else subject
+    if has_hard_links:
+        return msgspec.structs.replace(subject, problem=_HAS_HARD_LINKS, usual=f"={subject.raw}")
+    return subject
 
 
 def _walk(root: str, path: str) -> tuple[str, bool]:

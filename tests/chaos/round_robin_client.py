@@ -104,8 +104,7 @@ class RoundRobinClient(AsyncApiClient):
 
     async def _read_one_stream(self, run_id: str, screen: Screen, frames: int) -> bool:
         """Reads one connection. Returns whether it showed anything."""
-        # Another process may not have the newest deltas yet that this client has.
-        screen.attach(keeps_text=False)
+        screen.attach()
         headers = {**self._authorization()}
         if screen.last_id:
             headers["last-event-id"] = str(screen.last_id)

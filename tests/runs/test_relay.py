@@ -276,8 +276,8 @@ async def test_a_client_elsewhere_sees_every_delta_and_every_event(store: Store)
         await drive.end()
         await read_to_the_end(store, run, client, old)
         assert client.ids == [1, 2, 3, 4]
-        assert client.deltas >= 20
-        assert client.snapshots <= 1
+        # The first text of each step replaces what a client that joined may have of it.
+        assert (client.deltas, client.snapshots) == (19, 2)
 
 
 async def test_a_run_without_remote_subscribers_publishes_nothing_on_the_bus(store: Store) -> None:

@@ -43,10 +43,9 @@ class RoomScreen(Screen):
         self.texts: dict[str, str] = {}
         self.whole: dict[str, str] = {}
 
-    def attach(self, *, keeps_text: bool = True) -> None:
+    def attach(self) -> None:
         """A new connection: open messages come again as snapshots."""
-        super().attach(keeps_text=keeps_text)
-        self.texts = self.texts if keeps_text else {}
+        super().attach()
         self.kept = self.texts.keys() - self.whole.keys()
 
     def show(self, frame: Frame) -> None:

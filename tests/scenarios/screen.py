@@ -85,9 +85,8 @@ class Screen:
     def run_id(self) -> str:
         return self.frames[0].data["run_id"]
 
-    def attach(self, *, keeps_text: bool = True) -> None:
-        """A new connection: open steps come again as snapshots. Without `keeps_text` they are dropped."""
-        self._open = self._open if keeps_text else {}
+    def attach(self) -> None:
+        """A new connection: open steps come again as snapshots."""
         self._kept = set(self._open)
         self._is_attached = False
 

@@ -1,18 +1,21 @@
-"""kill -9 in the middle of a text: what replaces it for a client that reconnects with its last id."""
+"""What replaces the text of a client that reconnects with its last id: after kill -9 in the middle of a text,
+and where its new server has less of the text than the one that it left."""
 
 from typing import Any
 
 import pytest
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
+from scenarios.client import AsyncApiClient
 from scenarios.restarting_client import SOON_SECONDS, RestartingClient
-from scenarios.rooms import USUAL, RoomScreen, new_room
+from scenarios.rooms import USUAL, RoomScreen, new_room, replies
 from scenarios.screen import Frame, Screen
 from scenarios.scripts import FIRST_THOUGHT
 from scenarios.server import LuxxServer
 from scenarios.test_tasks import new_task, step
 
 LOST = "Once upon a time "
+CALL = Call(name="python_eval", arguments='{"expression": "6 * 7"}')
 
 
 def cut_and_told_anew(*first: Any, **when: Any) -> Script:
@@ -94,8 +97,7 @@ async def test_the_text_of_a_chat_is_replaced(own_server: LuxxServer, first: lis
 async def test_the_text_of_a_seat_is_replaced_but_not_what_it_said_before_a_tool(
     own_server: LuxxServer,
 ) -> None:
-    call = Call(name="python_eval", arguments='{"expression": "6 * 7"}')
-    asks = Rule(name="asks", when=When(has_tool_result=False), reply=[Text(text="Well. "), call, USUAL])
+    asks = Rule(name="asks", when=When(has_tool_result=False), reply=[Text(text="Well. "), CALL, USUAL])
     script = cut_and_told_anew(has_tool_result=True)
     script = Script(rules=[asks, *script.rules])
     async with ScriptedProvider(script) as model, RestartingClient(own_server) as ann:
@@ -121,3 +123,73 @@ async def test_the_text_of_a_step_of_a_task_is_replaced(own_server: LuxxServer) 
         (retrying,) = [frame.data for frame in frames if frame.event == "retrying"]
         assert retrying["step_id"] == "a"
         assert (await ann.get(f"/tasks/{task_id}"))["result"] == "It was late."
+
+
+TOLD = [Text(text="Once "), Gate(name="more"), Text(text="upon "), Text(text="a time."), USUAL]
+
+
+async def follow_with_newer_text(
+    ann: AsyncApiClient, model: ScriptedProvider, run_id: str, screen: Screen, newer: Frame
+) -> list[Frame]:
+    """Follows the run with a screen that shows a frame which this server does not have yet, as after a change
+    from the server that drives the run. Returns the frames from then on."""
+    screen.show(newer)
+    seen = len(screen.frames)
+    async with ann.follow(run_id, screen) as stream:
+        await stream.until("run")
+        model.release("late")
+        model.release("more")
+        await stream.to_the_end()
+    return screen.frames[seen:]
+
+
+@pytest.mark.parametrize(
+    ("rules", "newer"),
+    [
+        pytest.param(
+            [Rule(reply=[Gate(name="late"), *TOLD])], {"type": "text", "delta": "Once upon "}, id="text"
+        ),
+        pytest.param(
+            [
+                Rule(when=When(call=1), reply=[Gate(name="late"), CALL, USUAL]),
+                Rule(when=When(call=2), reply=TOLD),
+            ],
+            {"type": "tool_call", "delta": '{"expression'},
+            id="tool call",
+        ),
+    ],
+)
+async def test_what_a_client_of_a_chat_has_from_a_server_that_is_ahead_is_replaced(
+    server: LuxxServer, rules: list[Rule], newer: dict[str, str]
+) -> None:
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        run = await ann.start_run(conversation)
+        await model.reached("late")
+        screen = Screen()
+        async with ann.follow(run["id"], screen) as stream:
+            await stream.until("run")
+        step = {"id": "step-0", "index": 0, "status": "running", **newer}
+        held = Frame(event="process_step", data={"step": step})
+        frames = await follow_with_newer_text(ann, model, run["id"], screen, held)
+        first = next(frame for frame in frames if frame.event == "process_step")
+        assert first.id is None
+        assert "delta" not in first.step
+        assert (await ann.answer_shown_by(conversation, screen))["text"] == "Once upon a time."
+
+
+async def test_what_a_client_of_a_room_has_from_a_server_that_is_ahead_is_replaced(
+    server: LuxxServer,
+) -> None:
+    script = Script(rules=[replies("Anna", 1, Gate(name="late"), *TOLD)])
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", max_rounds=1)
+        started = await ann.ask(
+            "POST", f"/chat-rooms/{room['id']}/start", headers={"accept": "application/json"}
+        )
+        run_id, screen = started.json()["data"]["id"], RoomScreen()
+        async with ann.follow(run_id, screen) as stream:
+            start = await stream.until("message_start")
+        held = Frame(event="message_chunk", data={"msg_id": start.data["msg_id"], "content": "Once upon "})
+        check_replaced(await follow_with_newer_text(ann, model, run_id, screen, held), "Once upon a time.")
+        assert screen.texts == screen.whole

@@ -36,13 +36,12 @@ class OpenStep:
     """A growing step. Mutable: it collects its content for snapshots and for the closed step.
 
     In a room the deltas of a text are `message_chunk` events. `preceding` is the text of the message before
-    this step, which their snapshots repeat. `is_repeated`: a lost process may have sent text of an earlier
-    model call under this index, which the step replaces.
+    this step, which their snapshots repeat.
     """
 
     __slots__ = (
         "_delta", "_end", "_fragments", "_head", "_joined", "_middle", "call_id", "index", "is_chunk",
-        "is_repeated", "name", "preceding", "started", "turn", "type",
+        "name", "preceding", "started", "turn", "type",
     )  # fmt: skip
 
     def __init__(
@@ -56,9 +55,7 @@ class OpenStep:
         name: str = "",
         text: str = "",
         preceding: str = "",
-        is_repeated: bool = False,
     ) -> None:
-        self.is_repeated = is_repeated
         self.index = index
         self.type = type
         self.turn = turn
@@ -132,13 +129,13 @@ class OpenStep:
 
     def snapshot(self) -> bytes:
         """The frame with the text so far, for a client that attaches now; a call has arguments as text."""
-        return self._whole(self.content())
+        return self.whole(self.content())
 
     def reset_frame(self) -> bytes:
         """The frame that empties the step: its driver was lost, so its text is discarded."""
-        return self._whole("")
+        return self.whole("")
 
-    def _whole(self, content: str) -> bytes:
+    def whole(self, content: str) -> bytes:
         """The frame that replaces the step's text by `content`."""
         if self.is_chunk:
             text = _encode(self.preceding + content)
@@ -176,25 +173,21 @@ MAX_RESETS = 1000
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """A frame of the stream. `seq` is 0 if it is not logged; `step` and `text` are set on deltas.
 
-    `is_reset`: the text of the step is discarded. `is_gap`: not a frame but a marker; what follows does not
-    continue what was before, so a watcher must read the log.
+    `is_opening`: the delta is the first of its step. `is_reset`: the text of the step is discarded. `is_gap`:
+    not a frame but a marker; what follows does not continue what was before, so a watcher must read the log.
     """
 
     data: bytes
     seq: int = 0
     step: OpenStep | None = None
     text: str = ""
+    is_opening: bool = False
     is_last: bool = False
     is_reset: bool = False
     is_gap: bool = False
 
 
 GAP = Frame(b"", is_gap=True)
-
-
-def first_frame(step: OpenStep, grown: Frame) -> Frame:
-    """The frame of a step's first text: the delta `grown`, or a snapshot if the step is repeated."""
-    return replace(grown, data=step.snapshot()) if step.is_repeated else grown
 
 
 def event_frame(seq: int, event_type: str, data: bytes) -> Frame:

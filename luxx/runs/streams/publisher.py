@@ -18,10 +18,7 @@ NOT_COUNTED = -1
 
 
 class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
-    """A step has begun; `text` is its text so far, `preceding` that of the message before it.
-
-    `is_repeated`: see `OpenStep`.
-    """
+    """A step has begun; `text` is its text so far, `preceding` that of the message before it."""
 
     turn: TurnRef
     index: int
@@ -30,7 +27,6 @@ class StepOpened(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False
     name: str
     preceding: str
     text: str
-    is_repeated: bool = False
 
 
 class StepGrown(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
@@ -263,9 +259,7 @@ class RunSubscription:
 
 
 def _opened(step: OpenStep, text: str) -> StepOpened:
-    return StepOpened(
-        step.turn, step.index, step.type, step.call_id, step.name, step.preceding, text, step.is_repeated
-    )
+    return StepOpened(step.turn, step.index, step.type, step.call_id, step.name, step.preceding, text)
 
 
 class RunPublisher:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.store.engine import Store
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.streams.channel import Channel, Frame, OpenStep, event_frame, first_frame
+from luxx.runs.streams.channel import Channel, Frame, OpenStep, event_frame
 from luxx.runs.streams.publisher import (
     NOT_COUNTED,
     DriveEnded,
@@ -182,7 +182,6 @@ class RemoteSubscriber:
             name=item.name,
             text=text,
             preceding=item.preceding,
-            is_repeated=item.is_repeated,
         )
 
     def _process_queue(self) -> None:
@@ -215,7 +214,7 @@ class RemoteSubscriber:
         if isinstance(item, StepOpened):
             step = self._open_step(item)
             self.channel.steps_of(item.turn)[item.index] = step
-            return first_frame(step, Frame(step.grow(item.text), 0, step, item.text))
+            return Frame(step.grow(item.text), 0, step, item.text, is_opening=True)
         if (step := self.channel.open_steps.get(item.turn, {}).get(item.index)) is None:
             return None
         return Frame(step.grow(item.text), 0, step, item.text)

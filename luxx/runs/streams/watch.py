@@ -307,8 +307,9 @@ class RunWatch:
         return await self.store.read(lambda session: read_page(session, run_id, after, until))
 
     def _join(self, frames: list[Frame]) -> bytes:
-        if len(frames) == 1 and frames[0].text and self._texts is None:
-            return frames[0].data if self.encoder is None else self.encoder.frames(frames)
+        first = frames[0]
+        if len(frames) == 1 and first.text and not first.is_opening and self._texts is None:
+            return first.data if self.encoder is None else self.encoder.frames(frames)
         end = next((at for at, frame in enumerate(frames) if frame.is_gap), None)
         if end is not None:
             # The frames after the gap continue events that are not in the ring.
@@ -325,33 +326,49 @@ class RunWatch:
         if self.encoder is not None:
             return self.encoder.frames(unseen)
         if texts is None:
-            return b"".join([frame.data for frame in unseen])
-        data = b"".join(_accumulated(unseen, texts))
+            return b"".join([self._data(frame) if frame.is_opening else frame.data for frame in unseen])
+        data = b"".join(self._accumulated(unseen, texts))
         for place in texts.keys() - {step.place for step in self._channel.all_open_steps()}:
             del texts[place]
         return data
 
+    def _data(self, frame: Frame) -> bytes:
+        if frame.step is None or not frame.is_opening:
+            return frame.data
+        return self._opening(frame.step, frame.text, frame.data)
 
-def _accumulated(frames: list[Frame], texts: dict[tuple[str, int], str]) -> Iterator[bytes]:
-    """The frames with the text so far in each delta, merged to one delta per step between two other frames.
+    def _opening(self, step: OpenStep, text: str, delta: bytes) -> bytes:
+        """What begins a step: its first `delta`, or what replaces the text that the client may have of it.
 
-    Each delta holds all the text, so without the merge the bytes for a slow client would grow quadratically.
-    """
-    texts_by_step: dict[OpenStep, list[str]] = {}
-    for frame in frames:
-        if frame.step is not None and not frame.is_reset:
-            texts_by_step.setdefault(frame.step, []).append(frame.text)
-            continue
-        yield from _so_far(texts_by_step, texts)
-        texts_by_step.clear()
-        if frame.step is not None:
-            texts.pop(frame.step.place, None)
-        yield frame.data
-    yield from _so_far(texts_by_step, texts)
+        A client that joined may have text from another process, which had newer frames or died.
+        """
+        if self._is_first:
+            return delta
+        # An empty snapshot withdraws a step, so it does not begin one.
+        return step.whole(text) if text else step.reset_frame() + delta
 
+    def _accumulated(self, frames: list[Frame], texts: dict[tuple[str, int], str]) -> Iterator[bytes]:
+        """The frames with the text so far in each delta, merged to one delta per step between two others.
 
-def _so_far(texts_by_step: dict[OpenStep, list[str]], texts: dict[tuple[str, int], str]) -> Iterator[bytes]:
-    for step, parts in texts_by_step.items():
-        text = "".join(parts)
-        so_far = texts[step.place] = texts.get(step.place, "") + text
-        yield step.accumulated(text, so_far)
+        Each delta holds all the text: without the merge the bytes for a slow client would grow quadratically.
+        """
+        grown: dict[OpenStep, list[Frame]] = {}
+        for frame in frames:
+            if frame.step is not None and not frame.is_reset:
+                grown.setdefault(frame.step, []).append(frame)
+                continue
+            yield from self._so_far(grown, texts)
+            grown.clear()
+            if frame.step is not None:
+                texts.pop(frame.step.place, None)
+            yield frame.data
+        yield from self._so_far(grown, texts)
+
+    def _so_far(
+        self, grown: dict[OpenStep, list[Frame]], texts: dict[tuple[str, int], str]
+    ) -> Iterator[bytes]:
+        for step, frames in grown.items():
+            text = "".join(frame.text for frame in frames)
+            so_far = texts[step.place] = texts.get(step.place, "") + text
+            delta = step.accumulated(text, so_far)
+            yield self._opening(step, text, delta) if frames[0].is_opening else delta

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.events import LogEntry
-from luxx.runs.streams.channel import Frame, OpenStep, first_frame
+from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.runs.turn.deltas import REPLACEMENT, clamped, merge_fragments, readable_escapes
 from luxx.runs.turn.notices import NOTICES
 from luxx.wire.event import Warning
@@ -77,8 +77,7 @@ class CompletionReader:
 
     `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
     calls. A call with such an id gets a new one, because results are matched by call id. `notices`: the
-    reasons for which a missing text gets a notice. `is_repeated`: an earlier process may have sent deltas of
-    this completion to clients.
+    reasons for which a missing text gets a notice.
     """
 
     def __init__(
@@ -91,10 +90,8 @@ class CompletionReader:
         preceding: str = "",
         used_call_ids: set[str] | None = None,
         notices: Container[FinishReason] = frozenset(),
-        is_repeated: bool = False,
     ) -> None:
         self._run_id = run_id
-        self._is_repeated = is_repeated
         self._notices = notices
         self._has_answer = False
         self._turn = turn
@@ -254,7 +251,7 @@ class CompletionReader:
         if step is None or step.type != type_:
             yield from self._close_current_step()
             step = self._current_step = self._add_open_step(type_)
-            yield first_frame(step, self._grow(step, text))
+            yield replace(self._grow(step, text), is_opening=True)
             return
         yield self._grow(step, text)
 
@@ -273,7 +270,7 @@ class CompletionReader:
             call_id = self._unique_call_id(delta.call_id)
             step = self._add_open_step(StepType.TOOL_CALL, call_id, delta.name)
             self._calls[delta.slot] = step
-            yield first_frame(step, self._grow(step, delta.arguments))
+            yield replace(self._grow(step, delta.arguments), is_opening=True)
             return
         yield self._grow(step, delta.arguments)
 
@@ -363,7 +360,6 @@ class CompletionReader:
             call_id=call_id,
             name=name,
             preceding=self._preceding if type_ == StepType.TEXT else "",
-            is_repeated=self._is_repeated,
         )
         self._next += 1
         return step

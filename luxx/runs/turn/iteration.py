@@ -81,11 +81,11 @@ class Iteration:
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
 
-    async def call_model(self, *, with_tools: bool, max_wait: float, is_repeated: bool) -> CompletionRecord:
+    async def call_model(self, *, with_tools: bool, max_wait: float) -> CompletionRecord:
         """Calls the model and publishes its deltas. Logs each step that closes before the end.
 
-        `is_repeated`: a lost process may have sent deltas of the same call. Raises CompletionCut when the
-        provider fails finally or a person cancels, LimitReached where the call does not fit the run's limits.
+        Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
+        does not fit the run's limits.
         """
         steps, turn = self._log.state.steps, self._spec.turn
         reader = CompletionReader(
@@ -96,7 +96,6 @@ class Iteration:
             preceding=steps_text(steps) if turn.msg_id else "",
             used_call_ids=self._log.used_call_ids(),
             notices=notices_for(steps),
-            is_repeated=is_repeated,
         )
         self._deltas = 0
         offered = self._resources.tools if with_tools else []

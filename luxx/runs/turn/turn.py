@@ -91,8 +91,6 @@ class Turn:
         most = run.services.config.tools.max_iterations
         self._max_iterations = min(run.spec.request.max_iterations or most, most)
         self._is_recovered = is_recovered
-        self._is_repeated = False
-        """Whether the model call may repeat one that was lost with its process."""
 
     async def proceed(self, inputs: RunInputs | LuxxError) -> None:
         """Carries out actions until the turn has ended or waits; an unexpected error ends it as failed.
@@ -225,15 +223,12 @@ class Turn:
     async def _call_model(self, iteration: Iteration) -> None:
         if self._is_recovered:
             self._is_recovered = False
-            self._is_repeated = True
             await self._log_lost_call(iteration.lost_call_entry())
         state = self._log.state
         has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
         try:
             max_wait = FALLBACK_WAIT_SECONDS if self._fallback_left else self.run.wall_time.left()
-            completion_record = await iteration.call_model(
-                with_tools=has_tools, max_wait=max_wait, is_repeated=self._is_repeated
-            )
+            completion_record = await iteration.call_model(with_tools=has_tools, max_wait=max_wait)
         except CompletionCut as cut:
             if isinstance(cut.cause, ContextTooLong) and await self._send_less(iteration, cut):
                 return
@@ -243,7 +238,6 @@ class Turn:
             ending = self._stop_ending() if cut.cause is None else failure_ending(with_wait(cut.cause))
             await self._end(cut.completion_record.entries, ending, cut.completion_record.usage, is_cut=True)
         else:
-            self._is_repeated = False
             await self._log_completion(iteration, completion_record)
 
     def _has_fallback(self, cut: CompletionCut) -> bool:

@@ -277,7 +277,7 @@ class Services(CoreServices):
             fail_run=self.run_services.fail_run,
             on_heartbeat=lambda: self.questions.answer_due(),
         )
-        self.runs = RunService(self.run_services, self.run_driver, requests, self.attachments)
+        self.runs = RunService(self.run_services, self.run_driver, requests, self.attachments, self.subjects)
         self.orchestrated_runs = OrchestratedRunService(self.run_services, self.run_driver)
 
     def _failing_runs(self) -> FailRun:

@@ -217,11 +217,11 @@ class CoreServices:
     def _make_streams(self) -> None:
         self.hub = Hub()
         rooms, tasks = table_of(ChatRoomRow), table_of(TaskRow)
-        tables = (
+        self.subjects = (
             SubjectTable(RunKind.ROOM, rooms, rooms.c.title),
             SubjectTable(RunKind.TASK, tasks, tasks.c.name),
         )
-        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched, tables=tables)
+        self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched, tables=self.subjects)
         self.relay = RunRelay(self.hub, self.bus, self.store)
         stream_limit = StreamLimit(self.config.limits.streams_per_user)
         self.sockets = Sockets(self.authenticator, self.notices, stream_limit)

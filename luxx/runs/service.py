@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -32,9 +33,10 @@ from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log, discard_call
 from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
 from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
+from luxx.runs.streams.sessions import SubjectTable, titles_of
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run
+from luxx.wire.run import ENDED, Run, TitledRun
 
 CANCEL_SECONDS = 0.35
 """How long after its request `cancel` waits for the driver to write the end. A cancel must answer within
@@ -63,7 +65,7 @@ Submission = NewMessage | Regeneration | NewInvocation | NewCall
 
 
 class RunService:
-    """One per process."""
+    """One per process. `subjects` are the tables of rooms and tasks."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class RunService:
         engine: RunDriver,
         requests: RequestResolver,
         attachments: AttachmentReader,
+        subjects: Sequence[SubjectTable],
     ) -> None:
         self._store = services.store
         self._hub = services.hub
@@ -80,6 +83,7 @@ class RunService:
         self._engine = engine
         self._requests = requests
         self._attachments = attachments
+        self._subjects = subjects
         self._cancelling: set[asyncio.Task[Run]] = set()
 
     async def send(self, caller: Caller, submission: Submission) -> Run:
@@ -243,6 +247,20 @@ class RunService:
         """Raises NotFound if there is no such run, or if the caller lacks the right to it."""
         return await self._store.read(lambda session: run_view(find_run(session, caller, run_id, right)))
 
+    async def get_titled(self, caller: Caller, run_id: str) -> TitledRun:
+        """`get` with the title."""
+
+        def read(session: Session) -> TitledRun:
+            run = run_view(find_run(session, caller, run_id))
+            return self._titled(session, caller, [run])[0]
+
+        return await self._store.read(read)
+
+    def _titled(self, session: Session, caller: Caller, runs: Sequence[Run]) -> list[TitledRun]:
+        ids = list(dict.fromkeys(run.subject_id for run in runs))
+        titles = titles_of(session.connection(), caller.user_id, ids, self._subjects)
+        return [TitledRun(**msgspec.structs.asdict(run), title=titles.get(run.subject_id)) for run in runs]
+
     @staticmethod
     def _logged(session: Session, caller: Caller, run_id: str) -> RunRow:
         """The caller's run, if its log was not deleted. Raises NotFound or Gone."""
@@ -252,12 +270,15 @@ class RunService:
 
     async def list_page(
         self, caller: Caller, run_filter: RunFilter, *, page: int, page_size: int
-    ) -> tuple[list[Run], int]:
+    ) -> tuple[list[TitledRun], int]:
         """A page of the caller's runs, newest first, and how many match."""
         offset = 0 if run_filter.before else (page - 1) * page_size
-        return await self._store.read(
-            lambda session: page_of_runs(session, caller, run_filter, offset=offset, limit=page_size)
-        )
+
+        def read(session: Session) -> tuple[list[TitledRun], int]:
+            runs, total = page_of_runs(session, caller, run_filter, offset=offset, limit=page_size)
+            return self._titled(session, caller, runs), total
+
+        return await self._store.read(read)
 
     async def events(
         self, caller: Caller, run_id: str, *, after: int, limit: int

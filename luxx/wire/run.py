@@ -91,6 +91,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None = None
 
 
+class TitledRun(Run, frozen=True, kw_only=True):
+    """A run with the title of its chat, room or task; null if the caller cannot see one."""
+
+    title: str | None = None
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of a `delegate` call; None means the value of the agent or of the delegating run.
 

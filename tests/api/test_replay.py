@@ -137,6 +137,14 @@ def test_the_cursor_goes_on_where_there_was_nothing_more(dora: ApiClient) -> Non
         assert set(refused["detail"]["fields"]) == {"cursor"}
 
 
+def test_runs_have_the_title_of_their_conversation(dora: ApiClient) -> None:
+    chat = dora.good("POST", "/conversations", json={"title": "Colours"})["id"]
+    dora.good("POST", "/messages", json={"conversation_id": chat, "content": "hello"})
+    (run,) = dora.good("GET", "/runs", params={"subject_id": chat})["items"]
+    dora.good("PUT", f"/conversations/{chat}", json={"title": "Shades"})
+    assert (run["title"], dora.good("GET", f"/runs/{run['id']}")["title"]) == ("Colours", "Shades")
+
+
 def test_the_status_names_the_running_run_and_the_end_of_its_log(dora: ApiClient) -> None:
     chat = dora.good("POST", "/conversations", json={})["id"]
     path = f"/conversations/{chat}/execution-status"

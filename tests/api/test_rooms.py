@@ -476,6 +476,22 @@ def test_a_user_of_another_tenant_can_neither_be_a_member_nor_remain_one(
     assert guest.good("GET", "/chat-rooms")["total"] == 0
 
 
+def test_runs_have_the_title_of_their_room_for_those_who_may_see_it(
+    anna: ApiClient, bob: ApiClient, rows: RoomRows
+) -> None:
+    room = new_room(anna, "A")
+    member(anna, room, bob, "watch")
+    run_id = rows.add_run(room["id"], "completed")
+    anna.good("PUT", f"/chat-rooms/{room['id']}", json={"title": "Renamed"})
+    for person in (anna, bob):
+        (listed,) = person.good("GET", "/runs", params={"subject_id": room["id"]})["items"]
+        assert (listed["id"], listed["title"]) == (run_id, "Renamed")
+        assert person.good("GET", f"/runs/{run_id}")["title"] == "Renamed"
+    bob.good("DELETE", f"/chat-rooms/{room['id']}/members/{bob.user['id']}")
+    assert bob.good("GET", "/runs", params={"subject_id": room["id"]})["total"] == 0
+    bob.bad("GET", f"/runs/{run_id}", 404)
+
+
 def test_members_may_leave(anna: ApiClient, bob: ApiClient) -> None:
     room = new_room(anna, "A")
     member(anna, room, bob, "watch")

@@ -89,6 +89,15 @@ def set_run(server: ServerProcess, task: dict[str, Any], user: dict[str, Any], s
     return run_id
 
 
+def test_runs_have_the_name_of_their_task(
+    server: ServerProcess, anna: ApiClient, bob: ApiClient, task: dict[str, Any]
+) -> None:
+    run_id = set_run(server, task, anna.user, "completed")
+    (run,) = anna.good("GET", "/runs", params={"subject_id": task["id"]})["items"]
+    assert (run["title"], anna.good("GET", f"/runs/{run_id}")["title"]) == (task["name"], task["name"])
+    bob.bad("GET", f"/runs/{run_id}", 404)
+
+
 def set_step(server: ServerProcess, task: dict[str, Any], step_id: str, **fields: Any) -> None:
     assignments = ", ".join(f"{name} = :{name}" for name in fields)
     statement = f"UPDATE task_steps SET {assignments} WHERE task_id = :task_id AND id = :step_id"

@@ -63,7 +63,8 @@ def test_the_timeline_of_a_finished_run_is_scrubbed_and_nothing_is_called_again(
     calls, runs = len(models.requests), person.get("/runs")["total"]
     with person.tab() as tab:
         page = tab.open("/ui/runs")
-        page.get_by_role("complementary", name="Runs").get_by_role("link", name="Chat").click()
+        page.get_by_role("complementary", name="Runs").get_by_role("link", name="Sums").click()
+        expect(page.get_by_role("heading", name="Chat: Sums")).to_be_visible()
         slider = page.get_by_role("slider", name="Timeline")
         expect(page.get_by_text("The result is 42.")).to_be_visible()
         take_screenshots(tab, "run")
@@ -123,7 +124,7 @@ def test_runs_are_filtered_reached_from_an_answer(person: Person) -> None:
         runs.get_by_label("State").select_option("failed")
         expect(runs.get_by_text("No such runs")).to_be_visible()
         runs.get_by_label("State").select_option("completed")
-        runs.get_by_role("link", name="Chat").click()
+        runs.get_by_role("link", name="Sums").click()
         page.get_by_role("link", name="Open the chat").click()
         answer = page.get_by_role("article", name="Answer")
         answer.get_by_role("button", name="More").click()
@@ -141,7 +142,7 @@ def test_runs_on_a_phone(person: Person) -> None:
         check_both_themes(tab, "phone-runs-empty")
         calculate(person)
         page.reload()
-        page.get_by_role("complementary", name="Runs").get_by_role("link", name="Chat").click()
+        page.get_by_role("complementary", name="Runs").get_by_role("link", name="Sums").click()
         expect(page.get_by_role("slider", name="Timeline")).to_be_visible()
         check_both_themes(tab, "phone-run")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]

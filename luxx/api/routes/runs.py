@@ -32,7 +32,7 @@ from luxx.runs.questions import GivenAnswer, QuestionFilter, QuestionService
 from luxx.runs.service import RunService
 from luxx.wire.event import Event
 from luxx.wire.question import QuestionStatus, QuestionView
-from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus, TitledRun
 
 InjectedRuns = NamedDependency[RunService]
 
@@ -63,7 +63,7 @@ class RunController(Controller):
         page_size: PageSize = 20,
         before: BeforeId = None,
         limit: LimitParameter = None,
-    ) -> Success[Page[Run]]:
+    ) -> Success[Page[TitledRun]]:
         """Your runs and those of the rooms that you are a member of, newest first."""
         run_filter = RunFilter(kind=kind, subject_id=subject_id, status=status, before=before)
         size = limit or page_size
@@ -71,9 +71,9 @@ class RunController(Controller):
         return page_of(found, page, size)
 
     @get("/{run_id:str}")
-    async def show(self, caller: InjectedCaller, runs: InjectedRuns, run_id: TextId) -> Success[Run]:
+    async def show(self, caller: InjectedCaller, runs: InjectedRuns, run_id: TextId) -> Success[TitledRun]:
         """The current state of one run."""
-        return success(await runs.get(caller, run_id))
+        return success(await runs.get_titled(caller, run_id))
 
     @get("/{run_id:str}/events")
     async def events(

@@ -85,6 +85,9 @@ _states = (
     .select_from(_sessions.outerjoin(_runs, _runs.c.id == _newest))
     .where(_sessions.c.id.in_(bindparam("ids", expanding=True)), own_conversations)
 )  # fmt: skip
+_titles = select(_sessions.c.id, _sessions.c.title).where(
+    _sessions.c.id.in_(bindparam("ids", expanding=True)), own_conversations
+)
 _changes = select(
     _runs.c.id, _runs.c.user_id, _runs.c.subject_id, _runs.c.parent_run_id, _runs.c.kind, _runs.c.status,
     _runs.c.error, _runs.c.last_seq, _sessions.c.title,
@@ -208,6 +211,17 @@ def read_states(
     subjects = read_subjects(connection, tables, others) if others else {}
     visible = {id_: one for id_, one in subjects.items() if one.is_visible_to(user_id)}
     return states | _subject_states(connection, user_id, visible)
+
+
+def titles_of(
+    connection: Connection, user_id: int, session_ids: Sequence[str], tables: Sequence[SubjectTable]
+) -> dict[str, str]:
+    """The titles of those conversations, rooms and tasks that the user may see, by id."""
+    rows = connection.execute(_titles, {"ids": list(session_ids), "user_id": user_id})
+    titles: dict[str, str] = dict(rows.all())
+    others = [id_ for id_ in session_ids if id_ not in titles]
+    subjects = read_subjects(connection, tables, others) if others else {}
+    return titles | {id_: one.title for id_, one in subjects.items() if one.is_visible_to(user_id)}
 
 
 def _subject_states(

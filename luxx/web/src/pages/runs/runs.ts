@@ -4,7 +4,7 @@ import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import type { RunEvent } from '@/run/events'
 
-export type Run = Schema<'Run'>
+export type Run = Schema<'TitledRun'>
 export const LIST_KEY = ['runs'] as const
 export const PAGE_SIZE = 50
 export const KINDS: readonly Run['kind'][] = ['chat', 'room', 'task']

@@ -628,7 +628,19 @@ def test_a_wrong_template_is_refused_with_every_field(anna: ApiClient, report: d
     missing = {**report, "agent": "Nobody"}
     refused = anna.bad("POST", "/task-templates", 400, json={"name": "x", "document": missing})
     assert list(refused["detail"]["fields"]) == ["$.document.agent"]
+    # Unknown and mistyped fields do not hide the other problems.
+    mixed = {**wrong, "colour": "red", "agent": "Nobody"}
+    refused = anna.bad("POST", "/task-templates", 400, json={"name": 7, "shared": True, "document": mixed})
+    fields = {
+        "$.document.colour", "$.document.agent",
+        "$.document.steps[0].depends_on", "$.document.steps[0].required_tools",
+    }  # fmt: skip
+    assert set(refused["detail"]["fields"]) == {"$.name", "$.shared", *fields}
     assert anna.good("GET", "/task-templates")["total"] == total
+    template = anna.good("POST", "/task-templates", json={"name": "x", "document": report})
+    refused = anna.bad("PUT", f"/task-templates/{template['id']}", 400, json={"name": 7, "document": mixed})
+    assert set(refused["detail"]["fields"]) == {"$.name", *fields}
+    assert anna.good("GET", f"/task-templates/{template['id']}") == template
 
 
 def test_an_administrator_shares_a_template_and_a_user_does_not(

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from math import isfinite
-from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args
+from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from litestar import Litestar, Request, Response
@@ -65,7 +65,8 @@ class JsonRequest(Request[Any, Any, Any]):
     async def json(self) -> Any:
         """The body as the type of the handler's `data`. Raises InvalidInput.
 
-        If `data` has a default, an empty body means the default.
+        If `data` has a default, an empty body means the default. For a GivenDocument it is the part of the
+        body that can be read.
         """
         parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
         body = await self.body()
@@ -74,6 +75,8 @@ class JsonRequest(Request[Any, Any, Any]):
             body = self._body = without_lone_surrogates(body)
         if parameter.has_default and not body:
             return parameter.default
+        if get_origin(parameter.annotation) is GivenDocument:
+            return await parse_document(body, body_type(parameter.annotation), is_json=True)
         return await parse_body(body, parameter.annotation)
 
 
@@ -128,6 +131,11 @@ class GivenDocument(msgspec.Struct, Generic[T], frozen=True):
 
     document: T
     wrong: dict[str, str]
+
+
+def body_type(annotation: Any) -> Any:
+    """The type of the JSON that a handler's `data` is read from."""
+    return get_args(annotation)[0] if get_origin(annotation) is GivenDocument else annotation
 
 
 def read_document(

@@ -18,6 +18,7 @@ from luxx.api.http.envelope import OPENAI_PREFIX, Failure, OpenAIFailure, Succes
 from luxx.api.http.request_input import (
     BODY,
     OPENAPI_EXTRA,
+    body_type,
     declared_parameters,
     parameter_type,
     with_openapi_extra,
@@ -241,7 +242,7 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> ApiO
             (field, "path" if name in in_path else "query")
             for name, field in declared_parameters(handler).items()
         ],
-        body=signature_parameters[BODY].annotation if BODY in signature_parameters else None,
+        body=body_type(signature_parameters[BODY].annotation) if BODY in signature_parameters else None,
         is_body_optional=BODY in signature_parameters and signature_parameters[BODY].has_default,
         response=get_args(annotation)[0] if get_origin(annotation) is Response else annotation,
     )

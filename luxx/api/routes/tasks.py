@@ -13,6 +13,7 @@ from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
+    GivenDocument,
     InjectedCaller,
     PageNumber,
     PageSize,
@@ -241,10 +242,13 @@ class TaskTemplateController(Controller):
 
     @post(status_code=201)
     async def create_template(
-        self, caller: InjectedCaller, task_templates: InjectedTemplates, data: JSONBody[NewTaskTemplate]
+        self,
+        caller: InjectedCaller,
+        task_templates: InjectedTemplates,
+        data: JSONBody[GivenDocument[NewTaskTemplate]],
     ) -> Success[TaskTemplateView]:
         """Create a template from the document of a task. Only an ADMIN may share it."""
-        return success(await task_templates.create(caller, data), "template created")
+        return success(await task_templates.create(caller, data.document, data.wrong), "template created")
 
     @get("/{template_id:str}")
     async def show_template(
@@ -259,12 +263,14 @@ class TaskTemplateController(Controller):
         caller: InjectedCaller,
         task_templates: InjectedTemplates,
         template_id: TextId,
-        data: JSONBody[TaskTemplateChanges],
+        data: JSONBody[GivenDocument[TaskTemplateChanges]],
     ) -> Success[TaskTemplateView]:
         """Change the given fields of a template.
 
         Of a template that another ADMIN shares, an ADMIN may only change `is_shared`."""
-        return success(await task_templates.update(caller, template_id, data), "template saved")
+        return success(
+            await task_templates.update(caller, template_id, data.document, data.wrong), "template saved"
+        )
 
     @delete("/{template_id:str}", status_code=200)
     async def remove_template(

@@ -1,5 +1,6 @@
 """Task templates: documents of tasks under a name, the user's own or shared in the tenant by an ADMIN."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -15,12 +16,14 @@ from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.agents.models import ProviderId
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.tasks.changes import create_task, new_task_problems, with_ids
-from luxx.features.tasks.checks import ReferenceChecker, refuse
+from luxx.features.tasks.checks import FieldProblem, ReferenceChecker, refuse, with_wrong
 from luxx.features.tasks.document import TaskDocument
+from luxx.features.tasks.graph import Problem
 from luxx.features.tasks.models import ProjectId, TaskGoal, TaskName, TaskTemplateRow, TaskView
 from luxx.features.tasks.queries import task_view
 from luxx.features.tasks.resolving import resolve
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.documents.wrong_fields import NOTHING_WRONG
 from luxx.infra.store.engine import Store
 
 TemplateDescription = Annotated[str, Meta(max_length=2_000)]
@@ -111,18 +114,27 @@ class TaskTemplateService:
             lambda session: _view(_visible_template(session, caller, template_id), caller)
         )
 
-    async def create(self, caller: Caller, new: NewTaskTemplate) -> TaskTemplateView:
-        """Raises InvalidInput or NotFound with every problem, NotAllowed for a user who may not share."""
+    async def create(
+        self, caller: Caller, new: NewTaskTemplate, wrong: Mapping[str, str] = NOTHING_WRONG
+    ) -> TaskTemplateView:
+        """Creates a template, unless fields of it are `wrong`.
+
+        Raises InvalidInput or NotFound with every problem, NotAllowed for a user who may not share.
+        """
 
         def work(session: Session) -> TaskTemplateView:
             _check_sharing(session, caller, new.is_shared)
-            self._check(session, caller, new.document)
+            self._check(session, caller, new.document, wrong)
             return _view(add_template(session, caller, new), caller)
 
         return await self.store.write(work)
 
     async def update(
-        self, caller: Caller, template_id: str, changes: TaskTemplateChanges
+        self,
+        caller: Caller,
+        template_id: str,
+        changes: TaskTemplateChanges,
+        wrong: Mapping[str, str] = NOTHING_WRONG,
     ) -> TaskTemplateView:
         """Sets the given fields. Raises what `create` raises, and NotAllowed for a template of somebody
         else, of which an ADMIN may only end the sharing."""
@@ -136,8 +148,7 @@ class TaskTemplateService:
                     "it (is_shared) or delete it"
                 )
             _check_sharing(session, caller, changes.is_shared)
-            if changes.document is not UNSET:
-                self._check(session, caller, changes.document)
+            self._check(session, caller, changes.document, wrong)
             _set_fields(row, changes)
             row.updated_at = utc_now()
             session.flush()
@@ -169,13 +180,22 @@ class TaskTemplateService:
 
         return await self.store.write(work)
 
-    def _check(self, session: Session, caller: Caller, document: TaskDocument) -> None:
-        new, missing = resolve(session, caller, document)
-        new = replace(new, steps=with_ids(new.steps, []))
-        fields, problems = new_task_problems(session, caller, new, self.references)
-        refuse(
-            [replace(field, path=f"$.document{field.path[1:]}") for field in (*missing, *fields)], problems
-        )
+    def _check(
+        self,
+        session: Session,
+        caller: Caller,
+        document: TaskDocument | UnsetType,
+        wrong: Mapping[str, str],
+    ) -> None:
+        """Raises one error with the `wrong` fields and every problem of the document."""
+        found: list[FieldProblem] = []
+        problems: list[Problem] = []
+        if document is not UNSET:
+            new, missing = resolve(session, caller, document)
+            new = replace(new, steps=with_ids(new.steps, []))
+            fields, problems = new_task_problems(session, caller, new, self.references)
+            found = [replace(field, path=f"$.document{field.path[1:]}") for field in (*missing, *fields)]
+        refuse(with_wrong(found, wrong), () if wrong else problems)
 
 
 def add_template(session: Session, caller: Caller, new: NewTaskTemplate) -> TaskTemplateRow:

@@ -59,14 +59,16 @@ class ModelLists:
     def __init__(self) -> None:
         self._lists: dict[int, _ReadList] = {}
 
-    def check(self, row: ProviderRow, model: str, field: str = "$.model") -> None:
+    def check(self, row: ProviderRow, model: str | None, field: str = "$.model") -> None:
         """Raises UnlistedModel if the list is known and has neither the model nor one of its aliases.
 
+        None or blanks: no model is named, so there is nothing to check.
         Called with the row's session open. The embedded model answers under its own name, whatever the list.
         """
+        model = (model or "").strip()
         # Providers resolve some names in ways of their own.
         is_special = model.endswith("latest") or "@" in model or model.startswith("ft:")
-        if row.models_at is None or is_special or row.provider_type in INTERNAL_TYPES:
+        if not model or row.models_at is None or is_special or row.provider_type in INTERNAL_TYPES:
             return
         listed = self._read(row, row.models_at)
         if _stem(model) not in listed.stems:

@@ -104,6 +104,12 @@ async def test_a_model_that_is_not_listed_is_refused_wherever_it_is_saved(server
             await assert_unlisted(await ann.ask("PUT", f"{seats}/{seat['id']}", body), "$.model")
         of_agent = {"agent_id": agent["id"], "name": "second", "model": wrong["model"]}
         await assert_unlisted(await ann.ask("POST", seats, of_agent), "$.model")
+        named = {"provider": model.url, "model": wrong["model"]}
+        document = {"version": 1, "name": "of a file", "fallbacks": [named], "tools": ["fly"], **named}
+        refused = await ann.ask("POST", "/agents/import", document)
+        assert set(refused.json()["detail"]["fields"]) == {"$.model", "$.fallbacks[0].model", "$.tools"}
+        for field in ("$.model", "$.fallbacks[0].model"):
+            await assert_unlisted(refused, field)
 
 
 async def assert_unlisted(response: httpx.Response, field: str) -> None:

@@ -36,7 +36,7 @@ from luxx.domain.agents.queries import (
 )
 from luxx.domain.audit import Action
 from luxx.domain.skills.registry import SkillRegistry
-from luxx.errors import AmbiguousName, InvalidInput, NotAllowed, NotFound
+from luxx.errors import AmbiguousName, InvalidInput, NotAllowed, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.wrong_fields import NOTHING_WRONG, follows_from
 from luxx.infra.store.engine import Store
@@ -181,9 +181,9 @@ class AgentService:
     ) -> ImportedAgent:
         """Creates an agent of the caller from a document, with its rules.
 
-        Raises InvalidInput with the `wrong` fields of the document, each rule that is not valid, and each
-        provider, tool and skill that the caller does not have, and NotAllowed for rules with an API key that
-        may not write rules; then nothing is created.
+        Raises InvalidInput with the `wrong` fields of the document, each rule that is not valid, each
+        provider, tool and skill that the caller does not have, and each model that its provider does not
+        list, and NotAllowed for rules with an API key that may not write rules; then nothing is created.
         """
         rules = [rule.permission_rule() for rule in document.rules]
         if rules:
@@ -194,20 +194,22 @@ class AgentService:
             unknown = self.unknown_names(session, caller, document.tools, document.skills)
             problems = of_rules | {f"$.{name}": problem for name, problem in unknown.items()}
 
-            def provider_id(name: str, field: str) -> int:
+            def provider_id(name: str, model: str | None, path: str = "$") -> int:
                 try:
-                    return provider_named(session, caller, name, field).id
+                    provider = provider_named(session, caller, name, f"{path}.provider")
+                    ModelLists().check(provider, model, f"{path}.model")
+                    return provider.id
+                except UnlistedModel as error:
+                    problems[f"{path}.model"] = error.message
                 except (NotFound, AmbiguousName) as error:
-                    problems[field] = error.message
-                    return 0
+                    problems[f"{path}.provider"] = error.message
+                return 0
 
-            main_id = provider_id(document.provider, "$.provider") if document.provider is not None else None
+            main_id = None if document.provider is None else provider_id(document.provider, document.model)
+            named = [(each, f"$.fallbacks[{index}]") for index, each in enumerate(document.fallbacks)]
             fallbacks = [
-                AgentFallback(
-                    provider_id=provider_id(fallback.provider, f"$.fallbacks[{index}].provider"),
-                    model=fallback.model,
-                )
-                for index, fallback in enumerate(document.fallbacks)
+                AgentFallback(provider_id=provider_id(each.provider, each.model, path), model=each.model)
+                for each, path in named
             ]
             found = {path: why for path, why in problems.items() if not follows_from(path, wrong)}
             if problems := {**wrong, **found}:
@@ -237,8 +239,7 @@ class AgentService:
         with session.no_autoflush:
             unknown = self.unknown_names(session, caller, tools, skills)
         for name, problem in unknown.items():
-            kind = f"{name.removesuffix('s')}_unknown"
-            raise InvalidInput(problem, kind=kind, detail={"fields": {f"$.{name}": problem}})
+            raise InvalidInput(problem, kind=f"{name.removesuffix('s')}_unknown", field=f"$.{name}")
 
     def unknown_names(
         self, session: Session, caller: Caller, tools: Sequence[str] | None, skills: Sequence[str] | None
@@ -376,17 +377,15 @@ def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
         try:
             provider = visible_provider(session, caller, provider_id)
         except NotFound as error:
-            raise NotFound(
-                error.message, kind=error.kind, detail={"fields": {field: error.message}}
-            ) from error
+            fields = {field: error.message}
+            raise NotFound(error.message, kind=error.kind, detail={"fields": fields}) from error
         if row.is_shared and not provider.is_shared:
             problem = (
                 f"the provider '{provider.name}' is not shared, so others could not use this agent; share "
                 "the provider first, or leave provider_id out"
             )
-            raise InvalidInput(problem, kind="provider_not_shared", detail={"fields": {field: problem}})
-        if model:
-            ModelLists().check(provider, model, f"{path}.model")
+            raise InvalidInput(problem, kind="provider_not_shared", field=field)
+        ModelLists().check(provider, model, f"{path}.model")
 
 
 def _add_unknown(

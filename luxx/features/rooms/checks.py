@@ -75,8 +75,7 @@ def check_provider(
         return
     try:
         provider = visible_provider(session, caller, provider_id)
-        if model is not None and model.strip():
-            ModelLists().check(provider, model.strip())
+        ModelLists().check(provider, model)
     except NotFound as error:
         problems.add(f"{path}.provider_id", error.message, error.kind)
     except UnlistedModel as error:

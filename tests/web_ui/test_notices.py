@@ -149,6 +149,30 @@ def test_a_decision_and_the_floor_of_a_room_are_answered_in_the_tray(person: Per
         assert names == ["Ben"]
 
 
+def test_lists_and_runs_agree_on_what_waits_and_what_is_paused(person: Person) -> None:
+    chat = person.post("/conversations", {"title": "House"})["id"]
+    message = {"conversation_id": chat, "content": "Which roof?", "tools": True}
+    room = {"title": "Garden", "task": "Plan.", "policy": "manual", "agents": [{"name": "Anna"}]}
+    room_id = person.post("/chat-rooms", room)["id"]
+    task = new_task(person)
+    with person.tab() as tab:
+        page = tab.open("/ui/runs")
+        person.api.post("/messages/stream", json=message, headers=JSON).raise_for_status()
+        person.api.post(f"/chat-rooms/{room_id}/start", headers=JSON).raise_for_status()
+        execute(person, task)
+        expect(page.get_by_role("link", name="Tasks, Waiting for you: 1")).to_be_visible()
+        for area, title in (("chat", "House"), ("rooms", "Garden"), ("tasks", "Shed")):
+            tab.open(f"/ui/{area}")
+            expect(page.get_by_role("link", name=f"{title} Waiting for you")).to_be_visible()
+        person.post(f"/tasks/{task}/pause")
+        expect(page.get_by_role("link", name="Shed Paused")).to_be_visible()
+        tab.open(f"/ui/tasks/{task}")
+        expect(page.get_by_text("Paused", exact=True)).to_have_count(2)
+        tab.open("/ui/runs")
+        expect(page.get_by_role("link").filter(has_text="Paused")).to_have_count(1)
+        expect(page.get_by_role("link").filter(has_text="Waiting for you")).to_have_count(2)
+
+
 def test_an_invitation_and_a_message_in_an_idle_room_arrive_without_polling(
     person: Person, server: LiveServer, browser: Browser
 ) -> None:

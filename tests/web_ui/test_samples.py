@@ -77,6 +77,32 @@ def test_the_sample_task_waits_for_an_approval_and_has_a_result(person: Person) 
     assert DEMO_NAME not in str(person.api.get("/v1/models").json())
 
 
+def test_the_samples_are_made_and_answered_in_chinese(person: Person) -> None:
+    with person.tab() as tab:
+        tab.page.add_init_script("localStorage.setItem('luxx.language', 'zh')")
+        page = tab.open("/ui/rooms")
+        page.get_by_role("main").get_by_role("button", name="打开示例房间").click()
+        expect(page.get_by_role("heading", name="开放日（示例）")).to_be_visible()
+        room = page.url.rsplit("/", 1)[1]
+        page.get_by_role("button", name="开始", exact=True).click()
+        expect(page.get_by_text("家庭场放映", exact=False).first).to_be_visible(timeout=SECONDS)
+        person.wait_for(person.get(f"/chat-rooms/{room}")["run_id"], "completed")
+        messages = person.get(f"/chat-rooms/{room}/messages")["items"]
+        assert len(messages) == 8
+        assert not any("demo" in str(one["content"]) for one in messages)
+
+        tab.open("/ui/tasks")
+        page.get_by_role("main").get_by_role("button", name="打开示例任务").click()
+        page.get_by_role("button", name="运行", exact=True).click()
+        graph = page.get_by_role("group", name="以图显示的步骤")
+        shopping = graph.get_by_role("button", name="写出采购清单")
+        expect(shopping).to_contain_text("等待你的回答", timeout=SECONDS)
+        take_screenshots(tab, "sample-task-chinese")
+        tab.expected_problems.append("404")
+        tab.open("/ui/chat/no-such-conversation")
+        expect(page.get_by_role("alert")).to_contain_text("没有这个对话。")
+
+
 def test_a_phone_offers_the_samples_too(person: Person) -> None:
     with person.tab(PHONE) as tab:
         for area, name in (("rooms", "Open the sample room"), ("tasks", "Open the sample task")):

@@ -60,3 +60,14 @@ def test_language_and_theme_are_remembered_and_shown_from_the_first_paint(new_ta
         page.reload()
         expect(page.get_by_role("heading", name="登录")).to_be_visible()
         take_screenshots(tab, "sign-in-zh-phone")
+
+
+def test_a_refusal_is_told_in_the_language_of_the_page(new_tab: OpenTab) -> None:
+    with new_tab() as tab:
+        tab.expected_problems += ["401", "404"]
+        page = tab.open()
+        page.get_by_role("button", name="中文").click()
+        page.get_by_label("用户名").fill("admin")
+        page.get_by_label("密码").fill("not the password")
+        page.get_by_role("button", name="登录", exact=True).click()
+        expect(page.get_by_role("alert")).to_contain_text("用户名或密码错误。")

@@ -1,9 +1,12 @@
 /** Requests to the server: `await ask(api.GET('/conversations'))`. Raises ApiError with a sentence for a person. */
 import createClient from 'openapi-fetch'
+import { useServerText } from '@/i18n/en/server'
 import { connection } from './connection'
 import type { paths } from './schema'
 import { accessToken, dropTokens } from './tokens'
 import type { Schema } from './types'
+
+const server = useServerText()
 
 export class ApiError extends Error {
   /** `status` is 0 where the server could not be reached. `fields`: wrong fields of the body, by their path. */
@@ -17,7 +20,8 @@ export class ApiError extends Error {
   }
 
   get fields(): Record<string, string> {
-    return (this.detail.fields ?? {}) as Record<string, string>
+    const fields = (this.detail.fields ?? {}) as Record<string, string>
+    return Object.fromEntries(Object.entries(fields).map(([path, why]) => [path, server.translate(why)]))
   }
 }
 
@@ -78,15 +82,18 @@ export async function failureOf(response: Response): Promise<ApiError> {
 export function asApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error
   connection.lost()
-  return new ApiError('The server cannot be reached.', 0, 'unreachable')
+  return new ApiError(server.translate('The server cannot be reached.'), 0, 'unreachable')
 }
 
 function failure(status: number, body: unknown): ApiError {
   if (typeof body === 'object' && body !== null && 'error' in body) {
     const { error, detail } = body as { error: unknown; detail?: Record<string, unknown> }
-    return new ApiError(sentence(String(error)), status, String(detail?.kind ?? ''), detail ?? {})
+    const kind = String(detail?.kind ?? '')
+    const written = String(error)
+    const translated = server.translate(written, kind)
+    return new ApiError(translated === written ? sentence(written) : translated, status, kind, detail ?? {})
   }
-  return new ApiError(`The server answered with status ${status}.`, status, '')
+  return new ApiError(server.translate(`The server answered with status ${status}.`), status, '')
 }
 
 /** The server's reasons begin in lower case, because they follow a name in its logs. */

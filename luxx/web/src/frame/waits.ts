@@ -8,7 +8,9 @@ import { useRoute } from 'vue-router'
 import { api, ask } from '@/api/client'
 import { isSocketOpen, type Notification, onNotification, onState, type SessionState, subscribe } from '@/api/socket'
 import type { Schema } from '@/api/types'
+import { stateOf } from '@/components/states'
 import { useNoticesText } from '@/i18n/en/notices'
+import { useServerText } from '@/i18n/en/server'
 import { useNotices } from '@/stores/notices'
 import { keyOf } from './dismissed'
 
@@ -29,6 +31,13 @@ export interface Wait {
 
 /** The newest first. */
 export const waits = shallowRef<readonly Wait[]>([])
+/** Whether a run of the conversation, room or task waits for the reader. */
+export function isWaitedFor(sessionId: string): boolean {
+  return waits.value.some(({ run }) => run.subject_id === sessionId)
+}
+
+/** Whether what waits was read once. */
+export const areWaitsRead = ref(false)
 /** Rooms with messages that were not looked at yet. */
 export const unseen = ref<ReadonlySet<string>>(new Set())
 
@@ -62,6 +71,7 @@ async function readAll(): Promise<void> {
     const known = new Map(waits.value.map((wait) => [keyOf(wait.run), wait]))
     const read = await Promise.all(found.items.map((run) => known.get(keyOf(run)) ?? readWait(run).catch(() => null)))
     waits.value = read.filter((wait) => wait !== null)
+    areWaitsRead.value = true
   }
 }
 
@@ -82,6 +92,7 @@ async function readWait(run: Schema<'Run'>): Promise<Wait | null> {
 /** Follows what waits and what happens elsewhere, while the component that calls this is there. */
 export function followWaits(): void {
   const text = useNoticesText()
+  const server = useServerText()
   const notices = useNotices()
   const route = useRoute()
   const cache = useQueryCache()
@@ -112,8 +123,8 @@ export function followWaits(): void {
   ): void {
     const to = addressOf(kind, sessionId)
     if (to === route.path || (status !== 'completed' && status !== 'failed' && status !== 'paused')) return
-    const sentence = status === 'failed' ? text.failed(error ?? '') : text.ended[status === 'paused' ? 'paused' : kind]
-    notices.show({ kind: status === 'failed' ? 'failed' : status === 'paused' ? 'info' : 'done', text: `${title}: ${sentence}`, to, runId })
+    const sentence = status === 'failed' ? text.failed(server.translate(error ?? '')) : text.ended[status === 'paused' ? 'paused' : kind]
+    notices.show({ kind: stateOf(status), text: `${title}: ${sentence}`, to, runId })
   }
 
   function onNotified(notification: Notification): void {
@@ -163,6 +174,7 @@ export function followWaits(): void {
   onScopeDispose(() => {
     for (const stop of [...stops, ...followed.values()]) stop()
     waits.value = []
+    areWaitsRead.value = false
     unseen.value = new Set()
   })
 }

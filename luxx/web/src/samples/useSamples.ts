@@ -1,11 +1,11 @@
-/** Creates a sample with the demo provider and opens it. `isOffered`: the server has that provider. */
+/** Creates a sample in the reader's language with the demo provider and opens it. `isOffered`: the server has that provider. */
 import { useQueryCache } from '@pinia/colada'
 import { computed, ref } from 'vue'
 import { useRouter } from 'vue-router'
 import { postDocument } from '@/api/files'
+import { language } from '@/i18n/text'
 import { useModels } from '@/stores/models'
 import { useNotices } from '@/stores/notices'
-import { sampleRoom, sampleTask } from './samples'
 
 export function useSamples() {
   const models = useModels()
@@ -20,6 +20,7 @@ export function useSamples() {
     if (provider === undefined) return
     isBusy.value = true
     try {
+      const { sampleRoom, sampleTask } = await (language.value === 'zh' ? import('./chineseSamples') : import('./samples'))
       const [path, document] =
         area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
       const created = await postDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')

@@ -1,12 +1,14 @@
 /** Short messages in the tray: of the server, or about what one just did. What waits for a person is in `frame/waits.ts`. */
 import { defineStore } from 'pinia'
 import { ref } from 'vue'
+import type { State } from '@/components/states'
 
 const SHOWN_MS = 8_000
 
 export interface Notice {
   id: number
-  kind: 'done' | 'failed' | 'info'
+  /** The state whose mark it has. */
+  kind: State | 'info'
   text: string
   /** An address of the UI that the notice leads to. */
   to?: string

@@ -59,7 +59,7 @@ const zh: AgentsText = {
   saved: '已保存。进行中的运行保持开始时的设置。',
   activities: '最近的运行',
   deleteTitle: (name) => `删除 ${name}？`,
-  deleteText: '它的对话和任务会保留；讨论室的席位保留它的副本。它的权限规则会被删除。',
+  deleteText: '它的对话和任务会保留；房间的席位保留它的副本。它的权限规则会被删除。',
 }
 
 export default zh

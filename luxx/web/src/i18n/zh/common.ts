@@ -13,7 +13,7 @@ const zh: CommonText = {
     const parts = [
       count.conversations && `${count.conversations} 个对话`,
       count.agents && `${count.agents} 个智能体`,
-      count.seats && `${count.seats} 个讨论室席位`,
+      count.seats && `${count.seats} 个房间席位`,
       count.tasks && `${count.tasks} 个任务`,
       count.steps && `${count.steps} 个任务步骤`,
       count.defaults && `${count.defaults} 位用户的默认设置`,
@@ -22,7 +22,7 @@ const zh: CommonText = {
   },
   areas: {
     chat: '对话',
-    rooms: '讨论室',
+    rooms: '房间',
     tasks: '任务',
     runs: '运行',
     files: '文件',
@@ -31,7 +31,7 @@ const zh: CommonText = {
     memory: '记忆',
     skills: '技能',
     prompts: '提示词',
-    providers: '模型服务',
+    providers: '服务商',
     usage: '用量',
     settings: '设置',
     admin: '管理',

@@ -3,7 +3,7 @@ import type { NoticesText } from '../en/notices'
 const zh: NoticesText = {
   ended: {
     chat: '回答已完成。',
-    room: '讨论室已结束。',
+    room: '房间已结束。',
     task: '任务已结束。',
     paused: '已暂停，可以继续。',
   },

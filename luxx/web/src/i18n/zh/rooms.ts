@@ -91,7 +91,7 @@ const zh: RoomsText = {
     speaking: '发言中',
     thinking: '思考中',
     tool: '使用工具',
-    waiting: '等待你',
+    waiting: '等待你的回答',
     waitingForOther: '等待回答',
     muted: '已静音',
     failed: '失败',

@@ -4,6 +4,7 @@ import { api, ask } from '@/api/client'
 import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
+import { roleOf } from '@/components/agentRole'
 
 export type Agent = Schema<'AgentView'>
 export const LIST_KEY = ['agents'] as const
@@ -60,7 +61,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
   const thinking = agent?.thinking_enabled ?? null
   return {
     name: agent?.name ?? '',
-    role: agent?.role ?? '',
+    role: agent ? roleOf(agent) : '',
     systemPrompt: agent?.system_prompt ?? '',
     provider: text(agent?.provider_id),
     model: agent?.model ?? '',
@@ -116,7 +117,7 @@ export function changesOf(before: AgentDraft, after: AgentDraft): Schema<'AgentC
 export async function listAgents(words: string, pages: number): Promise<{ items: Agent[]; hasMore: boolean }> {
   const found = await firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/agents', { params: { query: { page, page_size: PAGE_SIZE } } })))
   const wanted = words.toLowerCase()
-  return { ...found, items: found.items.filter((agent) => `${agent.name} ${agent.role}`.toLowerCase().includes(wanted)) }
+  return { ...found, items: found.items.filter((agent) => `${agent.name} ${agent.role} ${roleOf(agent)}`.toLowerCase().includes(wanted)) }
 }
 
 export function importAgent(document: string, mediaType: string): Promise<Schema<'ImportedAgent'>> {

@@ -1,5 +1,6 @@
 /** Seats as forms change them, and what is sent for them. */
 import type { Schema } from '@/api/types'
+import { roleOf } from '@/components/agentRole'
 import type { Seat } from './rooms'
 
 export interface SeatDraft {
@@ -48,7 +49,7 @@ export function emptySeat(name = ''): SeatDraft {
 }
 
 export function seatOfAgent(agent: Schema<'AgentView'>): SeatDraft {
-  const own = { name: agent.name, role: agent.role, model: agent.model ?? '', systemPrompt: agent.system_prompt }
+  const own = { name: agent.name, role: roleOf(agent), model: agent.model ?? '', systemPrompt: agent.system_prompt }
   return { ...emptySeat(agent.name), agentId: agent.id, agent: own }
 }
 

@@ -1,7 +1,10 @@
 /** What the timeline shows of an event: its name, a few words of it, and the kind that its mark has. */
 import type { RunsText } from '@/i18n/en/runs'
+import { useServerText } from '@/i18n/en/server'
 import type { RunEvent } from '@/run/events'
 import { mainArgument } from '@/run/steps'
+
+const server = useServerText()
 
 export type MarkKind = 'model' | 'tool' | 'question' | 'error' | 'other'
 
@@ -48,9 +51,9 @@ function wordsOf(event: RunEvent): string {
     case 'error':
     case 'agent_error':
     case 'warning':
-      return event.message
+      return server.translate(event.message)
     case 'retrying':
-      return event.reason
+      return server.translate(event.reason)
     case 'message_start':
       return event.sender_name
     case 'message_end':
@@ -58,7 +61,7 @@ function wordsOf(event: RunEvent): string {
     case 'step_start':
       return event.name
     case 'step_complete':
-      return event.error ?? event.status
+      return event.error ? server.translate(event.error) : event.status
     case 'skill_activated':
       return event.name
     case 'tainted':

@@ -1,0 +1,32 @@
+import { expect, test } from 'vitest'
+import zh from './server'
+
+const { translate } = zh
+
+test.each([
+  ['wrong username or password', 'sign_in_failed', '用户名或密码错误。'],
+  ['This run has ended. Not a sentence of the server', '', 'This run has ended. Not a sentence of the server'],
+  ['Notes.pdf is encrypted; attach a copy without a password', 'attachment_unreadable', 'Notes.pdf 已加密；请附加没有密码的副本。'],
+  ['Writer failed 3 times in a row and is muted now. Unmute it to let it speak again.', '', 'Writer 连续失败 3 次，已被静音。取消静音后可再次发言。'],
+  ['too many attempts to sign in; try again in 7 s', 'too_many', '登录尝试次数过多。请在 7 秒后再试。'],
+  ['this room is paused; resume it', 'run_active', '此房间已暂停；请继续它。'],
+  [
+    'You may use 5,000 tokens a day and have used 4,990; the next model call could take 120 before it answers. The limit resets at midnight UTC; until then a shorter conversation may fit, or ask an administrator to raise limits.tokens_per_day.',
+    'tokens_per_day',
+    '你每天可以使用 5,000 个词元，已使用 4,990；下一次模型调用在回答之前可能需要 120。上限在 UTC 零点重置；在此之前，较短的对话可能可以继续，或请管理员提高 limits.tokens_per_day。',
+  ],
+  ['this field is required and must be text of 1 to 300 characters', '', '此项必填，必须是：1 至 300 个字符的文字。'],
+  ['must be a whole number from 1 to 4, or null', '', '必须是：1 至 4 的整数，或留空。'],
+])('%s', (sentence, kind, chinese) => {
+  expect(translate(sentence, kind)).toBe(chinese)
+})
+
+test('a sentence without a translation of its own gets that of its kind, with what it says', () => {
+  expect(translate('The provider answered with $1 and {}.', 'provider_failed')).toBe('服务商出错。（The provider answered with $1 and {}.）')
+  expect(translate('something that nobody has translated', 'run_active')).toBe('正在运行；请等待或停止它。')
+})
+
+test('names that a person chose stay as they are', () => {
+  expect(translate("the username 'text' is taken; choose another")).toBe('用户名“text”已被使用；请另选一个。')
+  expect(translate("there is no user 'a number'")).toBe('没有用户“a number”。')
+})

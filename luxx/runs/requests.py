@@ -1,7 +1,7 @@
 """Resolves the request of a chat run: each value from the message, conversation, agent or user."""
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,19 +211,22 @@ class RequestResolver:
         check_price(choice.card, self.limits, choice.model)
 
     def _fallbacks(self, session: Session, caller: Caller, agent: AgentSettings) -> list[FallbackTarget]:
-        """Those of the agent's fallbacks that can be used now."""
+        """The agent's fallbacks; those that cannot be used now have a `problem`."""
         targets: list[FallbackTarget] = []
-        for fallback in agent.fallbacks:
-            with suppress(NotFound, InvalidInput):
-                selection = self.providers.select_provider(
-                    session, caller, fallback.provider_id, fallback.model
-                )
+        for number, fallback in enumerate(agent.fallbacks, 1):
+            provider_id, model = fallback.provider_id, fallback.model
+            try:
+                selection = self.providers.select_provider(session, caller, provider_id, model)
                 choice = selection.choice
                 self.providers.model_lists.check(selection.row, choice.model)
                 target = FallbackTarget(
                     provider_id=choice.provider_id, provider_name=choice.name, model=choice.model
                 )
-                targets.append(target)
+            except (NotFound, InvalidInput) as error:
+                named = f"{number} ({model})" if model else f"{number}"
+                problem = f"Fallback {named} of {_chooser(agent)} cannot be used: {error.message}."
+                target = FallbackTarget(provider_id=provider_id, model=model or "", problem=problem)
+            targets.append(target)
         return targets
 
     def _tools(

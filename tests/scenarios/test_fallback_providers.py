@@ -110,6 +110,57 @@ async def test_an_answer_that_breaks_off_is_kept_and_not_made_again_elsewhere(se
         assert second.requests == []
 
 
+async def test_a_run_says_which_fallbacks_it_passes_over_and_why(server: LuxxServer) -> None:
+    answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
+    async with (
+        ScriptedProvider(Script(rules=[REFUSES])) as first,
+        ScriptedProvider(Script(rules=[answers])) as last,
+        AsyncApiClient(server.url) as ann,
+    ):
+        urls = ("http://127.0.0.1:9/deleted", "http://127.0.0.1:9/disabled", last.url)
+        agent = await agent_with_fallbacks(ann, first.url, *urls)
+        deleted, disabled, _ = [fallback["provider_id"] for fallback in agent["fallbacks"]]
+        assert (await ann.ask("DELETE", f"/providers/{deleted}")).is_success
+        assert (await ann.ask("PUT", f"/providers/{disabled}", {"enabled": False})).is_success
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.text == "Here I am."
+        said = [frame.data for frame in screen.frames if frame.event in ("warning", "retrying")]
+        assert [event["type"] for event in said] == ["warning", "warning", "retrying"]
+        assert said[0]["message"] == (
+            f"Fallback 1 of the agent 'Careful' cannot be used: there is no provider {deleted}."
+        )
+        assert "Fallback 2 of the agent 'Careful' cannot be used" in said[1]["message"]
+        assert "is disabled" in said[1]["message"]
+        assert said[2]["fallback"] == 3
+
+
+async def test_a_run_that_fails_names_the_fallbacks_that_could_not_be_used(server: LuxxServer) -> None:
+    async with ScriptedProvider(Script(rules=[REFUSES])) as only, AsyncApiClient(server.url) as ann:
+        agent = await agent_with_fallbacks(ann, only.url, "http://127.0.0.1:9/deleted")
+        deleted = agent["fallbacks"][0]["provider_id"]
+        assert (await ann.ask("DELETE", f"/providers/{deleted}")).is_success
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.done
+        assert screen.done["status"] == "failed"
+        (warning,) = [frame.data["message"] for frame in screen.frames if frame.event == "warning"]
+        assert f"there is no provider {deleted}" in warning
+        assert screen.error
+        assert "wrong key" in screen.error["message"]
+
+
+async def test_nothing_is_said_of_a_lost_fallback_that_is_not_needed(server: LuxxServer) -> None:
+    answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
+    async with ScriptedProvider(Script(rules=[answers])) as only, AsyncApiClient(server.url) as ann:
+        agent = await agent_with_fallbacks(ann, only.url, "http://127.0.0.1:9/deleted")
+        assert (await ann.ask("DELETE", f"/providers/{agent['fallbacks'][0]['provider_id']}")).is_success
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        assert screen.text == "Here I am."
+        assert "warning" not in screen.events()
+
+
 @pytest.mark.heavy
 async def test_a_restarted_run_goes_on_with_the_fallback_that_it_had_reached(own_server: LuxxServer) -> None:
     rules = [

@@ -7,6 +7,7 @@ module writes nothing.
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
 from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.log.events import LogEntry
 from luxx.runs.models import RunRow
 from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, count_calls, open_calls
 from luxx.tools.builtin.run import DELEGATE_TOOL
@@ -152,14 +154,16 @@ class Spending:
             await signal.wait(asyncio.sleep(pause))
             pause = min(2 * pause, MAX_POLL_SECONDS)
 
-    async def log_retry(self, event: Retrying, lost: UsageEntry | None) -> None:
+    async def log_retry(
+        self, event: Retrying, lost: UsageEntry | None, warnings: Sequence[LogEntry] = ()
+    ) -> None:
         """Logs a failed attempt; `lost`, its ledger entry if it may be billed, replaces the reservation."""
 
         def extra_write(connection: Connection) -> None:
             if lost is not None:
                 self.close(connection, lost)
 
-        await self._log.append([event], phase=RunPhase.RETRYING, extra_write=extra_write)
+        await self._log.append([*warnings, event], phase=RunPhase.RETRYING, extra_write=extra_write)
         if lost is not None and self._reserved is not None:
             self._reserved = replace(self._reserved, is_spent=True)
             tokens = lost.usage.prompt_tokens + lost.usage.completion_tokens

@@ -37,11 +37,13 @@ from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus,
 
 
 class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider and a model that make the calls of a run after the ones before have failed for good."""
+    """A provider and a model that make the calls of a run after the ones before have failed for good; with a
+    `problem`, a sentence, they cannot and are passed over."""
 
     provider_id: int
     provider_name: str | None = None
     model: str
+    problem: str = ""
 
 
 class GivenPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +139,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
     not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
     content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
-    each subagent. `fallback` counts the fallbacks that are in use. `context`: how the next prompt is made.
+    each subagent. `fallback` is the number of the fallback in use. `context`: how the next prompt is made.
     `has_overflowed`: a prompt was refused as too long and made again with less.
     """
 
@@ -342,10 +344,7 @@ class TurnLog:
         extra_write: Callable[[Connection], None] | None = None,
         extra_bytes: int = 0,
     ) -> None:
-        """Writes the entries in one transaction, publishes them and updates `state`; see `RunLog.append`.
-
-        Raises LostRun.
-        """
+        """Writes the entries as `RunLog.append` does, and updates `state`. Raises LostRun."""
         values = {"phase": phase.value, **(changes or {})} if phase is not None else changes
         logged = await self._log.append(
             entries, changes=values, extra_write=extra_write, extra_bytes=extra_bytes
@@ -389,8 +388,8 @@ def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUse
 def initial_state(spec: RunSpec) -> TurnState:
     """The state before the first event; a subagent starts with its parent's tool limits."""
     delegated = spec.request.delegated
-    context = context_of(spec.past)
-    return TurnState(context=context, narrowed=() if delegated is None else delegated.narrowed)
+    narrowed = () if delegated is None else delegated.narrowed
+    return TurnState(context=context_of(spec.past), narrowed=narrowed)
 
 
 def count_calls(state: TurnState) -> int:

@@ -6,7 +6,8 @@ A chat's run is one turn (`loop.py`); rooms and tasks have many in one log (`run
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import assert_never
 
 import structlog
@@ -227,33 +228,41 @@ class Turn:
         state = self._log.state
         has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
         try:
-            max_wait = FALLBACK_WAIT_SECONDS if self._fallback_left else self.run.wall_time.left()
+            max_wait = FALLBACK_WAIT_SECONDS if self._next_fallback else self.run.wall_time.left()
             completion_record = await iteration.call_model(with_tools=has_tools, max_wait=max_wait)
         except CompletionCut as cut:
             if isinstance(cut.cause, ContextTooLong) and await self._send_less(iteration, cut):
                 return
-            if cut.cause is not None and self._has_fallback(cut):
-                await self._log_fallback(cut.cause, cut.completion_record.usage)
-                return
+            entries, usage = cut.completion_record.entries, cut.completion_record.usage
+            if cut.cause is not None and not entries:
+                # Another provider can make the call: this one produced nothing.
+                if self._next_fallback:
+                    await self._log_fallback(cut.cause, self._next_fallback, usage)
+                    return
+                entries = [*self._passed_over()]
             ending = self._stop_ending() if cut.cause is None else failure_ending(with_wait(cut.cause))
-            await self._end(cut.completion_record.entries, ending, cut.completion_record.usage, is_cut=True)
+            await self._end(entries, ending, usage, is_cut=True)
         else:
             await self._log_completion(iteration, completion_record)
 
-    def _has_fallback(self, cut: CompletionCut) -> bool:
-        """Whether another provider can make the call: there is one left, and this one produced nothing."""
-        return self._fallback_left and not cut.completion_record.entries
-
     @property
-    def _fallback_left(self) -> bool:
-        return self._log.state.fallback < len(self.run.spec.request.fallbacks)
+    def _next_fallback(self) -> int:
+        """The number of the next fallback that can be used; 0 if none is left."""
+        fallbacks = self.run.spec.request.fallbacks
+        left = range(self._log.state.fallback, len(fallbacks))
+        return next((index + 1 for index in left if not fallbacks[index].problem), 0)
 
-    async def _log_fallback(self, cause: ProviderError, usage: UsageEntry | None) -> None:
-        """Logs the failure of a provider; the next call goes to the next fallback."""
-        number = self._log.state.fallback + 1
+    def _passed_over(self) -> Sequence[LogEntry]:
+        """A warning for each fallback before the next that can be used, or for all that are left."""
+        left = self.run.spec.request.fallbacks[self._log.state.fallback :]
+        return [Warning(message=lost.problem) for lost in takewhile(lambda target: target.problem, left)]
+
+    async def _log_fallback(self, cause: ProviderError, number: int, usage: UsageEntry | None) -> None:
+        """Logs the failure of a provider; the next call goes to the fallback of this number."""
         model = self.run.spec.request.fallbacks[number - 1].model
         reason = f"{cause.message} The call is made with the agent's fallback {number}, {model}."
-        await self._log_retry(Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number), usage)
+        event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
+        await self._log_retry(event, usage, self._passed_over())
 
     async def _send_less(self, iteration: Iteration, cut: CompletionCut) -> bool:
         """Logs that the call is made again with half of a prompt that was too long; False if it is not."""
@@ -265,13 +274,15 @@ class Turn:
         await self._log_retry(Retrying(attempt=2, delay_ms=0, reason=reason), cut.completion_record.usage)
         return True
 
-    async def _log_retry(self, event: Retrying, usage: UsageEntry | None) -> None:
+    async def _log_retry(
+        self, event: Retrying, usage: UsageEntry | None, warnings: Sequence[LogEntry] = ()
+    ) -> None:
         """Logs that a call is made again. `usage`: what the failed one may cost, if it is billed."""
         if usage is not None:
-            await self._spending.log_retry(event, usage)
+            await self._spending.log_retry(event, usage, warnings)
             return
         await self._log.append(
-            [event],
+            [*warnings, event],
             phase=RunPhase.RETRYING,
             extra_write=lambda connection: self._spending.close(connection, None),
         )

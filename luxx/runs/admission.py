@@ -328,9 +328,14 @@ MIB = 1024 * 1024
 RECOUNT_SECONDS = 600.0
 """How long a user's cached total is used; other processes and deletions change the real one."""
 
-_of_user = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
+_of_runs = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
     _runs.c.user_id == bindparam("user_id")
 )
+# No run counts what people write in rooms. A room's messages belong to its owner.
+_said_in_rooms = select(func.coalesce(func.sum(func.length(_messages.c.content)), 0)).where(
+    _messages.c.user_id == bindparam("user_id"), _messages.c.room_id.is_not(None), _messages.c.role == "user"
+)
+_of_user = select(_of_runs.scalar_subquery() + _said_in_rooms.scalar_subquery())
 
 
 class StorageUse:
@@ -344,8 +349,11 @@ class StorageUse:
         self._limit_mb = limit_mb
         self._cached_sizes: dict[int, tuple[int, float]] = {}
 
-    async def check(self, user_id: int, size: int) -> None:
-        """Raises TooLarge if `size` more bytes exceed the user's limit; a limit of 0 means none."""
+    async def check(self, user_id: int, size: int, *, is_own: bool = True) -> None:
+        """Raises TooLarge if `size` more bytes exceed the user's limit; a limit of 0 means none.
+
+        Without `is_own` somebody else writes in a room of this user, and does not learn what is stored.
+        """
         if not self._limit_mb:
             return
         limit = self._limit_mb * MIB
@@ -356,11 +364,17 @@ class StorageUse:
                 lambda connection: int(connection.scalar(_of_user, {"user_id": user_id}) or 0)
             )
             self._cached_sizes[user_id] = (used, now)
+        if used + size > limit and not is_own:
+            raise TooLarge(
+                "the owner of this room has no storage left for it (limits.storage_mb_per_user); they can "
+                "delete conversations and rooms that they no longer need",
+                kind="quota_exceeded",
+            )
         if used + size > limit:
             raise TooLarge(
                 f"your messages and the logs of your runs would use {(used + size) / MIB:.1f} MiB; the limit "
-                f"is {self._limit_mb:g} MiB (limits.storage_mb_per_user); delete conversations that you no "
-                "longer need",
+                f"is {self._limit_mb:g} MiB (limits.storage_mb_per_user); delete conversations and rooms "
+                "that you no longer need",
                 kind="quota_exceeded",
             )
 

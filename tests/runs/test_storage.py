@@ -96,6 +96,31 @@ def test_texts_that_are_attached_count_like_the_text_of_a_message(tmp_path: Path
         assert admin.say(message["conversation_id"], "a short one").is_success
 
 
+def test_what_people_write_in_a_room_counts_for_its_owner(tmp_path: Path) -> None:
+    with (
+        scripted_models(SCRIPT) as model,
+        live_server(tmp_path, model.url, **SETTINGS) as server,
+        Client(server) as admin,
+        Client(server, "other_user") as member,
+    ):
+        room = admin.http.post("/chat-rooms", json={"title": "t", "task": "t"}).json()["data"]["id"]
+        invited = {"username": "other_user", "right": "speak"}
+        assert admin.http.post(f"/chat-rooms/{room}/members", json=invited).is_success
+
+        def write(client: Client) -> httpx.Response:
+            return client.http.post(f"/chat-rooms/{room}/messages", json={"content": LARGE})
+
+        taken = [write(member) for _ in range(6)]
+        assert [answer.status_code for answer in taken] == [201] * 5 + [413]
+        assert taken[-1].json()["detail"]["kind"] == "quota_exceeded"
+        assert "the owner of this room has no storage left" in taken[-1].json()["error"]
+        assert "your messages" in write(admin).json()["error"]
+        assert admin.say(admin.conversation()).status_code == 413
+        assert member.say(member.conversation()).is_success, "the writer has a limit of their own"
+        assert admin.http.delete(f"/chat-rooms/{room}").is_success
+        assert admin.say(admin.conversation()).is_success
+
+
 def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_FILES__QUOTA_MB": "1"}
     with (

@@ -20,7 +20,7 @@ from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.queries import count_seats, find_room, newest_run, policy_of
 from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
-from luxx.features.rooms.running import owner_of
+from luxx.features.rooms.running import check_storage, owner_of
 from luxx.infra.clock import new_id, utc_now
 from luxx.runs.admission import RoomCaller
 from luxx.runs.orchestration.service import OrchestratedRunService
@@ -76,11 +76,8 @@ class RoomCallService:
             text = _encode(request).decode()
             return self.runs.insert(session, owner_of(room), RunKind.ROOM, None, text, called)
 
-        def owner_id(session: Session) -> int:
-            return find_room(session, caller, room_id, RoomRight.STEER)[0].user_id
-
-        owner = await self.runs.services.store.read(owner_id)
-        await self.runs.services.storage.check(owner, sum(len(one.text.encode()) for one in given))
+        size = sum(len(one.text.encode()) for one in given)
+        await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, size)
         run = await self.runs.admit(admit)
         return await self.runs.begin_watched(run, encoder=encoder)
 
@@ -119,7 +116,10 @@ class RoomCallService:
             room.run_id, room.current_round, room.updated_at = started.id, 0, utc_now()
             return started
 
+        size = len(text.encode())
+        owner_id = await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, size)
         run = await self.runs.admit(admit)
+        self.runs.services.storage.add(owner_id, size)
         return await self.runs.begin_watched(run, encoder=encoder)
 
 

@@ -28,6 +28,7 @@ from luxx.features.rooms.queries import (
 )
 from luxx.infra.clock import new_id, utc_now
 from luxx.runs.admission import RunOwner
+from luxx.runs.context import RunServices
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
@@ -174,7 +175,10 @@ class RoomRunService:
             give_input(session.connection(), run.id, InputKind.MESSAGE, _encode(data).decode())
             return view, run.id
 
+        size = len(text.encode())
+        owner_id = await check_storage(self.runs.services, caller, room_id, RoomRight.SPEAK, size)
         view, run_id = await self.runs.services.store.write(work)
+        self.runs.services.storage.add(owner_id, size)
         if run_id is not None:
             self.runs.engine.deliver(run_id)
         else:
@@ -273,6 +277,18 @@ class RoomRunService:
         run_id = await self.runs.services.store.write(work)
         self.runs.engine.deliver(run_id)
         return run_id
+
+
+async def check_storage(
+    services: RunServices, caller: Caller, room_id: str, right: RoomRight, size: int
+) -> int:
+    """The owner of a room, to whom its messages belong. Raises TooLarge if `size` more bytes exceed what they
+    may store, and what `find_room` raises."""
+    owner_id = await services.store.read(
+        lambda session: find_room(session, caller, room_id, right)[0].user_id
+    )
+    await services.storage.check(owner_id, size, is_own=owner_id == caller.user_id)
+    return owner_id
 
 
 def owner_of(room: ChatRoomRow) -> RunOwner:

@@ -162,7 +162,9 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         check_both_themes(tab, "room-input")
 
 
-def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(person: Person) -> None:
+def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(
+    person: Person, models: ScriptedProvider
+) -> None:
     for name, prompt in (("Writer", "drafts texts"), ("Critic", "reviews texts")):
         person.post("/agents", {"name": name, "role": prompt, "system_prompt": f"An agent that {prompt}."})
     with person.tab() as tab:
@@ -188,15 +190,20 @@ def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(person: Pers
         expect(page.get_by_role("article", name=person.name)).to_contain_text("Be short.")
         take_screenshots(tab, "room-paused")
         page.get_by_role("button", name="Resume").click()
+        # Who was cut speaks again.
+        expect(page.get_by_role("article", name="Writer")).to_have_count(2)
+        models.release("draft")
+        expect(page.get_by_role("article", name="Writer").last).to_contain_text("A first draft of it")
         expect(page.get_by_role("article", name="Critic")).to_contain_text("Nothing is missing.")
         expect(page.get_by_text("The phrase was said.")).to_be_visible()
-        expect(page.get_by_role("article")).to_have_count(3)
+        expect(page.get_by_role("article")).to_have_count(4)
         expect(page.get_by_role("link", name="Write the notes for the next release.")).to_be_visible()
         page.reload()
         expect(page.get_by_text("The phrase was said.")).to_be_visible()
         assert [each["sender_name"] for each in person.get(page_path(page))["items"]][::-1] == [
             "Writer",
             person.name,
+            "Writer",
             "Critic",
         ]
 

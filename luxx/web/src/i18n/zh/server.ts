@@ -89,6 +89,18 @@ const SENTENCES: Record<string, string> = {
   "the provider's quota for a longer time is used up: {}": '服务商的长期配额已用完：{1}',
   "the provider is overloaded: {}": '服务商过载：{1}',
   "the provider failed {}: {}": '服务商出错：{2}',
+  "the provider cannot be reached: connecting took too long": '无法连接服务商：连接超时。',
+  "the provider cannot be reached: {}": '无法连接服务商：{1}',
+  "the proxy refused the connection to the provider: {}": '代理拒绝了到服务商的连接：{1}',
+  "the provider closed the connection before it responded": '服务商在回答之前关闭了连接。',
+  "the provider sent nothing for {} s in the middle of its response": '服务商在回答中途有 {1} 秒没有发送任何内容。',
+  "the provider did not start to respond within {} s": '服务商在 {1} 秒内没有开始回答。',
+  "the provider's stream ended in the middle of the response": '服务商的回答在中途断开了。',
+  "the provider's stream ended before the response began": '服务商的回答在开始之前就断开了。',
+  "the provider's base_url is not a usable address": '服务商的地址不可用。',
+  "{}; the answer may be incomplete": '{+1}；回答可能不完整。',
+  "the provider ended this answer for a reason that Luxx does not know ({})": '服务商以 Luxx 不认识的原因（{1}）结束了回答',
+  "the provider's answer is longer than {} characters; it was cut there": '服务商的回答超过 {1} 个字符，在那里被截断。',
   "the provider's response ended in the middle": '服务商的回答在中途断开了。',
 
   // Runs and limits

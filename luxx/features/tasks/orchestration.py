@@ -276,7 +276,8 @@ class TaskOrchestration:
             return begin_result(self._values, self._head.id, self._resolve(session, user_id, settings))
         step = self._task.step(step_id)
         request = self._resolve(session, user_id, self._settings(session, step))
-        self._planner.references.check_step(session, caller_of_turn(session, user_id), step, request)
+        if step.required_tools or step.required_skills:
+            self._planner.references.check_step(session, caller_of_turn(session, user_id), step, request)
         return begin_step(self._values, self._head.id, step, request)
 
     def _settings(self, session: Session, step: NewTaskStep | None) -> AgentSettings:

@@ -24,11 +24,12 @@ from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.wire.event import LoggedEvent
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.task_event import StepSkipped
-from luxx.wire.turn import Usage
+from luxx.wire.turn import Step, StepType, Usage
 
 Needs = dict[str, set[str]]
 PENDING, COMPLETED = TaskStepStatus.PENDING, TaskStepStatus.COMPLETED
 FAILED, SKIPPED = TaskStepStatus.FAILED, TaskStepStatus.SKIPPED
+WRITTEN = TurnState(steps=(Step(id="step-0", index=0, type=StepType.TEXT, content="Done."),))
 TOTALS = RunTotals(usage=Usage(), cost=None, seconds=0.0)
 
 
@@ -131,7 +132,7 @@ class SimulatedRun:
         ending = failure_ending(LuxxError("no")) if key in failing else FINISHED
         if key != RESULT:
             self.statuses[key] = FAILED if key in failing else COMPLETED
-        closing = self._orchestration.close(self._running.pop(key), TurnState(), ending, None)
+        closing = self._orchestration.close(self._running.pop(key), WRITTEN, ending, None)
         self._log(closing.events)
 
 

@@ -1,6 +1,5 @@
 /** Seats as forms change them, and what is sent for them. */
 import type { Schema } from '@/api/types'
-import { roleOf } from '@/components/agentRole'
 import type { Seat } from './rooms'
 
 export interface SeatDraft {
@@ -48,8 +47,9 @@ export function emptySeat(name = ''): SeatDraft {
   }
 }
 
-export function seatOfAgent(agent: Schema<'AgentView'>): SeatDraft {
-  const own = { name: agent.name, role: roleOf(agent), model: agent.model ?? '', systemPrompt: agent.system_prompt }
+/** `role`: that of the agent as it is shown. */
+export function seatOfAgent(agent: Schema<'AgentView'>, role: string): SeatDraft {
+  const own = { name: agent.name, role, model: agent.model ?? '', systemPrompt: agent.system_prompt }
   return { ...emptySeat(agent.name), agentId: agent.id, agent: own }
 }
 

@@ -29,7 +29,7 @@ def test_an_agent_is_created_changed_and_chatted_with(person: Person) -> None:
         tab.expected_problems.append("400")
         page.get_by_role("button", name="Create the agent").click()
         # What is wrong is said at its field, and nothing that was typed is lost.
-        expect(page.get_by_text("must be", exact=False)).to_be_visible()
+        expect(page.get_by_text("Must be a number from 0 to 2, or null.", exact=True)).to_be_visible()
         expect(page.get_by_label("Instructions")).to_have_value("Name the worst problem first.")
         page.get_by_label("Temperature").fill("0.2")
         page.get_by_role("button", name="Create the agent").click()

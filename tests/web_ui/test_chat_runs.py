@@ -110,6 +110,21 @@ def test_a_permission_is_asked_in_place_and_disappears_in_every_tab(
         expect(page.get_by_text("result: 4")).to_be_visible()
 
 
+def test_always_is_not_offered_where_its_rule_would_not_allow_the_call(person: Person) -> None:
+    asking = [{"tool": "python_eval", "action": "ask"}]
+    project = person.post("/projects", {"name": "Careful"})["id"]
+    person.put(f"/permissions/rules?scope=project&id={project}", asking)
+    chat = person.post("/conversations", {"project_id": project})["id"]
+    run = person.post("/messages/stream", {"conversation_id": chat, "content": "evaluate", "tools": True})
+    person.wait_for(run["id"], "waiting")
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{chat}")
+        expect(page.get_by_role("button", name="Once")).to_be_visible()
+        expect(page.get_by_role("button", name="Always")).to_have_count(0)
+        page.get_by_role("button", name="Reject").click()
+        expect(said(page, "Evaluated.")).to_be_visible()
+
+
 def test_a_rejected_call_is_not_run_and_the_note_reaches_the_model(person: Person) -> None:
     person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
     with person.tab() as tab:

@@ -74,6 +74,29 @@ def test_a_goal_becomes_a_plan_that_is_changed_and_runs_as_a_graph(
         take_screenshots(tab, "task-done-phone")
 
 
+def test_what_a_dialog_cannot_save_is_said_in_it_by_the_name_of_the_field(person: Person) -> None:
+    steps = [{"id": "a", "name": "First", "goal": "Say it"}]
+    task = person.post("/tasks", {"name": "Chain", "goal": "Try it", "steps": steps})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/tasks/{task}")
+        page.get_by_role("button", name="More actions").last.click()
+        page.get_by_role("menuitem", name="Name and goal").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Name").fill("x" * 201)
+        tab.expected_problems.append("400")
+        dialog.get_by_role("button", name="Save").click()
+        alert = dialog.get_by_role("alert")
+        expect(alert).to_have_text(
+            "Name: must be text of 1 to 200 characters: one line with a visible character."
+        )
+        dialog.get_by_label("Name").fill("Short")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        expect(page.get_by_role("heading", name="Short")).to_be_visible()
+        # Nothing is left of it, in the tray below neither.
+        expect(page.get_by_text("must be text")).to_have_count(0)
+
+
 def test_a_failed_step_names_what_it_held_up_and_a_cycle_is_refused(person: Person) -> None:
     steps = [
         {"id": "a", "name": "First", "goal": "Fails once"},

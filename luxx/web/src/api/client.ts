@@ -9,7 +9,7 @@ import type { Schema } from './types'
 const server = useServerText()
 
 export class ApiError extends Error {
-  /** `status` is 0 where the server could not be reached. `fields`: wrong fields of the body, by their path. */
+  /** `status` is 0 where the server could not be reached. */
   constructor(
     message: string,
     readonly status: number,
@@ -19,9 +19,9 @@ export class ApiError extends Error {
     super(message)
   }
 
+  /** A sentence about each wrong field of the body, by its path; `message` has them too. */
   get fields(): Record<string, string> {
-    const fields = (this.detail.fields ?? {}) as Record<string, string>
-    return Object.fromEntries(Object.entries(fields).map(([path, why]) => [path, server.translate(why)]))
+    return Object.fromEntries(fieldsOf(this.detail).map(([path, why]) => [path, said(why)]))
   }
 }
 
@@ -89,11 +89,28 @@ function failure(status: number, body: unknown): ApiError {
   if (typeof body === 'object' && body !== null && 'error' in body) {
     const { error, detail } = body as { error: unknown; detail?: Record<string, unknown> }
     const kind = String(detail?.kind ?? '')
-    const written = String(error)
-    const translated = server.translate(written, kind)
-    return new ApiError(translated === written ? sentence(written) : translated, status, kind, detail ?? {})
+    return new ApiError(explained(String(error), kind, fieldsOf(detail)), status, kind, detail ?? {})
   }
   return new ApiError(server.translate(`The server answered with status ${status}.`), status, '')
+}
+
+const fieldsOf = (detail?: Record<string, unknown>): [string, string][] => Object.entries((detail?.fields ?? {}) as Record<string, string>)
+
+/** Where the server lists wrong fields by their paths, a sentence for each, which begins with its name. */
+function explained(error: string, kind: string, fields: [string, string][]): string {
+  if (!fields.length || !fields.every(([path, why]) => error.includes(`${path}: ${why}`))) return said(error, kind)
+  return fields
+    .map(([path, why]) => {
+      const name = /(\w+)(\[\d+\])*$/.exec(path)?.[1]?.replaceAll('_', ' ')
+      return name ? sentence(`${name}: ${server.translate(why)}`) : said(why)
+    })
+    .join(' ')
+}
+
+/** In the reader's language where it is translated, otherwise as a sentence of the server. */
+function said(text: string, kind?: string): string {
+  const translated = server.translate(text, kind)
+  return translated === text ? sentence(text) : translated
 }
 
 /** The server's reasons begin in lower case, because they follow a name in its logs. */

@@ -5,15 +5,14 @@ async function fetchOrFail(request: Request): Promise<Response> {
   const response = await signedFetch(request).catch((error: unknown) => {
     throw asApiError(error)
   })
-  if (!response.ok) throw withFields(await failureOf(response))
+  if (!response.ok) throw withPaths(await failureOf(response))
   return response
 }
 
-/** An error whose sentence also names the wrong fields. */
-function withFields(error: ApiError): ApiError {
-  const fields = Object.entries(error.fields).map(([field, problem]) => `${field.replace(/^\$\.?/, '')}: ${problem}`)
-  if (fields.length === 0) return error
-  return new ApiError(`${error.message} ${fields.join('; ')}`, error.status, error.kind, error.detail)
+/** The error of a document, which says where in it each wrong field is. */
+export function withPaths(error: ApiError): ApiError {
+  const fields = Object.entries(error.fields).map(([path, why]) => [path.replace(/^\$\.?/, ''), why].filter(Boolean).join(': '))
+  return fields.length === 0 ? error : new ApiError(fields.join(' '), error.status, error.kind, error.detail)
 }
 
 /** The bytes at an address of the API. */

@@ -76,7 +76,7 @@ async function readAll(): Promise<void> {
 }
 
 /** Null where another person is waited for. */
-async function readWait(run: Schema<'Run'>): Promise<Wait | null> {
+async function readWait(run: Schema<'TitledRun'>): Promise<Wait | null> {
   const { kind, subject_id: id } = run
   const params = { path: { run_id: run.id }, query: { page_size: 100 } }
   const questions = ask(api.GET('/runs/{run_id}/questions', { params })).then(({ items }) =>
@@ -85,8 +85,7 @@ async function readWait(run: Schema<'Run'>): Promise<Wait | null> {
   const room = kind === 'room' ? await ask(api.GET('/chat-rooms/{room_id}', { params: { path: { room_id: id } } })) : null
   const task = kind === 'task' ? await ask(api.GET('/tasks/{task_id}', { params: { path: { task_id: id } } })) : null
   if (room && room.right !== 'owner' && room.right !== 'steer') return null
-  const title = room?.title ?? task?.name ?? (await ask(api.GET('/conversations/{conversation_id}', { params: { path: { conversation_id: id } } }))).title
-  return { run, title, questions: await questions, room, task }
+  return { run, title: run.title ?? '', questions: await questions, room, task }
 }
 
 /** Follows what waits and what happens elsewhere, while the component that calls this is there. */

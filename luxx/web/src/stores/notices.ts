@@ -1,6 +1,6 @@
 /** Short messages in the tray: of the server, or about what one just did. What waits for a person is in `frame/waits.ts`. */
 import { defineStore } from 'pinia'
-import { ref } from 'vue'
+import { type Ref, ref } from 'vue'
 import type { State } from '@/components/states'
 
 const SHOWN_MS = 8_000
@@ -18,6 +18,8 @@ export interface Notice {
 
 export const useNotices = defineStore('notices', () => {
   const notices = ref<Notice[]>([])
+  /** Of the open dialogs, the last above the others. */
+  const dialogs: Ref<string>[] = []
   let lastId = 0
 
   function show(notice: Omit<Notice, 'id'>): void {
@@ -29,12 +31,21 @@ export const useNotices = defineStore('notices', () => {
   }
 
   function showError(error: unknown): void {
-    show({ kind: 'failed', text: error instanceof Error ? error.message : String(error) })
+    const text = error instanceof Error ? error.message : String(error)
+    const dialog = dialogs.at(-1)
+    if (dialog) dialog.value = text
+    else show({ kind: 'failed', text })
+  }
+
+  /** Until the returned function is called, errors are said in this dialog, which covers the tray. */
+  function sayErrorsIn(dialog: Ref<string>): () => void {
+    dialogs.push(dialog)
+    return () => void dialogs.splice(dialogs.indexOf(dialog), 1)
   }
 
   function close(id: number): void {
     notices.value = notices.value.filter((each) => each.id !== id)
   }
 
-  return { notices, show, showError, close }
+  return { notices, show, showError, sayErrorsIn, close }
 })

@@ -243,6 +243,9 @@ class ArgumentCheck:
                 for name in instance:
                     if name not in known:
                         yield f"{path}.{name}", self._unknown(str(name), list(known))
+            case "maxLength" if isinstance(instance, str):
+                # The text itself could be most of the message.
+                yield path, f"{path}: {len(instance):,} characters are too many; at most {rule:,} are allowed"
             case _:
                 yield path, f"{path}: {error.message}"
 

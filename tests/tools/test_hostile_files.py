@@ -264,7 +264,7 @@ PATHS = {
     "../secret.txt": "leads out of the workspace",
     "/etc/passwd": "outside the workspace",
     "x" * 300: "longer than 255 bytes",
-    "x/" * 3000: "longer than 4095 bytes",
+    "é/" * 1_500: "longer than 4095 bytes",
     "d/" * 65 + "f": "directories deep",
 }
 

@@ -36,7 +36,7 @@ from luxx.infra.bus.core import Bus
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.providers.queries import transfer_shared_providers
+from luxx.providers.choosing import transfer_shared_providers
 from luxx.runs.engine.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 

@@ -20,7 +20,7 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
-from luxx.providers.queries import transfer_shared_providers
+from luxx.providers.choosing import transfer_shared_providers
 from luxx.runs.engine.cancel import cancel_runs_of
 from luxx.runs.engine.driver import RunStopper
 from luxx.wire.tool import CommandPermission

@@ -18,8 +18,8 @@ from luxx.errors import NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.providers.choosing import transfer_shared_providers
 from luxx.providers.models import ProviderChanges, ProviderRow
-from luxx.providers.queries import transfer_shared_providers
 from luxx.runs.engine.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 

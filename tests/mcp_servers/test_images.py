@@ -93,7 +93,7 @@ async def test_a_model_gets_the_images_of_results_in_this_turn_and_in_later_ones
     server: LuxxServer, provider_type: str, path: str, model: str, images_in: Any
 ) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
-        await ready(ann)
+        await ready(ann, servers=1)
         conversation = await new_conversation(ann, provider_type, f"{provider.url}{path}", model)
         for text in ("draw it twice", "again?"):
             await ann.post("/messages", {"conversation_id": conversation, "content": text, "tools": True})
@@ -126,7 +126,7 @@ async def new_conversation(ann: AsyncApiClient, provider_type: str, url: str, mo
 
 async def test_a_model_that_reads_no_images_gets_their_names(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
-        await ready(ann)
+        await ready(ann, servers=1)
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "deepseek-chat")
         for text in ("draw it", "again?"):
             await ann.post("/messages", {"conversation_id": conversation, "content": text, "tools": True})
@@ -141,7 +141,7 @@ async def test_a_model_that_reads_no_images_gets_their_names(server: LuxxServer)
 
 async def test_a_file_that_has_changed_is_not_given_to_a_model_as_the_image(server: LuxxServer) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
-        await ready(ann)
+        await ready(ann, servers=1)
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "gpt-4.1-mini")
         message = {"conversation_id": conversation, "content": "draw it", "tools": True}
         await ann.post("/messages", message)

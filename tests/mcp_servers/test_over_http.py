@@ -36,10 +36,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
         yield started_server
 
 
-async def ready(ann: AsyncApiClient) -> None:
-    """Returns when the working servers run."""
+async def ready(ann: AsyncApiClient, servers: int = 2) -> None:
+    """Returns when this many servers run: the working ones."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while (await ann.get("/health"))["mcp_servers"]["running"] < 2:  # noqa: ASYNC110 - asked over HTTP
+        while (await ann.get("/health"))["mcp_servers"]["running"] < servers:  # noqa: ASYNC110 - asked over HTTP
             await asyncio.sleep(0.05)
 
 

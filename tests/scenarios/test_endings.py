@@ -136,7 +136,7 @@ async def test_an_unknown_reason_is_a_warning_that_names_it(server: LuxxServer) 
             warning = (await stream.until("warning")).data["message"]
             await stream.to_the_end()
         assert "(abort)" in warning
-        assert (await ann.get("/messages", conversation_id=conversation))["items"][0]["finish"] == "stop"
+        assert (await ann.get("/messages", conversation_id=conversation))["items"][0]["finish"] is None
 
 
 async def test_an_error_as_bare_json_in_the_middle_fails_the_run(server: LuxxServer) -> None:

@@ -90,4 +90,6 @@ async def test_a_blocked_prompt_is_answered_with_the_reason(server: LuxxServer) 
         conversation = await conversation_with(ann, model.url)
         async with ann.send_and_follow(conversation) as stream:
             screen = await stream.to_the_end()
-        assert "its safety filter (SAFETY)" in screen.text
+        (step,) = (await ann.messages(conversation))[1]["steps"]
+        assert (screen.text, step["content"]) == ("", "")
+        assert "its safety filter (SAFETY)" in step["notice"]

@@ -1,5 +1,5 @@
 """A room that is stopped in mid-turn: the text is kept, the upstream closed, and resume goes on with the
-right seat, under each policy.
+seats that were cut, then with the next ones, under each policy.
 """
 
 import time
@@ -43,13 +43,21 @@ def gated(name: str, text: str, number: int = 1) -> Rule:
     return replies(name, number, Text(text=f"{text} "), Gate(name="gate"), Text(text="never"), USUAL)
 
 
+def cut_then_says(name: str, cut: str, *texts: str) -> list[Rule]:
+    """The seat begins to say the first text and is held; it says the others in its next turns."""
+    return [gated(name, cut), *says(name, "none", *texts)[1:]]
+
+
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """`before` is said before the turn that is cut, `cut` are its texts, `after` is said after the resume."""
+    """`before` is said before the turn that is cut, `cut` are its texts. After the resume the cut seats say
+    `again`, and `after` is said next.
+    """
 
     policy: str
     rules: list[Rule]
     before: list[tuple[str, str]] = []
     cut: list[tuple[str, str]]
+    again: list[tuple[str, str]]
     after: list[tuple[str, str]]
     room: dict[str, Any] = {}
     rounds_before: int = 0
@@ -62,51 +70,57 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 CASES = [
     Case(
         policy="round_robin",
-        rules=[gated("Anna", "a1"), *says("Ben", "b1"), *says("Cleo", "c1")],
+        rules=[*cut_then_says("Anna", "a1", "a2"), *says("Ben", "b1"), *says("Cleo", "c1")],
         cut=[("Anna", "a1")],
+        again=[("Anna", "a2")],
         after=[("Ben", "b1"), ("Cleo", "c1")],
     ),
     Case(
         policy="round_robin",
-        rules=[*says("Anna", "a1"), *says("Ben", "b1"), gated("Cleo", "c1")],
+        rules=[*says("Anna", "a1"), *says("Ben", "b1"), *cut_then_says("Cleo", "c1", "c2")],
         before=[("Anna", "a1"), ("Ben", "b1")],
         cut=[("Cleo", "c1")],
+        again=[("Cleo", "c2")],
         after=[],
     ),
     Case(
         policy="sequential",
-        rules=[*says("Anna", "a1"), gated("Ben", "b1"), *says("Cleo", "c1")],
+        rules=[*says("Anna", "a1"), *cut_then_says("Ben", "b1", "b2"), *says("Cleo", "c1")],
         before=[("Anna", "a1")],
         cut=[("Ben", "b1")],
+        again=[("Ben", "b2")],
         after=[("Cleo", "c1")],
         room={"max_rounds": 2},
         ends="finished",
     ),
     Case(
         policy="mention",
-        rules=[gated("Anna", "@Cleo or @Ben?"), *says("Cleo", "c1"), *says("Anna", "none", "a2")[1:]],
-        cut=[("Anna", "@Cleo or @Ben?")],
-        after=[("Cleo", "c1"), ("Anna", "a2")],
-        room={"stop": {"messages": 3}},
+        rules=[*cut_then_says("Anna", "@Ben or @Cleo?", "@Cleo or @Ben?", "a3"), *says("Cleo", "c1")],
+        cut=[("Anna", "@Ben or @Cleo?")],
+        again=[("Anna", "@Cleo or @Ben?")],
+        after=[("Cleo", "c1"), ("Anna", "a3")],
+        room={"stop": {"messages": 4}},
         ends="messages",
     ),
     Case(
         policy="parallel",
         rules=[
-            *(gated(name, text) for name, text in (("Anna", "a1"), ("Ben", "b1"), ("Cleo", "c1"))),
-            *(rule for name in ("Anna", "Ben", "Cleo") for rule in says(name, "none", f"{name} two")[1:]),
+            rule
+            for name in ("Anna", "Ben", "Cleo")
+            for rule in cut_then_says(name, "one", "two", "three")
         ],
-        cut=[("Anna", "a1"), ("Ben", "b1"), ("Cleo", "c1")],
-        after=[("Anna", "Anna two"), ("Ben", "Ben two"), ("Cleo", "Cleo two")],
+        cut=[("Anna", "one"), ("Ben", "one"), ("Cleo", "one")],
+        again=[("Anna", "two"), ("Ben", "two"), ("Cleo", "two")],
+        after=[("Anna", "three"), ("Ben", "three"), ("Cleo", "three")],
         room={"max_rounds": 2},
     ),
     Case(
         policy="parallel",
-        rules=[*says("Anna", "a1", "a2"), gated("Ben", "b1"), *says("Ben", "none", "b2")[1:],
-               *says("Cleo", "c1", "c2")],
+        rules=[*says("Anna", "a1", "a2"), *cut_then_says("Ben", "b1", "b2", "b3"), *says("Cleo", "c1", "c2")],
         before=[("Anna", "a1"), ("Cleo", "c1")],
         cut=[("Ben", "b1")],
-        after=[("Anna", "a2"), ("Ben", "b2"), ("Cleo", "c2")],
+        again=[("Ben", "b2")],
+        after=[("Anna", "a2"), ("Ben", "b3"), ("Cleo", "c2")],
         room={"max_rounds": 2},
     ),
 ]  # fmt: skip
@@ -147,7 +161,9 @@ async def test_a_stop_in_mid_turn_keeps_the_text_and_resume_goes_on(server: Luxx
         async with started(ann, room["id"], "resume") as stream:
             rest = (await stream.to_the_end()).frames
         heard = said(rest)
-        assert (sorted(heard) if case.policy == "parallel" else heard) == case.after
+        again, after = heard[: len(case.again)], heard[len(case.again) :]
+        assert (sorted(again) if case.policy == "parallel" else again) == case.again
+        assert (sorted(after) if case.policy == "parallel" else after) == case.after
         assert rest[-1].data["stop_reason"] == case.ends
         assert rest[-1].data["run_id"] == run["id"]
 
@@ -174,10 +190,10 @@ async def test_a_choice_that_is_cut_is_made_again_after_the_resume(server: LuxxS
         assert [frame.data["by"] for frame in rest if frame.event == "floor_given"] == ["selector"]
 
 
-async def test_a_turn_that_a_person_gave_is_over_after_a_stop(server: LuxxServer) -> None:
-    rules = [gated("Ben", "b1"), *says("Anna", "a1")]
+async def test_a_turn_that_a_person_gave_is_taken_again_after_a_stop(server: LuxxServer) -> None:
+    rules = [*cut_then_says("Ben", "b1", "b2"), *says("Anna", "a1")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        room = await new_room(ann, model.url, "Anna", "Ben", policy="manual", stop={"messages": 2})
+        room = await new_room(ann, model.url, "Anna", "Ben", policy="manual", stop={"messages": 3})
         seats = {seat["name"]: seat["id"] for seat in room["agents"]}
         async with started(ann, room["id"]) as stream:
             await stream.until("round_start")
@@ -186,9 +202,10 @@ async def test_a_turn_that_a_person_gave_is_over_after_a_stop(server: LuxxServer
             run = await stop_promptly(ann, room, model, 0)
             assert said((await stream.to_the_end()).frames) == [("Ben", "b1")]
         async with started(ann, room["id"], "resume") as stream:
+            await until_said(stream, 1)
             await ann.until_status(run["id"], "waiting")
             await ann.post(f"/chat-rooms/{room['id']}/floor", {"seat_id": seats["Anna"]})
-            assert said((await stream.to_the_end()).frames) == [("Anna", "a1")]
+            assert said((await stream.to_the_end()).frames) == [("Ben", "b2"), ("Anna", "a1")]
 
 
 async def test_a_room_that_waits_for_a_person_can_be_stopped_and_resumed(server: LuxxServer) -> None:

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from command_line import printed, refusal, run
 from live_server import LiveServer, scripted_models
@@ -43,6 +44,8 @@ def test_a_provider_is_added_tested_listed_chosen_and_removed(
     plain_server: LiveServer, model_url: str
 ) -> None:
     token, name = admin_token(plain_server), f"Lab {uuid.uuid4().hex[:8]}"
+    listed = printed(plain_server, token, "provider", "list")
+    before = next(line.split("\t")[0] for line in listed.splitlines() if f"\t{model_url}" in line)
     arguments = ("openai_compatible", "--name", name, "--base-url", model_url, "--model", "scripted")
     # The model answers nothing, so that the test of the new provider fails.
     added = run(plain_server, token, "provider", "add", *arguments, "--key-env", "LAB", LAB="sk-lab-key-1")
@@ -57,7 +60,14 @@ def test_a_provider_is_added_tested_listed_chosen_and_removed(
     assert chosen == f"{name} is your default, with scripted\n"
     unlisted = refusal(plain_server, token, "provider", "default", name, "--model", "scriped")
     assert f"provider '{name}' has no model 'scriped'; it has scripted" in unlisted
-    assert printed(plain_server, token, "provider", "remove", name) == f"removed {name}\n"
+    provider_id = printed(plain_server, token, "provider", "list").split(f"\t{name}\t")[0].split("\n")[-1]
+    headers, body = {"authorization": f"Bearer {token}"}, {"provider_id": int(provider_id)}
+    for _ in range(2):
+        path = f"{plain_server.url}/conversations"
+        assert httpx.post(path, json=body, headers=headers, trust_env=False).is_success
+    printed(plain_server, token, "provider", "default", before)
+    removed = printed(plain_server, token, "provider", "remove", name)
+    assert removed == f"removed {name}; it was chosen for 2 conversations\n"
     missing = refusal(plain_server, token, "provider", "test", name)
     assert missing == f"there is no provider {name!r}; `luxx provider list` lists yours"
 

@@ -233,8 +233,6 @@ def transfer_shared_providers(session: Session, user_id: int, successor_id: int 
             _before_unsharing(session, row)
             row.is_shared = False
         else:
-            if has_default:
-                _keep_default(session, row, is_deleted=False)
             row.is_default = row.is_default and not has_default
             row.user_id = successor_id
         field = "is_shared" if successor_id is None else "user_id"

@@ -100,7 +100,11 @@ CASES = [
     Case("change seat", {"name": None}, "$.name", {"name": "x"}),
     Case("change seat", {"name": "Other"}, "$.name", {"name": "ONE"}),
     Case("change seat", {"muted": None}, "$.muted", {"muted": True}),
-    Case("change seat", {"agent_id": 1}, "$.agent_id", {"model": "m"}),
+    Case("change seat", {"agent_id": NO_NUMBER}, "$.agent_id", {"agent_id": 1}, 404),
+    Case("change seat", {"agent_id": 0}, "$.agent_id", {"agent_id": None}),
+    Case("change seat", {"agent_id": 2**31}, "$.agent_id", {"model": "m"}),
+    Case("change seat", {"agent_id": "1"}, "$.agent_id", {"agent_id": 1, "model": "m"}),
+    Case("change seat", {"agent_id": True}, "$.agent_id", {}),
     Case("change seat", {"provider_id": NO_NUMBER}, "$.provider_id", {"provider_id": None}, 404),
     # Members
     Case("member", {"right": "watch"}, "$.username", {"right": "watch", "username": "bob"}),

@@ -36,9 +36,11 @@ def test_a_masked_key_sent_back_is_not_taken_for_a_key(anna: ApiClient, upstream
 
 
 def test_a_new_address_drops_the_key(anna: ApiClient, upstream: ScriptedProvider) -> None:
+    default = anna.good("GET", "/providers")["items"][0]["id"]
     provider_id = connect(anna, upstream)
     moved = anna.good("PUT", f"/providers/{provider_id}", json={"base_url": "https://models.example/v1"})
     assert moved["api_key"] == ""
+    anna.good("PUT", f"/providers/{default}", json={"is_default": True})
     anna.good("DELETE", f"/providers/{provider_id}")
 
 

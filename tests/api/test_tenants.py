@@ -14,7 +14,8 @@ from api.server_process import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 TENANT = {
-    "id", "name", "is_default", "default_agent_id", "allow_registration", "allow_own_providers", "created_at"
+    "id", "name", "is_default", "default_agent_id", "lost_default_agent", "lost_default_provider",
+    "allow_registration", "allow_own_providers", "created_at",
 }  # fmt: skip
 numbers = itertools.count()
 
@@ -243,3 +244,4 @@ def test_a_shared_provider_outlives_its_administrator(
     talk = member.good("POST", "/conversations", json={})["id"]
     answer = member.good("POST", "/messages", json={"conversation_id": talk, "content": "hi"})
     assert answer["text"] == "Hello there."
+    assert (answer["provider_id"], member.good("GET", "/tenant")["lost_default_provider"]) == (shared, None)

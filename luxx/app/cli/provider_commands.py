@@ -11,10 +11,13 @@ import os
 import sys
 from typing import Any
 
+import msgspec
+
 from luxx.app.cli.chat.server_api import ServerApi, ask
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, one_line
 from luxx.errors import InvalidInput, NotFound
+from luxx.infra.store.lost_names import Uses
 from luxx.providers.catalog import DEFAULT_MODELS
 from luxx.providers.check import WRONG_KEY, ProviderCheck
 from luxx.providers.models import NewProvider, ProviderChanges, ProviderView, UpstreamModels
@@ -172,8 +175,9 @@ async def _default(server: ServerApi, _screen: Screen, options: argparse.Namespa
 
 async def _remove(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
     provider = await provider_named(server, options.provider)
-    await server.call("DELETE", f"/providers/{provider.id}", type(None))
-    _print(f"removed {provider.name}")
+    uses = msgspec.to_builtins(await server.call("DELETE", f"/providers/{provider.id}", Uses))
+    stopped = ", ".join(f"{count} {what}" for what, count in uses.items() if count)
+    _print(f"removed {provider.name}" + (f"; it was chosen for {stopped}" if stopped else ""))
 
 
 def _print(line: str) -> None:

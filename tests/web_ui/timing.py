@@ -18,9 +18,10 @@ OPENING = """id => {
 FIRST_TOKEN = """words => {
   window.tokenTimes = {}
   const parse = JSON.parse
-  JSON.parse = text => {
-    const value = parse(text)
-    if (value?.type === 'process_step' && value.step.delta) window.tokenTimes.received ??= performance.now()
+  JSON.parse = json => {
+    const value = parse(json)
+    const text = value?.type === 'process_step' && (value.step.delta || value.step.content)
+    if (text) window.tokenTimes.received ??= performance.now()
     return value
   }
   new MutationObserver((_, observer) => {

@@ -172,8 +172,10 @@ async def test_the_other_seats_speak_while_one_waits_for_its_answer(
             assert controller.keys_seen() == (["a"] if decision == "once" else [])
 
 
-async def test_a_pause_closes_the_question_and_resume_goes_on_with_the_next_seat(server: LuxxServer) -> None:
-    rules = [asks_then_says("Anna", clarification(), "never")[0], *says("Ben", "I go on")]
+async def test_a_pause_closes_the_question_and_after_the_resume_its_seat_asks_again(
+    server: LuxxServer,
+) -> None:
+    rules = [*asks_then_says("Anna", clarification(), "Blue then"), *says("Ben", "I go on")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=1)
         async with started(ann, room["id"]) as stream:
@@ -186,8 +188,14 @@ async def test_a_pause_closes_the_question_and_resume_goes_on_with_the_next_seat
         refused = await ann.ask("POST", path, {"answer": "blue"})
         assert refused.status_code == 409
         async with started(ann, room["id"], "resume") as stream:
+            again = (await stream.until("question_asked")).data
+            assert again["question_id"] != asked["question_id"]
+            await answer(ann, await open_question(ann, asked["run_id"]), "blue")
             frames = (await stream.to_the_end()).frames
-        assert said(frames) == [("Ben", "I go on")]
+        assert said(frames) == [("Anna", "Blue then"), ("Ben", "I go on")]
+        assert [frame.data["question_id"] for frame in frames if frame.event == "question_answered"] == [
+            again["question_id"]
+        ]
 
 
 async def test_two_answers_at_once_count_once(server: LuxxServer) -> None:

@@ -190,7 +190,7 @@ async def test_a_question_survives_a_restart_and_its_call_reaches_the_server(tmp
         async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(acts)) as model:
             await until(workspace.is_dir, bool)
             (workspace / "go").touch()
-            await ready(ann)
+            await ready(ann, servers=1)
             await set_rules(ann, "ask mcp__default_late__*(*)")
             conversation = await ann.conversation(model.url)
             run = await ann.start_run(conversation)

@@ -25,6 +25,12 @@ QUESTION = {
     "options": [{"label": "north"}, {"label": "south"}],
     "required": True,
 }
+ANSWERS = {
+    "Gardener": "Tomatoes alone, then.",
+    "Builder": "One pane of glass, then.",
+    "Treasurer": "No further sums, then.",
+}
+"""What each says to the last words of the person."""
 MONEY = ["I calculate what is left", " after the frame: **1,150 euros**, so glass fits."]
 
 
@@ -40,6 +46,13 @@ def script() -> Script:
 
     return Script(
         rules=[
+            *(
+                Rule(
+                    when=When(system=f"You are the {name}", has_tool_result=False, call=2),
+                    reply=[Text(text=answer)],
+                )
+                for name, answer in ANSWERS.items()
+            ),
             speaker("Gardener", PLANTS),
             speaker("Builder", GLASS),
             Rule(
@@ -93,7 +106,8 @@ def new_greenhouse(person: Person) -> str:
 
 
 def texts_of(page: Page, name: str) -> str:
-    return re.sub(r"\s+", " ", page.get_by_role("article", name=name).inner_text())
+    """What all messages of this name show."""
+    return re.sub(r"\s+", " ", " ".join(page.get_by_role("article", name=name).all_inner_texts()))
 
 
 def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
@@ -140,9 +154,11 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         for name, (beginning, end) in zip(beginnings, (PLANTS, GLASS, MONEY), strict=True):
             first_words = end.split("\n")[0].replace("*", "")
             assert texts_of(page, name).count(f"{beginning}{first_words}") == 1
-        tops = [
-            box["y"] for name in beginnings if (box := page.get_by_role("article", name=name).bounding_box())
-        ]
+            # The person's words came in the last round: everybody answers them before the end.
+            expect(page.get_by_role("article", name=name)).to_have_count(2)
+            expect(page.get_by_role("article", name=name).last).to_contain_text(ANSWERS[name])
+        tops = [box["y"] for one in page.get_by_role("article").all() if (box := one.bounding_box())]
+        assert len(tops) == 2 * len(beginnings) + 1
         assert tops == sorted(set(tops))  # one below the other
         page.get_by_role("button", name="Thought · 1 tool").or_(
             page.get_by_title("Show thinking and tools")
@@ -153,7 +169,7 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
             card.get_by_role("button", name="Transcript (Markdown)").click()
         assert MONEY[0] in download.value.path().read_text("utf-8")
 
-        page.get_by_role("article", name="Gardener").get_by_role(
+        page.get_by_role("article", name="Gardener").first.get_by_role(
             "button", name="What the model was given"
         ).click()
         expect(page.get_by_role("complementary", name="What the model was given")).to_contain_text(

@@ -16,7 +16,7 @@ from store.databases import new_database
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.client import AsyncApiClient
 from scenarios.questions import answer, open_questions
-from scenarios.rooms import USUAL, RoomScreen, new_room, said
+from scenarios.rooms import USUAL, RoomScreen, new_room, said, says
 from scenarios.screen import Frame, Screen
 from scenarios.server import LuxxServer
 from scenarios.test_tasks import new_task, step
@@ -227,6 +227,7 @@ async def test_a_room_is_stopped_resumed_and_answered_at_the_server_that_does_no
             when=When(system="You are Anna in", call=1),
             reply=[Text(text="I think "), Gate(name="gate"), USUAL],
         ),
+        *says("Anna", "none", "As I said")[1:],
         Rule(name="asks", when=When(system="You are Ben in", has_tool_result=False), reply=[ask, USUAL]),
         Rule(
             name="tells",
@@ -260,5 +261,5 @@ async def test_a_room_is_stopped_resumed_and_answered_at_the_server_that_does_no
                 (question,) = await open_questions(here, run_id)
                 await answer(here, question, "this")
                 await stream.to_the_end()
-            assert said(screen.frames) == [("Anna", "I think"), ("Ben", "This")]
+            assert said(screen.frames) == [("Anna", "I think"), ("Anna", "As I said"), ("Ben", "This")]
             assert screen.frames[-1].event == "room_completed"

@@ -201,6 +201,7 @@ def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(
         page.get_by_role("button", name="Pause").click()
         expect(page.get_by_text("Paused", exact=True).first).to_be_visible()
         expect(page.get_by_role("article", name="Writer")).to_contain_text("Cut")
+        expect(page.get_by_role("button", name="Resume")).to_be_enabled()
         page.get_by_label("Say something to the room").fill("Be short.")
         page.keyboard.press("Enter")
         expect(page.get_by_role("article", name=person.name)).to_contain_text("Be short.")

@@ -153,10 +153,12 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         expect(card).to_contain_text("All rounds are done.")
         for name, (beginning, end) in zip(beginnings, (PLANTS, GLASS, MONEY), strict=True):
             first_words = end.split("\n")[0].replace("*", "")
-            assert texts_of(page, name).count(f"{beginning}{first_words}") == 1
             # The person's words came in the last round: everybody answers them before the end.
-            expect(page.get_by_role("article", name=name)).to_have_count(2)
-            expect(page.get_by_role("article", name=name).last).to_contain_text(ANSWERS[name])
+            articles = page.get_by_role("article", name=name)
+            expect(articles).to_have_count(2)
+            expect(articles.first).to_contain_text(f"{beginning}{first_words}")
+            expect(articles.last).to_contain_text(ANSWERS[name])
+            assert texts_of(page, name).count(f"{beginning}{first_words}") == 1, texts_of(page, name)
         tops = [box["y"] for one in page.get_by_role("article").all() if (box := one.bounding_box())]
         assert len(tops) == 2 * len(beginnings) + 1
         assert tops == sorted(set(tops))  # one below the other

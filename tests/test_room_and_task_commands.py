@@ -60,6 +60,10 @@ SCRIPT = Script(
         says("Ann", "I say yes."),
         says("Bob", "I say no."),
         Rule(
+            when=When(system="You are Slow in", user="Here it begins"),
+            reply=[Text(text="Here it ends."), USAGE],
+        ),
+        Rule(
             when=When(system="You are Slow in"),
             reply=[Text(text="Here it begins"), Gate(name="never"), Text(text="end")],
         ),

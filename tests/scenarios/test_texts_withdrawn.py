@@ -37,7 +37,7 @@ def growing(frames: list[Frame]) -> list[tuple[str, str]]:
     for frame in frames:
         if frame.event == "message_chunk":
             grown.append(("replaces" if frame.data.get("is_snapshot") else "added", frame.data["content"]))
-        elif frame.event == "process_step" and frame.id is None:
+        elif frame.event == "process_step" and frame.id is None and frame.step["type"] == "text":
             delta = frame.step.get("delta")
             grown.append(("replaces", frame.step["content"]) if delta is None else ("added", delta))
     return grown

@@ -162,7 +162,7 @@ class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
 def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
     """The OpenAPI 3.1 document of all routes of the application."""
     operations = list(_operations(app))
-    types = TypeSchemas(_documented_types(operations))
+    types = TypeSchemas(_documented_types(operations), [operation.body for operation in operations])
     paths: dict[str, JsonObject] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)

@@ -57,16 +57,19 @@ EXAMPLES: dict[str, Any] = {
 
 
 class TypeSchemas:
-    """The schemas of all types in the operations, with short names."""
+    """The schemas of all types in the operations, with short names. `bodies`: those of requests."""
 
-    def __init__(self, types: list[Any]) -> None:
+    def __init__(self, types: list[Any], bodies: list[Any]) -> None:
         self._types = types
         references, components = msgspec.json.schema_components(types, ref_template=REF)
         self._names = _short_names(list(components))
+        sent = [each for each in types if each not in bodies]
+        _, of_answers = msgspec.json.schema_components(sent, ref_template=REF)
         self._references = [self._cleaned(reference) for reference in references]
         self.components: JsonObject = {
             self._names[name]: _describe_fields(
-                self._names[name], _require_sent_fields(self._cleaned(schema))
+                self._names[name],
+                _require_sent_fields(self._cleaned(schema)) if name in of_answers else self._cleaned(schema),
             )
             for name, schema in sorted(components.items())
         }

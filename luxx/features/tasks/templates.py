@@ -140,7 +140,11 @@ class TaskTemplateService:
         else, of which an ADMIN may only end the sharing."""
 
         def work(session: Session) -> TaskTemplateView:
-            row = _template_to_change(session, caller, template_id)
+            try:
+                row = _template_to_change(session, caller, template_id)
+            except NotFound:
+                refuse(with_wrong([], wrong))
+                raise
             given = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
             if row.user_id != caller.user_id and not given <= {"is_shared"}:
                 raise NotAllowed(

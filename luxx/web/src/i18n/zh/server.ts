@@ -145,7 +145,7 @@ const SENTENCES: Record<string, string> = {
   "no run with this id": '没有这个运行。',
   "a title needs at least one visible character": '标题至少需要一个可见字符。',
   "with {} your conversations would take up more than {} MiB, the limit of this server for each user (files.quota_mb)": '这样一来，你的对话会占用超过 {2} MiB，即此服务器对每位用户的上限。',
-  "your messages and the logs of your runs would use {} MiB; the limit is {} MiB (limits.storage_mb_per_user); delete conversations that you no longer need": '你的消息和运行日志将占用 {1} MiB，上限为 {2} MiB；请删除不再需要的对话。',
+  "your messages and the logs of your runs would use {} MiB; the limit is {} MiB (limits.storage_mb_per_user); delete conversations and rooms that you no longer need": '你的消息和运行日志将占用 {1} MiB，上限为 {2} MiB；请删除不再需要的对话和房间。',
   "this upload needs {} MiB, but only {} of your {} MiB are free; delete files that you no longer need": '此次上传需要 {1} MiB，而你的 {3} MiB 中只剩 {2} MiB；请删除不再需要的文件。',
   "{} cannot be attached: it is neither text in UTF-8, nor a PDF, nor a PNG, JPEG, GIF or WebP image": '无法附加 {1}：它不是 UTF-8 文本、PDF，也不是 PNG、JPEG、GIF 或 WebP 图片。',
   "{} is larger than {} MB, the limit for this type of file": '{1} 超过 {2} MB，即此类文件的上限。',

@@ -60,7 +60,11 @@ SCRIPT = Script(
         says("Ann", "I say yes."),
         says("Bob", "I say no."),
         Rule(
-            when=When(system="You are Slow in", user="Here it begins"),
+            when=When(system="You are Halting in", call=1),
+            reply=[Text(text="Here it begins"), Gate(name="never"), Text(text="end")],
+        ),
+        Rule(
+            when=When(system="You are Halting in"),
             reply=[Text(text="Here it ends."), USAGE],
         ),
         Rule(
@@ -589,19 +593,22 @@ def test_characters_that_the_output_lacks_are_replaced(environ: dict[str, str], 
 def test_ctrl_c_pauses_a_room_and_its_id_resumes_it(
     server: LiveServer, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    program = terminal(environ, "room", "run", file_of(tmp_path, room_file("Slow", "Ann")))
-    program.expect("Slow: ")
+    program = terminal(environ, "room", "run", file_of(tmp_path, room_file("Halting", "Ann")))
+    program.expect("Halting: ")
     program.expect("Here it begins")
     program.say("\x03")
     program.expect("admin pauses the room")
-    program.expect("Slow was cut")
+    program.expect("Halting was cut")
     program.expect("paused; `luxx room run ")
     assert program.end() == 130
     (room_id,) = re.findall(r"paused; `luxx room run --resume (\S+)` resumes the room", program.shown)
     resumed = run(server, environ, "room", "run", "--resume", room_id)
-    assert (resumed.returncode, resumed.stdout) == (0, "Ann: I say yes.\n\n"), resumed
+    assert (resumed.returncode, resumed.stdout) == (0, "Halting: Here it ends.\n\nAnn: I say yes.\n\n"), (
+        resumed
+    )
     whole = run(server, environ, "room", "run", "--resume", room_id)
-    assert (whole.returncode, whole.stdout) == (0, "Slow: Here it begins\n\nAnn: I say yes.\n\n"), whole
+    assert whole.returncode == 0
+    assert whole.stdout == "Halting: Here it begins\n\n" + resumed.stdout, whole
     idle = run(server, environ, "room", "import", given=room_file("Ann")).stdout.split("\t")[0]
     refused = run(server, environ, "room", "run", "--resume", idle)
     assert refused.returncode == 1

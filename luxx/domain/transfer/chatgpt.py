@@ -77,7 +77,7 @@ class _Tree:
     def _read_parents(self) -> dict[str, str | None]:
         """The parent of each node: as it says itself, else the node that names it as a child.
 
-        A node may be a beginning (its parent is null); one that nothing connects is told as a loss.
+        A node may be a beginning (its parent is null); one that nothing connects is counted as lost.
         """
         of_children = {
             child: key

@@ -23,7 +23,7 @@ from luxx.infra.store.lost_names import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
 from luxx.runs.service import RunService
-from luxx.wire.run import Run
+from luxx.wire.run import TitledRun
 
 InjectedAgents = NamedDependency[AgentService]
 DocumentFormat = Annotated[Literal["yaml", "json"], QueryParameter(description="the format of the document")]
@@ -125,7 +125,7 @@ class AgentController(Controller):
         agent_id: FromPath[int],
         page: PageNumber = 1,
         page_size: PageSize = 20,
-    ) -> Success[Page[Run]]:
+    ) -> Success[Page[TitledRun]]:
         """Your runs with this agent, newest first: in conversations, and called without one."""
         await agents.get(caller, agent_id)
         found = await runs.list_page(caller, RunFilter(agent_id=agent_id), page=page, page_size=page_size)

@@ -42,7 +42,7 @@ ONLY_IN = {
         "luxx.providers.discovery",
         "luxx.providers.local.model",
         "luxx.app.cli.chat.client",
-        "luxx.app.cli.chat.server_api",
+        "luxx.app.cli.server_api",
         "luxx.app.cli.doctor.deployment",
         "luxx.app.cli.runs.follower",
         "luxx.infra.network.fetch",

@@ -55,14 +55,15 @@ from luxx.infra.store.locks import DataDirLock
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
 from luxx.providers.choosing import transfer_shared_providers
-from luxx.runs.admission import StorageUse, delete_runs
-from luxx.runs.engine.cancel import cancel_runs_of
+from luxx.runs.admission import delete_runs
+from luxx.runs.cancel import cancel_runs_of
 from luxx.runs.engine.driver import RunStopper
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import who_may_see
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
 from luxx.runs.streams.sessions import SubjectTable
+from luxx.runs.turn.run_rows import StorageUse
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.programs import program_tools
 from luxx.tools.compositions.service import CompositionService
@@ -208,7 +209,8 @@ class CoreServices:
         self.projects = ProjectService(self.store, has_project_rules)
         self.rules = RuleService(
             self.store,
-            self.executor,
+            self.executor.registry,
+            self.executor.judge,
             check_project=own_project,
             check_agent=owner_of_rules,
             read_own_tools=self.compositions.read_own_tools,

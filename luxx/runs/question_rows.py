@@ -19,7 +19,7 @@ from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import DATABASE_NOW, database_now, table_of
-from luxx.runs.engine.processes import wake
+from luxx.runs.cancel import wake
 from luxx.runs.log.events import event_row, stamped
 from luxx.runs.models import QuestionRow, RunEventRow, RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
@@ -93,11 +93,6 @@ _is_answerable = or_(
 
 _kind = select(_runs.c.kind).where(_runs.c.id == bindparam("run_id"))
 _one_open = select(_questions.c.id).where(_questions.c.run_id == bindparam("run_id"), _open).limit(1)
-_close = (
-    update(_questions)
-    .where(_questions.c.run_id == bindparam("b_run"), _open)
-    .values(status=QuestionStatus.CLOSED.value)
-)
 
 
 def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswered) -> StoredAnswer:
@@ -141,12 +136,6 @@ def can_answer(run: RunRow) -> bool:
     """Whether the open questions of the run can be answered now."""
     is_working = run.kind != RunKind.CHAT.value and run.status in _WORKING
     return run.status == RunStatus.WAITING.value or is_working
-
-
-def close_questions(connection: Connection, run_id: str, question_ids: Sequence[str] | None = None) -> None:
-    """Closes the open questions of a run that has ended; with `question_ids` only these, of an ended turn."""
-    query = _close if question_ids is None else _close.where(_questions.c.id.in_(question_ids))
-    connection.execute(query, {"b_run": run_id})
 
 
 def due_questions(connection: Connection) -> list[str]:

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.store.locks import Lock, lock_until_commit
-from luxx.runs.context import RunServices
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run, member_subjects
 from luxx.runs.question_rows import (
@@ -24,7 +23,6 @@ from luxx.runs.question_rows import (
     can_answer,
     check_open,
     check_permission_answer,
-    close_questions,
     due_questions,
     find_covered,
     invalid_answer,
@@ -35,6 +33,8 @@ from luxx.runs.question_rows import (
     store_covered_answers,
     store_rule,
 )
+from luxx.runs.turn.asking import close_questions
+from luxx.runs.turn.context import RunServices
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     AnsweredBy,

@@ -23,8 +23,8 @@ from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.turn.rights import MCP_PREFIX, caller_of_turn, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
-from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import OwnTools, ToolRegistry, available_own_tools
+from luxx.tools.service_tools import ReadOwnTools
 from luxx.wire.message import PromptImage
 from luxx.wire.question import WhenAsked
 

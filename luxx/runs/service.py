@@ -25,16 +25,16 @@ from luxx.runs.admission import (
     limits_for,
     run_detail,
 )
-from luxx.runs.context import RunServices
-from luxx.runs.engine.cancel import mark_cancelled
+from luxx.runs.cancel import mark_cancelled
 from luxx.runs.engine.driver import RunDriver
-from luxx.runs.engine.slots import has_subagents
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log, discard_call
 from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
 from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
+from luxx.runs.slots import has_subagents
 from luxx.runs.streams.sessions import SubjectTable, titles_of
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.turn.context import RunServices
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, TitledRun
 
@@ -45,10 +45,6 @@ CANCEL_SECONDS = 0.35
 STOP_SECONDS = 15.0
 """How long `stop` waits. Another process ends its run at its next heartbeat or append; a dead process keeps
 the run until its lease expires."""
-
-STOPPING = "this server is stopping; send the request again in a moment"
-STOPPING_SECONDS = 1
-"""The Retry-After value: with several servers another one is available already."""
 
 MAX_POLL_SECONDS = 1.0
 """Longest poll interval of `answer` for a run that is queued or driven elsewhere."""
@@ -121,8 +117,7 @@ class RunService:
             if submission.attachments:
                 gathered = await self._attachments.read_attachments(caller, submission.attachments)
             size = len(submission.text.encode()) + gathered.size
-        if not self._engine.is_open:
-            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
+        self._engine.check_open()
         await self._storage.check(caller.user_id, size)
         try:
             run = await self._admit_now(caller, submission, gathered, size)

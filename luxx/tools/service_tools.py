@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 import structlog
 from msgspec.structs import replace
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.orm import Session, SessionTransaction
 
 from luxx.domain.accounts.caller import Caller
@@ -36,6 +36,9 @@ from luxx.tools.core import (
 )
 from luxx.tools.factory import Signature, ToolFunction, tool
 from luxx.tools.hooks import ToolHook, describe_error, result_of
+
+ReadOwnTools = Callable[[Connection, int], OwnTools]
+"""Reads the tools that a user has in addition to the server's."""
 
 NO_TRANSACTION_CONTROL = (
     "the function must not commit or roll back its session; the caller ends the transaction"

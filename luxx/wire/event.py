@@ -1,7 +1,7 @@
 """Events: the numbered entries of a run's log. Each is a tagged Struct; clients get its JSON.
 
 `run_id` and `timestamp` are set when the event is appended. Deltas are not events: they are frames of the
-live stream (`runs/streams/channel.py`).
+live stream (`runs/log/channel.py`).
 """
 
 from enum import StrEnum

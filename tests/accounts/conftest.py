@@ -37,7 +37,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.choosing import transfer_shared_providers
-from luxx.runs.engine.cancel import cancel_runs_of
+from luxx.runs.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
 SECRET = "a secret of the tests, long enough"

@@ -19,7 +19,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import AccountChange, RevocationReason
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config
-from luxx.runs.streams.channel import RING_FRAMES, Frame
+from luxx.runs.log.channel import RING_FRAMES, Frame
 from luxx.runs.streams.watch import RunWatch
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.tool import CommandPermission

@@ -15,13 +15,13 @@ from luxx.app.container import Services
 from luxx.app.startup import tune_gc
 from luxx.features.rooms.orchestration import RoomOrchestration
 from luxx.infra.store.engine import Store, open_engine
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.log.channel import Channel
 from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.drive import OrchestratedDrive
 from luxx.runs.orchestration.interface import RunHead
 from luxx.runs.orchestration.shared_log import SharedLog
-from luxx.runs.streams.channel import Channel
 from luxx.wire.event import LoggedEvent
 from tests.bench.discussion import pin, timed
 from tests.bench.steps import resolve

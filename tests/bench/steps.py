@@ -34,17 +34,17 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
-from luxx.runs.admission import RunOwner, insert_run, new_run
-from luxx.runs.context import RunServices
-from luxx.runs.engine.cancel import CancelSignal, WallTime
+from luxx.runs.cancel import CancelSignal, WallTime
 from luxx.runs.log.events import LogEntry, RunLog, stamped
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.drive import LiveTurn, OrchestratedDrive
 from luxx.runs.orchestration.interface import Begin, End, RunHead, RunTotals, TurnStart
 from luxx.runs.orchestration.shared_log import SharedLog
 from luxx.runs.streams.hub import Hub
+from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.ending import FINISHED
 from luxx.runs.turn.resources import RunInputs
+from luxx.runs.turn.run_rows import RunOwner, insert_run, new_run
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.event import LoggedEvent

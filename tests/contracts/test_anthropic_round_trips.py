@@ -11,7 +11,7 @@ from wire_reading import Reading, read_in_pieces
 from luxx.domain.conversations.prompt import assistant_messages
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.anthropic.adapter import ANTHROPIC
-from luxx.runs.streams.channel import OpenStep
+from luxx.runs.log.channel import OpenStep
 from luxx.runs.turn.completion import CompletionReader
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall

@@ -30,8 +30,9 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.scripted import Gate
 from luxx.runs.engine.processes import ProcessKind, read_processes, renew, this_process
-from luxx.runs.engine.slots import find_slot
+from luxx.runs.engine.queue import first_status
 from luxx.runs.models import ProcessRow, RunRow
+from luxx.runs.slots import find_slot
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.tool import CommandPermission
 
@@ -289,7 +290,7 @@ async def test_rooms_and_tasks_are_left_to_workers_where_there_are_any(
 
         async def start(kind: RunKind) -> RunStatus:
             return await services.store.write(
-                lambda session: find_slot(session.connection(), ann.user_id, kind, services.config.limits)
+                lambda session: first_status(session.connection(), ann.user_id, kind, services.config.limits)
             )
 
         assert await start(RunKind.TASK) == RunStatus.RUNNING
@@ -363,7 +364,7 @@ async def test_a_process_that_freezes_in_a_transaction_keeps_its_locks_no_longer
         has_lock, wakes = threading.Event(), threading.Event()
 
         def frozen(session: Session) -> None:
-            find_slot(session.connection(), ann.user_id, RunKind.CHAT, first.config.limits)
+            find_slot(session.connection(), ann.user_id, first.config.limits)
             has_lock.set()
             assert wakes.wait(30)
             session.execute(select(1))

@@ -21,7 +21,7 @@ from luxx.domain.conversations.views import ConversationChange
 from luxx.errors import Conflict, TooMany
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
 from luxx.runs.engine.processes import ProcessKind
-from luxx.runs.engine.slots import QueuedRun, choose_next, kinds_of
+from luxx.runs.engine.queue import QueuedRun, choose_next, kinds_of
 from luxx.runs.models import RunRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.requests import NewMessage

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled, run_in_own_task
+from luxx.runs.cancel import CancelSignal, RunCancelled, run_in_own_task
 
 pytestmark = pytest.mark.async_timeout(20)
 

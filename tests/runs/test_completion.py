@@ -11,7 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.errors import MalformedStream
-from luxx.runs.streams.channel import Frame, OpenStep
+from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.turn.completion import MAX_CHARACTERS, MAX_NAME_CHARACTERS, MAX_STEPS, CompletionReader
 from luxx.runs.turn.state import fold
 from luxx.wire.event import LoggedEvent, ProcessStep

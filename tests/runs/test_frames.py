@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from luxx.runs.streams.channel import OpenStep
+from luxx.runs.log.channel import OpenStep
 from luxx.wire.turn import StepStatus, StepType
 
 

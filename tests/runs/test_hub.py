@@ -2,7 +2,7 @@
 
 import pytest
 
-from luxx.runs.streams.channel import MIN_RING_FRAMES, NO_POSITION, RING_BYTES, RING_FRAMES, Channel, Frame
+from luxx.runs.log.channel import MIN_RING_FRAMES, NO_POSITION, RING_BYTES, RING_FRAMES, Channel, Frame
 
 
 class Reader:

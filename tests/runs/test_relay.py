@@ -24,11 +24,11 @@ from sqlalchemy import delete, insert, update
 from luxx.infra.bus.core import Bus
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.log.channel import Channel, Frame, OpenStep
 from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.streams import publisher
-from luxx.runs.streams.channel import Channel, Frame, OpenStep
 from luxx.runs.streams.hub import POLLS_PER_FULL_POLL, Hub, RunRelay
 from luxx.runs.streams.watch import RunWatch
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning

@@ -18,11 +18,11 @@ from sqlalchemy import insert
 
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.log.channel import COMMENT, Channel, Frame, OpenStep
 from luxx.runs.log.events import PAGE_BYTES, RunLog
 from luxx.runs.models import RunRow
 from luxx.runs.streams import watch as module
-from luxx.runs.streams.channel import COMMENT, Channel, Frame, OpenStep
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.watch import WAKE_SECONDS, RunWatch
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning

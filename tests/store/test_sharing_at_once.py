@@ -20,7 +20,7 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.choosing import transfer_shared_providers
 from luxx.providers.models import ProviderChanges, ProviderRow
-from luxx.runs.engine.cancel import cancel_runs_of
+from luxx.runs.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
 ROUNDS = 12

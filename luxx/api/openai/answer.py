@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from luxx.api.openai.speakers import PAUSED, Speakers
+from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import StoredEvent
-from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.wire.event import SCHEMA_NOT_MET, Done, DoneStatus, ErrorEvent, ProcessStep, Warning
 from luxx.wire.run import Run
 from luxx.wire.turn import StepStatus, StepType, Usage, turn_of

@@ -11,7 +11,7 @@ import msgspec
 from luxx.api.http.envelope import openai_failure
 from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, CollectedAnswer, chat_usage
 from luxx.api.openai.speakers import Speakers
-from luxx.runs.streams.channel import Frame, OpenStep
+from luxx.runs.log.channel import Frame, OpenStep
 from luxx.wire.run import Run
 from luxx.wire.turn import StepType
 

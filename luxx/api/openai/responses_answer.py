@@ -8,7 +8,7 @@ import msgspec
 from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, CollectedAnswer
 from luxx.api.openai.responses_request import ResponsesBody
 from luxx.api.openai.speakers import Speakers
-from luxx.runs.streams.channel import Frame, OpenStep
+from luxx.runs.log.channel import Frame, OpenStep
 from luxx.wire.turn import StepType, Usage
 
 _encode = msgspec.json.Encoder().encode

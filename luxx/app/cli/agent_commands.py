@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
     AddCommand,
     add_subcommands,

@@ -24,7 +24,6 @@ from luxx.app.application import create_app
 from luxx.app.cli.agent_commands import add_agent_commands
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.chat_command import add_chat_options, chat
-from luxx.app.cli.chat.server_api import add_server_options
 from luxx.app.cli.conversation_commands import add_conversation_commands
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.key_commands import add_key_commands
@@ -32,6 +31,7 @@ from luxx.app.cli.login_commands import add_login_commands
 from luxx.app.cli.provider_commands import add_provider_commands, print_models
 from luxx.app.cli.runs.room_commands import add_room_commands
 from luxx.app.cli.runs.task_commands import add_task_commands
+from luxx.app.cli.server_api import add_server_options
 from luxx.app.cli.server_commands import run_command
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices

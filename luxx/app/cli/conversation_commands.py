@@ -8,8 +8,8 @@ import re
 import sys
 from pathlib import Path
 
-from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, write_document
 from luxx.domain.conversations.views import ConversationView
 from luxx.domain.transfer.document import ImportReport

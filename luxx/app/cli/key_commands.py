@@ -7,8 +7,8 @@ import argparse
 import re
 from datetime import UTC, datetime, timedelta
 
-from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named
 from luxx.domain.accounts.api_keys import ApiKeyView, CreatedApiKey
 from luxx.domain.accounts.caller import KeyScope

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from luxx.app.cli.chat.server_api import ServerApi, ask, open_server, server_url
+from luxx.app.cli.server_api import ServerApi, ask, open_server, server_url
 from luxx.app.cli.server_commands import AddCommand
 from luxx.app.cli.sign_ins import SignInStore, StoredSignIn
 from luxx.domain.accounts.users import UserView

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from luxx.app.cli.chat.server_api import ServerApi, ask
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi, ask
 from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, one_line
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.store.lost_names import Uses

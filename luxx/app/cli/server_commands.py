@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from luxx.api.http.envelope import Page
-from luxx.app.cli.chat.server_api import ServerApi, add_server_options, connect
 from luxx.app.cli.screen import Screen
+from luxx.app.cli.server_api import ServerApi, add_server_options, connect
 from luxx.errors import InvalidInput, NotFound
 from luxx.providers.models import ProviderView
 

@@ -44,9 +44,9 @@ from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import provider_named
 from luxx.providers.queries import visible_row as visible_provider
-from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import ToolRegistry
 from luxx.tools.permissions.service import Owner, check_rule, read_list, record_change, replace_list
+from luxx.tools.service_tools import ReadOwnTools
 from luxx.wire.tool import PermissionRule
 
 _JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})

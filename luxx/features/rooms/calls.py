@@ -22,9 +22,9 @@ from luxx.features.rooms.queries import count_seats, find_room, newest_run, poli
 from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
 from luxx.features.rooms.running import check_storage, owner_of
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.admission import RoomCaller
 from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.turn.run_rows import RoomCaller
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 from luxx.wire.turn import Step, StepType, step_id

@@ -13,7 +13,7 @@ from luxx.features.rooms.models import MAX_MEMBERS, ChatRoomRow, MemberView, New
 from luxx.features.rooms.queries import find_room
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
-from luxx.runs.engine.cancel import cancel_calls
+from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import SubjectMemberRow, includes
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint

@@ -27,8 +27,6 @@ from luxx.features.rooms.queries import (
     status_of,
 )
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.admission import RunOwner
-from luxx.runs.context import RunServices
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
@@ -37,6 +35,8 @@ from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
 from luxx.runs.streams.watch import RunWatch
+from luxx.runs.turn.context import RunServices
+from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.state import context_after
 from luxx.wire.event import CostUpdate, ProcessStep
 from luxx.wire.message import ContextRecord, PromptMessage, UserContent

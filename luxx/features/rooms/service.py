@@ -51,7 +51,7 @@ from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import SearchKind
-from luxx.runs.engine.cancel import cancel_calls
+from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import RunRow, run_view
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.turn import Usage

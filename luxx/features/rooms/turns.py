@@ -29,7 +29,7 @@ from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
-from luxx.runs.question_rows import close_questions
+from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.ending import COMPLETE, Closing, Ending, message_origin, message_status
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.wire.event import CostUpdate, TurnNote, Warning

@@ -28,9 +28,9 @@ from luxx.features.tasks.models import (
 from luxx.infra.documents.wrong_fields import follows_from
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.runs.turn.state import ChatRequest
-from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import ToolDefinition, ToolRegistry, available_own_tools
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
+from luxx.tools.service_tools import ReadOwnTools
 
 MAX_LISTED = 100
 """Problems that one refusal lists; it also gives their number."""

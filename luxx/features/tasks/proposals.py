@@ -37,7 +37,7 @@ from luxx.features.tasks.planning import (
 )
 from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
 from luxx.infra.clock import utc_now
-from luxx.runs.admission import RunOwner, limits_for
+from luxx.runs.admission import limits_for
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
 from luxx.runs.models import find_run, run_view
 from luxx.runs.orchestration.inputs import RunInput
@@ -54,10 +54,11 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.orchestration.service import OrchestratedRunService
-from luxx.runs.question_rows import close_questions
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import RunWatch
+from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
+from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.wire.event import CostUpdate, ErrorEvent, LoggedEvent, TurnNote

@@ -25,11 +25,12 @@ from luxx.features.tasks.queries import (
 from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, chosen_by, write_skipped
 from luxx.features.tasks.transcripts import read_transcript
 from luxx.infra.clock import utc_now
-from luxx.runs.admission import RunOwner, limits_for
+from luxx.runs.admission import limits_for
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.streams.watch import RunWatch
+from luxx.runs.turn.run_rows import RunOwner
 from luxx.wire.run import Run, RunKind, RunStatus
 
 _encode = msgspec.json.Encoder().encode

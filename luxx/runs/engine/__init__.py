@@ -1,1 +1,1 @@
-"""The engine that drives runs: leases, heartbeat, slots, recovery, cancel."""
+"""The engine that drives runs: leases, heartbeat, the queue, recovery."""

@@ -14,17 +14,17 @@ import structlog
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.errors import LuxxError
+from luxx.errors import LuxxError, Unavailable
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
-from luxx.runs.context import FailRun
+from luxx.runs.cancel import CancelSignal, RunCancelled, cancel_runs_of, is_caused_by
 from luxx.runs.engine import processes
-from luxx.runs.engine.cancel import CancelSignal, RunCancelled, cancel_runs_of, is_caused_by
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.log.events import LostRun
 from luxx.runs.models import RunRow, is_unended
+from luxx.runs.turn.context import FailRun
 from luxx.wire.run import Run, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
@@ -35,6 +35,10 @@ MAX_LOSSES = 100
 INTERRUPTED_TOO_OFTEN = LuxxError(
     f"This run was interrupted {MAX_LOSSES} times; it is not started again by itself.", kind="given_up"
 )
+
+STOPPING = "this server is stopping; send the request again in a moment"
+STOPPING_SECONDS = 1
+"""The Retry-After value: with several servers another one is available already."""
 
 MAX_STOP_SECONDS = 5.0
 """How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
@@ -90,6 +94,11 @@ class RunDriver:
         self._bus.subscribe(Topic.QUEUE, lambda _process, _nothing: self.heartbeat.request_scan())
         self._bus.on_reconnect(self.heartbeat.request_scan)
         await self.heartbeat.open()
+
+    def check_open(self) -> None:
+        """Raises Unavailable if the server stops, so that no run begins."""
+        if not self.is_open:
+            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
 
     def stop_admitting(self) -> None:
         """Claims no more runs; the drives of this process continue until `drain` or `close`."""

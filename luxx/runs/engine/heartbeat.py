@@ -18,8 +18,8 @@ from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine import processes, slots
-from luxx.runs.engine.cancel import CancelSignal, mark_cancelled
+from luxx.runs.cancel import CancelSignal, mark_cancelled
+from luxx.runs.engine import processes, queue
 from luxx.runs.engine.processes import ClaimedRun, OwnedRun, ProcessInfo
 from luxx.runs.models import RunRow, is_call, is_unended
 from luxx.wire.run import RunKind
@@ -252,7 +252,7 @@ class Heartbeat:
         if scan.queued & scan.kinds:
             async with self._driver.admission_lock:
                 claimed = await self._store.write_rows(
-                    lambda connection: slots.claim_queued(
+                    lambda connection: queue.claim_queued(
                         connection, self._process.id, scan.kinds, self._limits
                     )
                 )
@@ -261,7 +261,7 @@ class Heartbeat:
     def _read_scan(self, connection: Connection) -> ScanResult:
         own_id = self._process.id
         are_workers_up = not self._is_alone and processes.has_workers(connection)
-        kinds = slots.kinds_of(self._process.kind, are_workers_up=are_workers_up)
+        kinds = queue.kinds_of(self._process.kind, are_workers_up=are_workers_up)
         # After a database outage all leases are expired until the other processes renew theirs.
         may_claim_lost = self._is_alone or (not self._is_late() and time.monotonic() >= self._grace_until)
         return ScanResult(
@@ -270,7 +270,7 @@ class Heartbeat:
             if may_claim_lost
             else [],
             cancelled=processes.find_cancelled(connection),
-            queued=slots.queued_kinds(connection),
+            queued=queue.queued_kinds(connection),
         )
 
     def _claim_undriven(self, connection: Connection, scan: ScanResult) -> list[ClaimedRun]:

@@ -289,12 +289,3 @@ def _is_lost(connection: Connection, owner: str, *, is_alone: bool) -> ColumnEle
     if not is_alone:
         others = and_(others, _runs.c.owner.not_in(alive_process_ids(connection)))
     return or_(_runs.c.owner.is_(None), others)
-
-
-def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
-    """Queues the runs that match `condition` and wait for a person."""
-    connection.execute(
-        update(_runs)
-        .where(condition, _runs.c.status == RunStatus.WAITING.value)
-        .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
-    )

@@ -1,1 +1,1 @@
-"""The event log of a run: append, read, replay, retention."""
+"""The event log of a run: append, read, replay, retention, and its live tail."""

@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.log.channel import Channel, event_frame
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.streams.channel import Channel, event_frame
 from luxx.wire.event import CompletionNote, CostUpdate, ErrorEvent, Event, LoggedEvent, ProcessStep, TurnNote
 from luxx.wire.turn import Step, StepStatus, StepType, turn_of
 

@@ -19,7 +19,6 @@ from luxx.domain.conversations.access import message_in, own_conversation
 from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.store.engine import Store
-from luxx.runs.engine.slots import find_waiting_subagent
 from luxx.runs.log.events import StoredEvent, count_within_bytes
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import (
@@ -33,6 +32,7 @@ from luxx.runs.models import (
     run_view,
     visible_to,
 )
+from luxx.runs.slots import find_waiting_subagent
 from luxx.wire.event import Event, ProcessStep
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.tool import ToolResult

@@ -21,8 +21,8 @@ from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
-from luxx.runs.context import RunContext, RunServices
-from luxx.runs.engine.cancel import CancelSignal, WallTime
+from luxx.runs.cancel import CancelSignal, WallTime
+from luxx.runs.log.channel import Channel
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import INPUTS_AT_ONCE, InputKind, RunInput, deleting_inputs, read_inputs
 from luxx.runs.orchestration.interface import (
@@ -39,14 +39,13 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
-from luxx.runs.question_rows import close_questions
-from luxx.runs.streams.channel import Channel
-from luxx.runs.turn.asking import WAITING_CHANGES
+from luxx.runs.slots import SLOT_POLL_SECONDS, TurnSlots
+from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
+from luxx.runs.turn.context import RunContext, RunServices
 from luxx.runs.turn.resources import RunInputs
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec, TurnLog, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
-from luxx.runs.turn.turn_slots import SLOT_POLL_SECONDS, TurnSlots
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.run import ENDED, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, turn_of
@@ -122,8 +121,9 @@ class OrchestratedDrive:
         """Carries out decisions until the run ends, pauses or waits for a person."""
         self.signal.on_fire = self._changed.set
         self.signal.on_input = self._on_input
-        head, engine = self.head, turn_services.engine()
-        self._slots = TurnSlots(self.services, head.id, head.fence, head.user_id, engine.release_slot)
+        head, store, limits = self.head, self.services.store, self.services.config.limits
+        on_return = turn_services.engine().release_slot
+        self._slots = TurnSlots(store, limits, head.id, head.fence, head.user_id, on_return)
         await self._charge_lost_calls()
         while self.status == RunStatus.RUNNING:
             self._changed.clear()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine.processes import wake
+from luxx.runs.cancel import wake
 from luxx.runs.models import RunInputRow, RunRow, is_unended
 
 _inputs, _runs = table_of(RunInputRow), table_of(RunRow)

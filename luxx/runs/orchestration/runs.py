@@ -10,13 +10,13 @@ from sqlalchemy.orm import Session
 
 from luxx.errors import Unavailable
 from luxx.infra.store.tables import table_of
-from luxx.runs.context import RunServices
-from luxx.runs.engine.cancel import CancelSignal, WallTime
+from luxx.runs.cancel import CancelSignal, WallTime
 from luxx.runs.log.events import LostRun, RunLog, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.drive import OrchestratedDrive
 from luxx.runs.orchestration.interface import Loaders, Orchestration, RunHead
 from luxx.runs.orchestration.shared_log import SharedLog
+from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.loop import OnQuestionAsked
 from luxx.runs.turn.turn import INTERNAL_ERROR, TurnServices
 from luxx.wire.event import LoggedEvent

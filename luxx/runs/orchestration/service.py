@@ -10,18 +10,20 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.usage.reserve import check_daily_limits, without_level1
-from luxx.errors import Conflict, Unavailable
+from luxx.errors import Conflict
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.admission import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
-from luxx.runs.context import RunServices
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.engine.processes import ClaimedRun, claim_undriven
-from luxx.runs.engine.slots import find_slot
+from luxx.runs.engine.queue import first_status
 from luxx.runs.models import RunRight, RunRow, find_run, run_view
 from luxx.runs.orchestration.inputs import InputKind, give_input
-from luxx.runs.service import POLL_SECONDS, STOPPING, STOPPING_SECONDS
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.turn.context import RunServices
+from luxx.runs.turn.run_rows import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+
+POLL_SECONDS = 0.1
+"""Poll interval of `settled` for a run that another process drives."""
 
 PAUSE_SECONDS = 0.35
 """How long a pause waits, once it is stored, until no turn is in progress; it must answer within 0.5 s."""
@@ -39,8 +41,7 @@ class OrchestratedRunService:
 
         Raises what `admit` raises, and Unavailable if the server stops.
         """
-        if not self.engine.is_open:
-            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
+        self.engine.check_open()
         async with self.engine.admission_lock:
             return await self.services.store.write(admit)
 
@@ -69,7 +70,7 @@ class OrchestratedRunService:
         of which room.
         """
         connection, limits = session.connection(), self.services.config.limits
-        status = find_slot(connection, owner.user_id, kind, limits)
+        status = first_status(connection, owner.user_id, kind, limits)
         check_daily_limits(connection, owner.user_id, without_level1(limits), utc_now())
         run_id = new_id()
         run = new_run(run_id, subject_id or run_id, status, kind=kind)
@@ -78,15 +79,14 @@ class OrchestratedRunService:
 
     async def resume(self, caller: Caller, run_id: str) -> Run:
         """Continues a paused run, at once or when it has a slot. Raises NotFound, Conflict or TooMany."""
-        if not self.engine.is_open:
-            raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
+        self.engine.check_open()
 
         def work(session: Session) -> tuple[Run, list[ClaimedRun]]:
             row = find_run(session, caller, run_id, RunRight.STEER)
             if row.status != RunStatus.PAUSED.value:
                 raise Conflict(f"this run is not paused: it is {row.status}", kind="run_not_paused")
             connection, limits = session.connection(), self.services.config.limits
-            status = find_slot(connection, row.user_id, RunKind(row.kind), limits)
+            status = first_status(connection, row.user_id, RunKind(row.kind), limits)
             check_daily_limits(connection, row.user_id, without_level1(limits), utc_now())
             session.execute(update(RunRow).where(RunRow.id == run_id).values(error=None, losses=0))
             claimed: list[ClaimedRun] = []

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry, LostRun, RunLog
 from luxx.runs.turn.state import add_cost
 from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, SubagentAssigned

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
+from luxx.runs.log.channel import Channel
 from luxx.runs.models import RunRow
-from luxx.runs.streams.channel import Channel
 from luxx.runs.streams.publisher import (
     FollowRequest,
     RunPublisher,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from luxx.infra.bus.core import Bus, Topic
-from luxx.runs.streams.channel import NO_POSITION, Channel, Frame, OpenStep
+from luxx.runs.log.channel import NO_POSITION, Channel, Frame, OpenStep
 from luxx.wire.turn import StepType, TurnRef
 
 NOT_COUNTED = -1

@@ -14,8 +14,8 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.store.engine import Store
+from luxx.runs.log.channel import Channel, Frame, OpenStep, event_frame
 from luxx.runs.log.events import StoredEvent, read_page
-from luxx.runs.streams.channel import Channel, Frame, OpenStep, event_frame
 from luxx.runs.streams.publisher import (
     NOT_COUNTED,
     DriveEnded,

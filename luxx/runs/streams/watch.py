@@ -16,9 +16,9 @@ from sqlalchemy import bindparam, select
 from luxx.infra.clock import timestamp
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
+from luxx.runs.log.channel import COMMENT, NO_POSITION, Channel, Frame, OpenStep, logged_frame
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.models import RunRow
-from luxx.runs.streams.channel import COMMENT, NO_POSITION, Channel, Frame, OpenStep, logged_frame
 from luxx.runs.streams.hub import Hub
 from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
 from luxx.wire.run import ENDED, Run, RunStatus

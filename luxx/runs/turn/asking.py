@@ -4,6 +4,7 @@ Logging questions is the last action of a drive; `runs/questions.py` handles the
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,10 +19,10 @@ from sqlalchemy import Connection, bindparam, insert, select
 from luxx.errors import ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import database_now, table_of
-from luxx.runs.context import RunContext
-from luxx.runs.engine.cancel import RunCancelled
+from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH, QuestionRow, RunRow
+from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.state import QuestionRecord
 from luxx.tools.core import (
     ApprovalReason,
@@ -52,7 +53,13 @@ CLARIFICATION_SECONDS = 60
 
 NOBODY_TO_ASK = "nobody is there to be asked: this run was started with when_asked=deny"
 WAITING_CHANGES: dict[str, Any] = {"status": RunStatus.WAITING.value, "owner": None}
-_insert_questions = insert(table_of(QuestionRow))
+_questions = table_of(QuestionRow)
+_insert_questions = insert(_questions)
+_close_questions = (
+    _questions.update()
+    .where(_questions.c.run_id == bindparam("b_run"), _questions.c.status == QuestionStatus.OPEN.value)
+    .values(status=QuestionStatus.CLOSED.value)
+)
 _encode = msgspec.json.Encoder().encode
 _cancelled = select(RunRow.is_cancelled).where(RunRow.id == bindparam("run_id"))
 
@@ -320,3 +327,11 @@ def approved_call(answer: QuestionAnswered, arguments: dict[str, Any]) -> Approv
 def _approved_hash(run_id: str, question: Question | QuestionAsked, answer: QuestionAnswered) -> str:
     arguments = answer.arguments if isinstance(answer.arguments, str) else str(question.arguments)
     return call_hash(run_id, str(question.tool), arguments)
+
+
+def close_questions(connection: Connection, run_id: str, question_ids: Sequence[str] | None = None) -> None:
+    """Closes the open questions of a run that has ended; with `question_ids` only these, of an ended turn."""
+    query = _close_questions
+    if question_ids is not None:
+        query = query.where(_questions.c.id.in_(question_ids))
+    connection.execute(query, {"b_run": run_id})

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
+from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
-from luxx.runs.streams.channel import Frame, OpenStep
 from luxx.runs.turn.deltas import REPLACEMENT, clamped, merge_fragments, readable_escapes
 from luxx.runs.turn.notices import NOTICES
 from luxx.wire.event import Warning

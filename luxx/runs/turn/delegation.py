@@ -18,15 +18,14 @@ from sqlalchemy import Connection, bindparam, func, select
 from luxx.errors import InvalidInput, NotFound, ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
-from luxx.runs.admission import create_run, new_run
-from luxx.runs.context import RunContext
-from luxx.runs.engine.cancel import mark_cancelled
-from luxx.runs.engine.driver import RunDriver
+from luxx.runs.cancel import mark_cancelled
 from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
+from luxx.runs.slots import SubagentSlots, TurnSlots
+from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.resources import ResourceFinder
+from luxx.runs.turn.run_rows import create_run, new_run
 from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
-from luxx.runs.turn.turn_slots import SubagentSlots, TurnSlots
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
@@ -83,7 +82,7 @@ class Delegator:
     """Starts and stops the subagents of one drive. `requests_ready`: there are append requests."""
 
     run: RunContext
-    engine: RunDriver
+    engine: SubagentEngine
     resources: ResourceFinder
     requests_ready: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future(), init=False
@@ -99,7 +98,8 @@ class Delegator:
     def __post_init__(self) -> None:
         spec = self.run.spec
         services, engine = self.run.services, self.engine
-        slots = TurnSlots(services, spec.run_id, spec.fence, spec.user_id, engine.release_slot)
+        limits = services.config.limits
+        slots = TurnSlots(services.store, limits, spec.run_id, spec.fence, spec.user_id, engine.release_slot)
         self._slots = SubagentSlots(slots)
 
     def with_delegate(self, call: Step, context: ToolContext) -> ToolContext:

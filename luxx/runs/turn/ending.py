@@ -19,11 +19,11 @@ from luxx.errors import ContentRefused, LimitReached, LuxxError, ProviderError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine.cancel import mark_cancelled
+from luxx.runs.cancel import mark_cancelled
 from luxx.runs.log.events import LogEntry, LostRun, event_row, stamped
 from luxx.runs.log.retention import delete_content, discard_call
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.question_rows import close_questions
+from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
 from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent

@@ -11,10 +11,9 @@ from luxx.domain.usage.ledger import UsageEntry, estimated_tokens, estimated_usa
 from luxx.errors import LuxxError, ProviderError, ToolFailed
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient, Retry
-from luxx.runs.context import RunContext
-from luxx.runs.engine.cancel import RunCancelled, run_in_own_task
+from luxx.runs.cancel import RunCancelled, run_in_own_task
+from luxx.runs.log.channel import Frame
 from luxx.runs.log.events import LogEntry, store_output
-from luxx.runs.streams.channel import Frame
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.call_entries import (
     INTERRUPTED,
@@ -28,6 +27,7 @@ from luxx.runs.turn.call_entries import (
     status_entry,
 )
 from luxx.runs.turn.completion import CompletionReader, Output
+from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.notices import notices_for
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources

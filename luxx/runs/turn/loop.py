@@ -17,10 +17,10 @@ from luxx.domain.conversations.path import read_path
 from luxx.domain.conversations.prompt import PastMessage
 from luxx.errors import LuxxError
 from luxx.infra.store.tables import table_of
-from luxx.runs.context import RunContext, RunServices
-from luxx.runs.engine.cancel import CancelSignal, WallTime
+from luxx.runs.cancel import CancelSignal, WallTime
 from luxx.runs.log.events import LostRun, RunLog, read_log
 from luxx.runs.models import RunRow
+from luxx.runs.turn.context import RunContext, RunServices
 from luxx.runs.turn.ending import close_chat
 from luxx.runs.turn.resources import RunInputs
 from luxx.runs.turn.spending import Spending

@@ -30,7 +30,7 @@ from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.rights import (
@@ -43,7 +43,6 @@ from luxx.runs.turn.rights import (
 )
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.tools.compositions.service import ReadOwnTools
 from luxx.tools.core import (
     CallActions,
     CallPermissions,
@@ -55,7 +54,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.tools.service_tools import tool_caller
+from luxx.tools.service_tools import ReadOwnTools, tool_caller
 from luxx.wire.event import ContextCompressed
 from luxx.wire.message import ContextRecord, PromptImage
 from luxx.wire.run import RunKind

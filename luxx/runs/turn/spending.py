@@ -1,6 +1,6 @@
 """The spending limits of a run, for one drive: reserves for each model call and counts tool calls.
 
-`domain/usage/reserve.py` computes what a limit leaves; `engine/cancel.py` limits time. Without limits this
+`domain/usage/reserve.py` computes what a limit leaves; `runs/cancel.py` limits time. Without limits this
 module writes nothing.
 """
 
@@ -47,7 +47,7 @@ from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import table_of
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard
-from luxx.runs.engine.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import RunRow
 from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, count_calls, open_calls

@@ -21,13 +21,12 @@ from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
 from luxx.providers.failures import with_wait
-from luxx.runs.context import RunContext
-from luxx.runs.engine.cancel import RunCancelled
-from luxx.runs.engine.driver import RunDriver
+from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
 from luxx.runs.turn.asking import QuestionAsker
 from luxx.runs.turn.call_entries import closed_entries, status_entry
+from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.ending import (
     CANCELLED,
@@ -70,7 +69,7 @@ class TurnServices:
 
     client: ModelClient
     resources: ResourceFinder
-    engine: Callable[[], RunDriver]
+    engine: Callable[[], SubagentEngine]
 
 
 class Turn:

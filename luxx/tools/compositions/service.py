@@ -148,9 +148,6 @@ class Compositions:
         )
 
 
-ReadOwnTools = Callable[[Connection, int], OwnTools]
-"""Reads the tools that a user has in addition to the server's."""
-
 logger = structlog.get_logger()
 
 

@@ -31,13 +31,11 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
-from luxx.tools.compositions.service import ReadOwnTools
-from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition
-from luxx.tools.executor import ToolExecutor
+from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.pattern import check_wildcards
-from luxx.tools.permissions.judge import PermissionVerdict
+from luxx.tools.permissions.judge import Judge, PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
-from luxx.tools.service_tools import tool_caller
+from luxx.tools.service_tools import ReadOwnTools, tool_caller
 from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction, RuleScope
 
 MAX_RULES = 200
@@ -254,7 +252,8 @@ class RuleService:
     def __init__(
         self,
         store: Store,
-        executor: ToolExecutor,
+        registry: ToolRegistry,
+        judge: Judge,
         *,
         check_project: CheckProjectAccess,
         check_agent: CheckAgentAccess,
@@ -262,7 +261,8 @@ class RuleService:
     ) -> None:
         self._read_own_tools = read_own_tools
         self._store = store
-        self._executor = executor
+        self._registry = registry
+        self._judge = judge
         self._check_project = check_project
         self._check_agent = check_agent
 
@@ -305,7 +305,7 @@ class RuleService:
 
     async def explain(self, caller: Caller, hypothetical_call: HypotheticalCall) -> PermissionVerdict:
         """The verdict that this call would get in a run of the caller. Raises NotFound."""
-        server_entry = self._executor.registry.lookup_for(hypothetical_call.tool, caller.tenant_id)
+        server_entry = self._registry.lookup_for(hypothetical_call.tool, caller.tenant_id)
 
         def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
             connection = session.connection()
@@ -335,7 +335,7 @@ class RuleService:
                 rules=rules, tainted_by=ASSUMED_TAINT if hypothetical_call.is_tainted else None
             ),
         )
-        return await self._executor.judge.verdict_async(tool, hypothetical_call.arguments, context)
+        return await self._judge.verdict_async(tool, hypothetical_call.arguments, context)
 
     @staticmethod
     def _check_scope(scope: RuleScope, scope_id: str | None) -> None:

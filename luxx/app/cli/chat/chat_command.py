@@ -20,11 +20,11 @@ from luxx.app.cli.chat.client import (
     Unanswered,
     WaitsForAnswer,
 )
-from luxx.app.cli.chat.server_api import ConnectionFailed, ServerApi, add_server_options, connect
 from luxx.app.cli.chat.session import ChatSession
 from luxx.app.cli.chat.slash_commands import SlashCommands
 from luxx.app.cli.menu import PROMPT, FrameQuestion, parse_answer, wanted_answer
 from luxx.app.cli.screen import Screen, is_dumb_terminal, silent_keys
+from luxx.app.cli.server_api import ConnectionFailed, ServerApi, add_server_options, connect
 from luxx.app.cli.server_commands import provider_named
 from luxx.errors import InvalidInput, LuxxError
 

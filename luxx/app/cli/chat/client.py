@@ -13,16 +13,16 @@ from typing import Any, Protocol
 import httpx
 import msgspec
 
-from luxx.app.cli.chat.server_api import (
+from luxx.app.cli.chat.transcript import StreamFrame, Transcript
+from luxx.app.cli.menu import FrameQuestion, ListedQuestion, question_lines
+from luxx.app.cli.screen import FINISH_NOTES, Piece, note
+from luxx.app.cli.server_api import (
     ATTACH_TRIES,
     LONGEST_PAUSE_SECONDS,
     ObjectWithId,
     ServerApi,
     with_pauses,
 )
-from luxx.app.cli.chat.transcript import StreamFrame, Transcript
-from luxx.app.cli.menu import FrameQuestion, ListedQuestion, question_lines
-from luxx.app.cli.screen import FINISH_NOTES, Piece, note
 from luxx.errors import LuxxError, Unavailable
 from luxx.wire.event import DoneStatus
 

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.app.cli.chat.client import AnswerFollower, ChatScreen, Menu
-from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.screen import Piece, PieceKind
+from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import find_named
 from luxx.errors import InvalidInput, NotFound
 from luxx.wire.message import MAX_ATTACHED_TEXT, MAX_ATTACHMENTS

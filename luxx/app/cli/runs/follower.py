@@ -14,13 +14,6 @@ from dataclasses import dataclass
 import httpx
 import msgspec
 
-from luxx.app.cli.chat.server_api import (
-    ATTACH_TRIES,
-    LONGEST_PAUSE_SECONDS,
-    ObjectWithId,
-    ServerApi,
-    with_pauses,
-)
 from luxx.app.cli.menu import (
     CHOICE,
     PROMPT,
@@ -32,6 +25,13 @@ from luxx.app.cli.menu import (
 )
 from luxx.app.cli.runs.transcript import Choice, FollowedRun, RunFrame, RunTranscript
 from luxx.app.cli.screen import Screen
+from luxx.app.cli.server_api import (
+    ATTACH_TRIES,
+    LONGEST_PAUSE_SECONDS,
+    ObjectWithId,
+    ServerApi,
+    with_pauses,
+)
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, Unavailable
 from luxx.wire.run import RunStatus
 

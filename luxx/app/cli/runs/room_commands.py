@@ -6,10 +6,10 @@ Exit codes: those of `follower.py`; 2 for options, files and names that cannot b
 import argparse
 from pathlib import Path
 
-from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.runs.follower import FollowedSubject, RunFollower
 from luxx.app.cli.runs.room import RoomTranscript, ShownRoom
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
     AddCommand,
     add_follow_options,

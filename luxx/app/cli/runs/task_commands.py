@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from luxx.app.cli.agent_commands import agent_named
-from luxx.app.cli.chat.server_api import ServerApi
 from luxx.app.cli.runs.follower import EXIT_FAILED, FollowedSubject, RunFollower
 from luxx.app.cli.runs.task import ShownTask, TaskTranscript
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
     AddCommand,
     add_follow_options,

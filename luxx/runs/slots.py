@@ -1,4 +1,4 @@
-"""Slots: how many turns may work at once, which runs wait for a slot, and which run gets the next one.
+"""Slots: how many turns may work at once. `engine/queue.py` says which waiting run gets the next one.
 
 A running run has one slot, and takes another for each further turn that works at once: seats, steps,
 subagents; the first subagent of a turn uses that of the turn. A run that only waits for subagents which wait
@@ -7,30 +7,30 @@ the user with the fewest used slots, then to the oldest run; runs that wait come
 Admission, the queue and turns count slots under one lock, so that no slot is used twice.
 """
 
-import heapq
+import asyncio
 import math
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, assert_never
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 
 from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.engine import Store
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine.processes import ClaimedRun, ProcessKind, claim_undriven, has_workers
 from luxx.runs.models import RunRow, ToolCallRow, is_unended
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.wire.run import RunKind, RunStatus
+from luxx.wire.run import RunStatus
 from luxx.wire.turn import StepStatus
 
 RETRY_SECONDS = 5
 """The Retry-After value if all slots and the queue are full."""
 
-WORKER_KINDS = frozenset({RunKind.ROOM, RunKind.TASK})
-"""The kinds that only workers claim if there are any; a chat starts in the process that admits it."""
+SLOT_POLL_SECONDS = 1.0
+"""How often a run that has fewer slots than it could use asks for more."""
 
 _runs = table_of(RunRow)
 _needs_slot = _runs.c.parent_run_id.is_(None)
@@ -47,24 +47,6 @@ _add_slots = (
     .where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence"))
     .values(slots=_runs.c.slots + bindparam("more"))
 )
-_position_of_user = (
-    func.row_number().over(partition_by=_runs.c.user_id, order_by=_runs.c.id).label("user_position")
-)
-_queue = (
-    select(_runs.c.user_id, _runs.c.id, _position_of_user)
-    .where(_queued, _needs_slot, _runs.c.kind.in_(bindparam("kinds", expanding=True)))
-    .subquery()
-)
-_subagents = select(_runs.c.id).where(
-    _queued, _runs.c.parent_run_id.is_not(None), _runs.c.kind.in_(bindparam("kinds", expanding=True))
-)
-_queue_heads = (
-    select(_queue.c.user_id, _queue.c.id)
-    .where(_queue.c.user_position <= bindparam("max_heads"))
-    .order_by(_queue.c.id)
-)
-_queued_kinds = select(_runs.c.kind).where(_queued).distinct()
-
 MAX_IDLE_PER_USER = 100
 """How many idle runs of a user need no slot. Further ones keep theirs: each is a drive in memory."""
 
@@ -116,36 +98,17 @@ class SlotCounts(msgspec.Struct, frozen=True, kw_only=True):
     queued: Mapping[int, int]
 
 
-class QueuedRun(msgspec.Struct, frozen=True):
-    """A run that waits for a slot."""
-
-    user_id: int
-    run_id: str
-
-
-def kinds_of(process: ProcessKind, *, are_workers_up: bool) -> frozenset[RunKind]:
-    """The kinds of runs that such a process claims from the queue and from dead processes."""
-    match process:
-        case ProcessKind.WORKER:
-            return frozenset(RunKind)
-        case ProcessKind.SERVE:
-            return frozenset(RunKind) - WORKER_KINDS if are_workers_up else frozenset(RunKind)
-        case _:
-            assert_never(process)
-
-
-def find_slot(connection: Connection, user_id: int, kind: RunKind, limits: LimitsConfig) -> RunStatus:
+def find_slot(connection: Connection, user_id: int, limits: LimitsConfig) -> RunStatus:
     """Whether a new run of the user starts at once or waits: RUNNING or QUEUED. Raises TooMany.
 
     No other transaction can use the slot before this one ends.
     """
-    counts = _count(connection)
+    counts = count_slots(connection)
     if counts.queued or not _has_free_slot(counts, user_id, limits):
-        counts = _subtract_idle(find_idle(connection), counts)
+        counts = subtract_idle(find_idle(connection), counts)
     has_slot = not counts.queued and _has_free_slot(counts, user_id, limits)
     if has_slot or _may_overtake(counts, user_id, limits):
-        is_for_workers = kind in WORKER_KINDS and has_workers(connection)
-        return RunStatus.QUEUED if is_for_workers else RunStatus.RUNNING
+        return RunStatus.RUNNING
     _check_queue(counts, user_id, limits)
     return RunStatus.QUEUED
 
@@ -164,9 +127,9 @@ def take_slots(
     """
     if not (limits.concurrent_runs or limits.concurrent_runs_per_user):
         return wanted
-    counts = _count(connection)
+    counts = count_slots(connection)
     if counts.queued or _free_for(counts, user_id, limits) < wanted:
-        counts = _subtract_idle(find_idle(connection), counts)
+        counts = subtract_idle(find_idle(connection), counts)
     if counts.queued and not _may_overtake(counts, user_id, limits):
         return 0
     granted = int(max(0, min(wanted, _free_for(counts, user_id, limits))))
@@ -180,55 +143,8 @@ def return_slots(connection: Connection, run_id: str, fence: int, number: int) -
     connection.execute(_add_slots, {"b_id": run_id, "b_fence": fence, "more": -number})
 
 
-def claim_queued(
-    connection: Connection, owner: str, kinds: Collection[RunKind], limits: LimitsConfig
-) -> list[ClaimedRun]:
-    """Claims queued runs for the free slots, in their order, and queued subagents that need no slot."""
-    counts = _count(connection)
-    idle = find_idle(connection)
-    counts = _subtract_idle(idle, counts)
-    subagent_ids = list(connection.scalars(_subagents, {"kinds": [kind.value for kind in kinds]}))
-    unblocked_ids = [run_id for run_id in subagent_ids if run_id not in idle.resuming]
-    subagents = [claimed for run_id in unblocked_ids for claimed in claim_undriven(connection, owner, run_id)]
-    free = _free_slots(counts, limits)
-    if free <= 0:
-        return subagents
-    rows = connection.execute(_queue_heads, {"kinds": [kind.value for kind in kinds], "max_heads": free})
-    queue = [QueuedRun(row.user_id, row.id) for row in rows]
-    queue += [QueuedRun(idle.resuming[run_id], run_id) for run_id in subagent_ids if run_id in idle.resuming]
-    queue.sort(key=lambda queued: queued.run_id)
-    chosen = choose_next(queue, counts.running, free, limits.concurrent_runs_per_user)
-    return [
-        *subagents,
-        *(claimed for run_id in chosen for claimed in claim_undriven(connection, owner, run_id)),
-    ]
-
-
-def queued_kinds(connection: Connection) -> set[RunKind]:
-    """The kinds of the queued runs."""
-    return {RunKind(kind) for kind in connection.scalars(_queued_kinds)}
-
-
-def choose_next(
-    queue: Sequence[QueuedRun], running: Mapping[int, int], free: int, per_user: int
-) -> list[str]:
-    """The ids of the queued runs (given oldest first) that get the free slots. `per_user` 0: no limit."""
-    waiting: dict[int, deque[tuple[int, str]]] = {}
-    for position, queued in enumerate(queue):
-        waiting.setdefault(queued.user_id, deque()).append((position, queued.run_id))
-    candidates = [(running.get(user, 0), user_queue[0][0], user) for user, user_queue in waiting.items()]
-    heapq.heapify(candidates)
-    chosen: list[str] = []
-    while candidates and len(chosen) < free and (not per_user or candidates[0][0] < per_user):
-        running_count, _, user = heapq.heappop(candidates)
-        user_queue = waiting[user]
-        chosen.append(user_queue.popleft()[1])
-        if user_queue:
-            heapq.heappush(candidates, (running_count + 1, user_queue[0][0], user))
-    return chosen
-
-
-def _count(connection: Connection) -> SlotCounts:
+def count_slots(connection: Connection) -> SlotCounts:
+    """The slots in use and the queue. No other transaction counts them before this one ends."""
     lock_until_commit(connection, Lock.ADMISSION)
     running: dict[int, int] = {}
     queued: dict[int, int] = {}
@@ -238,7 +154,7 @@ def _count(connection: Connection) -> SlotCounts:
     return SlotCounts(running=running, queued=queued)
 
 
-def _subtract_idle(idle: IdleRuns, counts: SlotCounts) -> SlotCounts:
+def subtract_idle(idle: IdleRuns, counts: SlotCounts) -> SlotCounts:
     """The counts without idle runs, and with the queued subagents that need their slots."""
     running = {user: runs - idle.roots.get(user, 0) for user, runs in counts.running.items()}
     queued = dict(counts.queued)
@@ -247,7 +163,7 @@ def _subtract_idle(idle: IdleRuns, counts: SlotCounts) -> SlotCounts:
     return SlotCounts(running=running, queued=queued)
 
 
-def _free_slots(counts: SlotCounts, limits: LimitsConfig) -> int:
+def free_slots(counts: SlotCounts, limits: LimitsConfig) -> int:
     """The free slots of the whole server; without a limit, as many as queued runs."""
     if not limits.concurrent_runs:
         return sum(counts.queued.values())
@@ -356,3 +272,79 @@ def _resuming(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]]) -> lis
             run_ids.append(child.run_id)
         run_ids += _resuming(child.run_id, tree)
     return run_ids
+
+
+class TurnSlots:
+    """The slots of one run; the first is there from the start.
+
+    `is_short`: the last `take` got fewer than it asked for. `on_return` is called when slots became free.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: LimitsConfig,
+        run_id: str,
+        fence: int,
+        user_id: int,
+        on_return: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._run_id = run_id
+        self._fence = fence
+        self._user_id = user_id
+        self._on_return = on_return
+        self._lock = asyncio.Lock()
+        self._held = 1
+        self.is_short = False
+
+    async def take(self, wanted: int) -> int:
+        """Takes slots so that `wanted` turns can work at once; returns how many can, at least 1."""
+        async with self._lock:
+            more = wanted - self._held
+            if more > 0:
+                self._held += await self._store.write_rows(
+                    lambda connection: take_slots(
+                        connection, self._run_id, self._fence, self._user_id, more, self._limits
+                    )
+                )
+            self.is_short = self._held < wanted
+            return min(wanted, self._held)
+
+    async def keep(self, working: int) -> None:
+        """Returns the slots beyond those of `working` turns."""
+        async with self._lock:
+            excess = self._held - max(1, working)
+            if excess <= 0:
+                return
+            await self._store.write_rows(
+                lambda connection: return_slots(connection, self._run_id, self._fence, excess)
+            )
+            self._held -= excess
+        self._on_return()
+
+
+class SubagentSlots:
+    """Which subagents of a turn work, by the ids of their calls. One of them uses the slot of the turn."""
+
+    def __init__(self, slots: TurnSlots) -> None:
+        self._slots = slots
+        self._working: set[str] = set()
+        self._returned = asyncio.Condition()
+
+    async def begin(self, call_id: str, *, must_have_slot: bool) -> None:
+        """Counts a subagent that begins to work or goes on; `must_have_slot` waits for a slot for it."""
+        async with self._returned:
+            while await self._slots.take(len(self._working) + 1) <= len(self._working) and must_have_slot:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SLOT_POLL_SECONDS):
+                        await self._returned.wait()
+            self._working.add(call_id)
+
+    async def end(self, call_id: str) -> None:
+        """Counts a subagent that has ended or waits for a person."""
+        async with self._returned:
+            self._working.discard(call_id)
+            await self._slots.keep(len(self._working))
+            self._returned.notify()

@@ -12,16 +12,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import structlog
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.errors import LimitReached
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.engine.processes import wake
 from luxx.runs.models import RunRow, is_unended
-from luxx.wire.run import StopReason
+from luxx.wire.run import RunStatus, StopReason
 
 T = TypeVar("T")
 
@@ -228,3 +227,12 @@ def mark_cancelled(connection: Connection, condition: ColumnElement[bool]) -> li
     # A run that waits for a person is driven once more, so that it ends.
     wake(connection, condition)
     return cancelled_ids
+
+
+def wake(connection: Connection, condition: ColumnElement[bool]) -> None:
+    """Queues the runs that match `condition` and wait for a person."""
+    connection.execute(
+        update(_runs)
+        .where(condition, _runs.c.status == RunStatus.WAITING.value)
+        .values(status=RunStatus.QUEUED.value, phase=None, owner=None)
+    )

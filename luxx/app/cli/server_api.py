@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,6 @@ import httpx
 import msgspec
 
 from luxx.api.http.envelope import Failure, Success
-from luxx.app.cli.chat.transcript import StreamFrame
 from luxx.app.cli.screen import Screen
 from luxx.app.cli.sign_ins import SignInStore, StoredSignIn
 from luxx.domain.accounts.passwords import DEFAULT_ADMIN, DEFAULT_PASSWORD
@@ -157,18 +156,13 @@ class ServerApi:
                 return response
         raise AssertionError("unreachable: the second try returns or raises")
 
-    async def frames(
-        self, method: str, path: str, body: object = None, after: int = 0
-    ) -> AsyncGenerator[StreamFrame, None]:
-        """The frames of a stream until it ends. Raises the errors of `call`."""
-        async with aclosing(self.events(method, path, body, after)) as events:
-            async for seq, data in events:
-                yield msgspec.structs.replace(msgspec.json.decode(data, type=StreamFrame), seq=seq)
-
     async def events(
         self, method: str, path: str, body: object = None, after: int = 0
     ) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Like `frames`: the number of each event, 0 for one that is not logged, and its JSON."""
+        """The events of a stream until it ends: the number of each (0: it is not logged) and its JSON.
+
+        Raises the errors of `call`.
+        """
         headers = {"accept": "text/event-stream", **({"last-event-id": str(after)} if after else {})}
         for is_last in (False, True):
             request = self._request(method, path, body, {}, headers)

@@ -1,0 +1,170 @@
+"""The rows of new runs, and how many bytes those of a user hold. Nothing else inserts runs."""
+
+import time
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, bindparam, func, insert, select
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import MessageRow
+from luxx.errors import TooLarge
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.models import RunRow
+from luxx.runs.slots import first_slots
+from luxx.runs.turn.state import ChatRequest, RunSpec, model_used
+from luxx.wire.run import Run, RunKind, RunPhase, RunStatus
+
+_runs, _messages = table_of(RunRow), table_of(MessageRow)
+_insert_run = insert(_runs)
+_encode = msgspec.json.Encoder().encode
+
+
+class RunOwner(msgspec.Struct, frozen=True):
+    """The user who owns and pays for a run: in a room or task, that of the room or task."""
+
+    user_id: int
+    tenant_id: int
+
+
+class RoomCaller(msgspec.Struct, frozen=True):
+    """Who made a call of which room; both None for other runs."""
+
+    room_id: str | None
+    user_id: int | None
+
+
+NOT_CALLED = RoomCaller(None, None)
+
+
+def new_run(
+    run_id: str,
+    subject_id: str,
+    status: RunStatus = RunStatus.RUNNING,
+    *,
+    kind: RunKind = RunKind.CHAT,
+    request: ChatRequest | None = None,
+    message_id: str | None = None,
+    parent_run_id: str | None = None,
+    created_at: datetime | None = None,
+) -> Run:
+    """A run that starts at once or, with the status `queued`, waits for a slot; `request` is a chat's."""
+    now = created_at or utc_now()
+    starts_now = status == RunStatus.RUNNING
+    return Run(
+        id=run_id, kind=kind, subject_id=subject_id, status=status,
+        phase=RunPhase.THINKING if starts_now else None, parent_run_id=parent_run_id, message_id=message_id,
+        created_at=now, started_at=now if starts_now else None,
+        **({} if request is None else msgspec.structs.asdict(model_used(request))),
+    )  # fmt: skip
+
+
+def create_run(
+    connection: Connection,
+    run: Run,
+    request: ChatRequest,
+    owner: Caller | RunSpec,
+    process: str,
+    *,
+    size: int = 0,
+) -> None:
+    """Inserts the row of a new run of a chat, which `process` drives if it starts at once.
+
+    `owner` is the caller, or the run that delegates. `size` is the bytes of the run's message.
+    """
+    row = _run_row(run, _encode(request).decode(), owner, process, size)
+    row |= {"agent_id": request.agent_id, "question_id": request.parent_id}
+    connection.execute(_insert_run, row)
+
+
+def insert_run(
+    connection: Connection, run: Run, request: str, owner: RunOwner, process: str, called: RoomCaller
+) -> None:
+    """Inserts the row of a new run of a room or task, with the JSON `request` of its feature.
+
+    Nothing but this and `create_run` inserts runs.
+    """
+    row = _run_row(run, request, owner, process, 0)
+    called_by = None if called.user_id == owner.user_id else called.user_id
+    row |= {"called_room_id": called.room_id, "called_by": called_by}
+    connection.execute(_insert_run, row | {"agent_id": None, "question_id": None})
+
+
+def _run_row(
+    run: Run, request: str, owner: "Caller | RunSpec | RunOwner", process: str, size: int
+) -> dict[str, Any]:
+    starts_now = run.status == RunStatus.RUNNING
+    return {
+        "id": run.id, "user_id": owner.user_id, "tenant_id": owner.tenant_id, "kind": run.kind.value,
+        "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "message_id": run.message_id,
+        "status": run.status.value, "phase": None if run.phase is None else run.phase.value,
+        "provider_id": run.provider_id, "provider_name": run.provider_name, "model": run.model,
+        "slots": first_slots(run.parent_run_id),
+        "request": request, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
+        "stored_bytes": size + len(request), "created_at": run.created_at, "started_at": run.started_at,
+    }  # fmt: skip
+
+
+MIB = 1024 * 1024
+
+RECOUNT_SECONDS = 600.0
+"""How long a user's cached total is used; other processes and deletions change the real one."""
+
+_of_runs = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
+    _runs.c.user_id == bindparam("user_id")
+)
+# No run counts what people write in rooms. A room's messages belong to its owner.
+_said_in_rooms = select(func.coalesce(func.sum(func.length(_messages.c.content)), 0)).where(
+    _messages.c.user_id == bindparam("user_id"), _messages.c.room_id.is_not(None), _messages.c.role == "user"
+)
+_of_user = select(_of_runs.scalar_subquery() + _said_in_rooms.scalar_subquery())
+
+
+class StorageUse:
+    """The stored bytes of users, cached in this process; it recounts before it refuses anything.
+
+    With several processes a user can exceed the limit by what the others store within RECOUNT_SECONDS.
+    """
+
+    def __init__(self, store: Store, limit_mb: float) -> None:
+        self._store = store
+        self._limit_mb = limit_mb
+        self._cached_sizes: dict[int, tuple[int, float]] = {}
+
+    async def check(self, user_id: int, size: int, *, is_own: bool = True) -> None:
+        """Raises TooLarge if `size` more bytes exceed the user's limit; a limit of 0 means none.
+
+        Without `is_own` somebody else writes in a room of this user, and does not learn what is stored.
+        """
+        if not self._limit_mb:
+            return
+        limit = self._limit_mb * MIB
+        used, counted_at = self._cached_sizes.get(user_id, (0, -RECOUNT_SECONDS))
+        now = time.monotonic()
+        if now - counted_at >= RECOUNT_SECONDS or used + size > limit:
+            used = await self._store.read_rows(
+                lambda connection: int(connection.scalar(_of_user, {"user_id": user_id}) or 0)
+            )
+            self._cached_sizes[user_id] = (used, now)
+        if used + size > limit and not is_own:
+            raise TooLarge(
+                "the owner of this room has no storage left for it (limits.storage_mb_per_user); they can "
+                "delete conversations and rooms that they no longer need",
+                kind="quota_exceeded",
+            )
+        if used + size > limit:
+            raise TooLarge(
+                f"your messages and the logs of your runs would use {(used + size) / MIB:.1f} MiB; the limit "
+                f"is {self._limit_mb:g} MiB (limits.storage_mb_per_user); delete conversations and rooms "
+                "that you no longer need",
+                kind="quota_exceeded",
+            )
+
+    def add(self, user_id: int, size: int) -> None:
+        """Counts `size` more stored bytes."""
+        if user_id in self._cached_sizes:
+            used, counted_at = self._cached_sizes[user_id]
+            self._cached_sizes[user_id] = (used + size, counted_at)

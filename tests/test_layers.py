@@ -7,6 +7,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,17 @@ LAYERS: list[tuple[str, frozenset[str]]] = [
 
 GROUPS = frozenset({"domain", "infra", "features"})
 """Folders that only group packages; those packages must form no circle either."""
+
+RUNS_LADDER: list[frozenset[str]] = [
+    frozenset({"service", "admission", "requests", "questions", "question_rows"}),
+    frozenset({"orchestration"}),
+    frozenset({"engine"}),
+    frozenset({"turn"}),
+    frozenset({"streams"}),
+    frozenset({"log"}),
+    frozenset({"slots", "cancel", "models"}),
+]
+"""The modules and packages of `runs/`, from top to bottom; an import goes down or stays on its rung."""
 
 TOP_ENTRIES = 12
 FOLDER_FILES = 25
@@ -135,6 +147,21 @@ def own_imports(module: Module, known: set[str]) -> Iterator[tuple[str, int]]:
             yield target, line
 
 
+def places(modules: list[Module]) -> dict[str, str]:
+    """The place of each module: its package or, if that has packages below it, the module itself."""
+    packages = {module.name for module in modules if module.is_package}
+    for module in modules:
+        parts = module.name.split(".")
+        packages.update(".".join(parts[:length]) for length in range(1, len(parts)))
+    with_packages = {package.rpartition(".")[0] for package in packages}
+    return {
+        module.name: module.name
+        if module.name in packages or module.name.rpartition(".")[0] in with_packages
+        else module.name.rpartition(".")[0]
+        for module in modules
+    }
+
+
 # --- rules ------------------------------------------------------------------------------------------
 
 
@@ -156,26 +183,51 @@ def imports_go_down(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name}:{line} ({layer}) imports {target} ({above}) above it"
 
 
+def runs_is_a_ladder(modules: list[Module]) -> Iterator[str]:
+    """Within `runs/`, imports go down from rung to rung."""
+    height = {name: index for index, rung in enumerate(RUNS_LADDER) for name in rung}
+    known = {module.name for module in modules if module.name.startswith("luxx.runs.")}
+    for module in modules:
+        if module.name not in known:
+            continue
+        own = module.name.split(".")[2]
+        if own not in height:
+            yield f"{module.name}: '{own}' is on no rung; add it to RUNS_LADDER and to ARCHITECTURE.md"
+            continue
+        for target, line in own_imports(module, known):
+            if height.get(target.split(".")[2], len(height)) < height[own]:
+                yield f"{module.name}:{line} imports {target} above it"
+
+
 def packages_form_no_circle(modules: list[Module]) -> Iterator[str]:
     """Within a layer too: what two packages need of each other belongs into `wire/`."""
-    known = {module.name for module in modules}
-    arrows: dict[str, set[str]] = {}
-    for module in modules:
-        package = package_of(module.name)
-        targets = {package_of(target) for target, _ in own_imports(module, known)}
-        arrows.setdefault(package, set()).update(targets - {package, ""})
-    yield from circles(arrows)
+    yield from circles(arrows_between(modules, package_of))
+
+
+def places_form_no_circle(modules: list[Module]) -> Iterator[str]:
+    """In every layer: a package without packages below it is one place; in others each module is one."""
+    yield from circles(arrows_between(modules, places(modules).__getitem__))
 
 
 def modules_form_no_circle(modules: list[Module]) -> Iterator[str]:
+    yield from circles(arrows_between(modules, str))
+
+
+def arrows_between(modules: list[Module], group_of: Callable[[str], str]) -> dict[str, dict[str, str]]:
+    """Which groups of modules each group imports, with the place of the first such import."""
     known = {module.name for module in modules}
-    yield from circles(
-        {module.name: {target for target, _ in own_imports(module, known)} for module in modules}
-    )
+    arrows: dict[str, dict[str, str]] = {}
+    for module in modules:
+        group = group_of(module.name)
+        own = arrows.setdefault(group, {})
+        for target, line in own_imports(module, known):
+            if group_of(target) not in (group, ""):
+                own.setdefault(group_of(target), f"{module.name}:{line}")
+    return arrows
 
 
-def circles(arrows: dict[str, set[str]]) -> Iterator[str]:
-    """One violation for each circle that a depth-first search closes."""
+def circles(arrows: dict[str, dict[str, str]]) -> Iterator[str]:
+    """One violation for each circle that a depth-first search closes. An arrow says where the import is."""
     done: set[str] = set()
     path: list[str] = []
 
@@ -183,7 +235,11 @@ def circles(arrows: dict[str, set[str]]) -> Iterator[str]:
         path.append(node)
         for target in sorted(arrows.get(node, ())):
             if target in path:
-                yield "circle: " + " → ".join([*path[path.index(target) :], target])
+                circle = [*path[path.index(target) :], target]
+                steps = (
+                    f"{before} → {after} ({arrows[before][after]})" for before, after in pairwise(circle)
+                )
+                yield "circle: " + ", ".join(steps)
             elif target not in done:
                 yield from walk(target)
         done.add(path.pop())
@@ -344,7 +400,9 @@ def calls_of_re(tree: ast.AST) -> Iterator[ast.Call]:
 
 RULES: list[Rule] = [
     imports_go_down,
+    runs_is_a_ladder,
     packages_form_no_circle,
+    places_form_no_circle,
     modules_form_no_circle,
     imports_stand_at_the_top,
     late_imports_are_declared,
@@ -397,6 +455,33 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
             "luxx.domain.memory.models": "",
         },
     ),
+    (
+        places_form_no_circle,
+        {
+            "luxx.runs.log.events": "from luxx.runs.streams.channel import Channel",
+            "luxx.runs.streams.channel": "",
+            "luxx.runs.streams.watch": "from luxx.runs.log import pages",
+            "luxx.runs.log.pages": "",
+        },
+    ),
+    (
+        places_form_no_circle,
+        {
+            "luxx.tools.core": "from luxx.tools.web.pages import Page",
+            "luxx.tools.web.pages": "",
+            "luxx.tools.web.search": "from luxx.tools.core import tool",
+        },
+    ),
+    (
+        places_form_no_circle,
+        {
+            "luxx.app.cli": "from luxx.app.cli.chat.client import chat",
+            "luxx.app.cli.chat.client": "",
+            "luxx.app.cli.chat.screen": "import luxx.app.cli",
+        },
+    ),
+    (runs_is_a_ladder, {"luxx.runs.log.events": "import luxx.runs.turn.loop", "luxx.runs.turn.loop": ""}),
+    (runs_is_a_ladder, {"luxx.runs.somewhere": ""}),
     (
         modules_form_no_circle,
         {A: "import luxx.domain.usage.ledger", B: "from luxx.domain.accounts import users", C: f"import {A}"},
@@ -477,7 +562,9 @@ def test_a_good_sample_passes_every_rule() -> None:
         parse("luxx.runs.engine.driver", DOCSTRING + "from luxx.domain.usage.ledger import add\n"),
         parse("luxx.providers.transport", DOCSTRING + "import aiohttp\n"),
         parse("luxx.errors", DOCSTRING),
-        parse("luxx.wire.turn", DOCSTRING),
+        parse("luxx.wire.turn", DOCSTRING + "from luxx.wire.delta import Delta\n"),
+        parse("luxx.wire.event", DOCSTRING + "from luxx.wire.turn import Step\n"),
+        parse("luxx.wire.delta", DOCSTRING),
     ]
     assert [violation for rule in RULES for violation in rule(sample)] == []
 

@@ -13,7 +13,7 @@ from luxx.providers.adapter import CACHE_MARK, Adaptation, CompletionRequest, Ta
 from luxx.providers.demanded_forms import is_any_object, takes_schema
 from luxx.providers.registry import ProviderType, completion_adapter
 from luxx.providers.vendors import AZURE, OPENAI, vendor_of
-from luxx.wire.message import SystemPrompt
+from luxx.wire.message import AssistantPrompt, SystemPrompt
 
 MAX_REMEMBERED = 1_000
 
@@ -69,6 +69,10 @@ _WORDINGS: tuple[tuple[Adaptation, re.Pattern[str]], ...] = tuple(
         (
             Adaptation.ENDS_WITH_USER,
             r"must end with a user message|expected last role user|not support (assistant message )?prefill",
+        ),
+        (
+            Adaptation.REASONING_OF_CALLS,
+            r"reasoning_content.{0,60}(must be passed|is missing)|missing.{0,20}reasoning_content",
         ),
         (
             Adaptation.JSON_OBJECT,
@@ -159,6 +163,10 @@ def _is_possible(adaptation: Adaptation, request: CompletionRequest, target: Tar
             return True
         case Adaptation.NO_SYSTEM:
             return any(isinstance(each, SystemPrompt) for each in request.messages)
+        case Adaptation.REASONING_OF_CALLS:
+            return dialect == "openai" and any(
+                isinstance(each, AssistantPrompt) and each.tool_calls for each in request.messages
+            )
         case Adaptation.JSON_OBJECT:
             schema = request.response_schema if takes_schema(request) else None
             return schema is not None and dialect == "openai" and not is_any_object(schema)

@@ -36,6 +36,7 @@ class Adaptation(StrEnum):
     ENDS_WITH_USER = "ends_with_user"
     JSON_OBJECT = "json_object"
     NO_SCHEMA = "no_schema"
+    REASONING_OF_CALLS = "reasoning_of_calls"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

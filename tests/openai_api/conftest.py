@@ -64,6 +64,11 @@ SCRIPT = Script(
             Thinking(text="Hm, so."), Text(text="Thought."),
             Counts(prompt=10, completion=8, reasoning=4, cached=6),
         ]),
+        Rule(when=When(user="ponder", has_tool_result=False), reply=[
+            Thinking(text="I need the weather."),
+            Call(name="get_weather", arguments={"city": "Oslo"}, id="call_p"),
+        ]),
+        Rule(when=When(user="ponder"), reply=[Thinking(text="I have it."), Text(text="It rains.")]),
         Rule(when=When(user="break off"), reply=[
             Text(text="One"), Gate(name="broken"), Fail(message="it broke")]),
         Rule(when=When(user="wait here"), reply=[Text(text="I am"), Gate(name="open"), Text(text=" back.")]),

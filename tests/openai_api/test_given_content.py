@@ -1,3 +1,4 @@
+# pyright: basic, reportAttributeAccessIssue=false
 """Messages of a client of `/v1` reach the model whole: order, names and reasoning are kept."""
 
 import base64
@@ -9,6 +10,7 @@ import pytest
 from luxx.providers.scripted import ScriptedProvider
 from openai_api.conftest import IMAGE_URL, Person, png
 from openai_api.test_chat import MODEL, WEATHER, last_body
+from openai_api.test_responses import WEATHER as FUNCTIONS
 
 OTHER_URL = "data:image/png;base64," + base64.b64encode(png(7)).decode()
 
@@ -111,3 +113,47 @@ def test_reasoning_of_a_turn_with_tools_goes_back_in_its_form(
     sent = last_body(upstream)["messages"][1]
     assert {name: sent.get(name) for name in reasoning} == reasoning
     assert sent["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_reasoning_before_a_call_goes_back_to_the_server(
+    client: Any, upstream: ScriptedProvider, compatible: str, is_streamed: bool
+) -> None:
+    arguments: Any = {"model": compatible, "tools": FUNCTIONS, "reasoning": {"effort": "high"}}
+    items: list[Any] = [{"role": "user", "content": "ponder it"}]
+    if is_streamed:
+        with client.responses.stream(**arguments, input=items) as stream:
+            thoughts = [event.delta for event in stream if event.type == "response.reasoning_text.delta"]
+            asked = stream.get_final_response()
+        assert "".join(thoughts) == "I need the weather."
+    else:
+        asked = client.responses.create(**arguments, input=items)
+    assert [item.type for item in asked.output] == ["reasoning", "function_call"]
+    assert [part.text for part in asked.output[0].content] == ["I need the weather."]
+    items += [item.model_dump(exclude_none=True) for item in asked.output]
+    items.append({"type": "function_call_output", "call_id": "call_p", "output": "rain"})
+    answer = client.responses.create(**arguments, input=items)
+    assert answer.output_text == "It rains."
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    call = last_body(upstream)["messages"][1]
+    assert (call["reasoning_content"], call["tool_calls"][0]["id"]) == ("I need the weather.", "call_p")
+
+
+def test_reasoning_stays_with_the_calls_that_follow_it(
+    client: Any, upstream: ScriptedProvider, compatible: str
+) -> None:
+    def call(call_id: str) -> list[Any]:
+        return [
+            {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": call_id, "output": "x"},
+        ]
+
+    def thought(text: str) -> Any:
+        return {"type": "reasoning", "id": "r", "summary": [],
+                "content": [{"type": "reasoning_text", "text": text}]}  # fmt: skip
+
+    user = {"role": "user", "content": "hello"}
+    items = [user, thought("unused"), user, *call("a"), thought("one"), thought("two"), *call("b"), user]
+    client.responses.create(model=compatible, input=items)
+    sent = [message for message in last_body(upstream)["messages"] if message.get("tool_calls")]
+    assert [message.get("reasoning_content") for message in sent] == [None, "one\ntwo"]

@@ -73,6 +73,23 @@ def test_tools_and_an_image_make_a_round_trip(
     assert roles == ["user", "assistant", "tool", "tool"]
 
 
+def test_history_of_codex_with_searched_tools_is_read(client: Any, upstream: ScriptedProvider) -> None:
+    search = {
+        "type": "tool_search_call",
+        "call_id": "s",
+        "execution": "client",
+        "arguments": {"query": "docs"},
+    }
+    found = {"type": "tool_search_output", "call_id": "s", "status": "completed", "execution": "client",
+             "tools": [{"type": "function", "name": "find"}]}  # fmt: skip
+    secret = {"type": "encrypted_content", "encrypted_content": "gAAA"}
+    output = {**OUTPUT, "output": [secret, {"type": "input_text", "text": "seen"}]}
+    user = {"role": "user", "content": "hello"}
+    client.responses.create(model=MODEL, input=[user, search, found, CALL, output, user])
+    results = [message["content"] for message in last_body(upstream)["messages"] if message["role"] == "tool"]
+    assert results == ['[{"type":"function","name":"find"}]', "seen"]
+
+
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_cut_answer_is_incomplete(client: Any, is_streamed: bool) -> None:
     if is_streamed:

@@ -83,6 +83,38 @@ async def test_unreadable_reasoning_is_left_out_of_this_conversation_only() -> N
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 1",
+        "Missing `reasoning_content` field in the assistant message at message index 1.",
+    ],
+)
+async def test_server_that_wants_reasoning_gets_it_for_calls_of_which_none_is_known(message: str) -> None:
+    call = ToolCall(call_id="call_1", name="add", arguments="{}")
+    known = AssistantPrompt(thinking="I add.", tool_calls=[call])
+    result = ToolPrompt(call_id="call_1", name="add", content="{}")
+    messages = [UserPrompt(text="hello"), AssistantPrompt(tool_calls=[call]), result, known, result]
+
+    sent, results = await asked_twice(
+        "openai_compatible", CompletionRequest(model="m", messages=messages), 400, message
+    )
+
+    assert [result.text for result in results] == ["ok", "ok"]
+    fields = [[each.get("reasoning_content") for each in body["messages"][1::2]] for _, body in sent]
+    assert fields == [[None, None], [" ", "I add."], [" ", "I add."]]
+
+
+async def test_server_that_wants_reasoning_is_asked_once_where_there_are_no_calls() -> None:
+    rule = Rule(status=400, message="The `reasoning_content` must be passed back to the API.")
+    async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+        result = await caller.call(target_of(server.url, "openai_compatible"), ASK)
+
+        assert isinstance(result.error, ProviderRefused)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
     ("provider_type", "message"),
     [
         ("openai_compatible", ONLY_IN_RESPONSES),

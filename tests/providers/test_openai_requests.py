@@ -110,6 +110,25 @@ def test_deepseek_gets_its_reasoning_back_with_tool_turns() -> None:
     assert "reasoning_content" not in build_request("openai")["messages"][2]
 
 
+@pytest.mark.parametrize(
+    ("provider_type", "base_url", "stands"),
+    [
+        ("deepseek", "https://api.deepseek.com", ""),
+        ("openai_compatible", "https://api.moonshot.ai/v1", " "),
+    ],
+)
+def test_vendor_that_requires_reasoning_gets_what_it_takes_for_unknown_one(
+    provider_type: str, base_url: str, stands: str
+) -> None:
+    request = CompletionRequest(
+        model="m", messages=[AssistantPrompt(tool_calls=[CALL])], thinking_enabled=True
+    )
+    target = Target(provider_id=None, provider_type=provider_type, base_url=base_url)
+    sent = json.loads(OPENAI.build_request(request, target, stream=True).body)
+
+    assert sent["messages"][0]["reasoning_content"] == stands
+
+
 def test_reasoning_goes_back_to_any_server_that_streamed_it_in_that_field() -> None:
     assistant = AssistantPrompt(
         thinking="I add.", tool_calls=[CALL], replay={"reasoning_field": "reasoning_content"}

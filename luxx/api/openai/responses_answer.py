@@ -16,8 +16,8 @@ JsonObject = dict[str, Any]
 
 
 class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer. `id` is `resp_` and the id of the run. `output`: a message, and the calls of the client's
-    tools. The fields from `instructions` on repeat the request."""
+    """An answer. `id` is `resp_` and the id of the run. `output`: the reasoning, where the model shows it, a
+    message, and the calls of the client's tools. The fields from `instructions` on repeat the request."""
 
     id: str
     object: Literal["response"] = "response"
@@ -104,7 +104,9 @@ def response_usage(usage: Usage) -> JsonObject:
 def collected_response(body: ResponsesBody, collected: CollectedAnswer, answer: Answer) -> ResponseObject:
     """The whole answer."""
     run_id = collected.run_id
-    output = [_message(run_id, collected.text, "completed")] if collected.text or not collected.calls else []
+    output = [_reasoning(run_id, collected.thinking, "completed")] if collected.thinking else []
+    if collected.text or not collected.calls:
+        output.append(_message(run_id, collected.text, "completed"))
     for position, (call_id, name, arguments) in enumerate(collected.calls):
         output.append(_call(run_id, position, call_id, name, arguments, "completed"))
     return ended_response(begun_response(body, run_id), answer, output)
@@ -119,6 +121,15 @@ def _message(run_id: str, text: str, status: str) -> JsonObject:
         "role": "assistant",
         "content": content,
     }
+
+
+def _reasoning(run_id: str, text: str, status: str) -> JsonObject:
+    content = [] if status == "in_progress" else [_reasoning_part(text)]
+    return {"id": f"rs_{run_id}", "type": "reasoning", "status": status, "summary": [], "content": content}
+
+
+def _reasoning_part(text: str) -> JsonObject:
+    return {"type": "reasoning_text", "text": text}
 
 
 def _part(text: str) -> JsonObject:
@@ -148,6 +159,8 @@ class ResponseEvents(AnswerReader):
         self._sequence = 0
         self._texts: list[str] = []
         self._text_index = 0
+        self._thoughts: list[str] = []
+        self._reasoning_index = 0
         self._items = 0
         self._open_calls: list[tuple[int, str, str, list[str]]] = []
         self._text_step: OpenStep | None = None
@@ -182,7 +195,14 @@ class ResponseEvents(AnswerReader):
         return head + self._text_delta(text)
 
     def on_thinking(self, text: str) -> bytes:
-        return self._begin()
+        head = self._begin()
+        if not self._thoughts:
+            self._reasoning_index = self._next_index()
+            item = _reasoning(self.run_id, "", "in_progress")
+            head += self._write("output_item.added", output_index=self._reasoning_index, item=item)
+            head += self._write("content_part.added", **self._reasoning_place(), part=_reasoning_part(""))
+        self._thoughts.append(text)
+        return head + self._write("reasoning_text.delta", **self._reasoning_place(), delta=text)
 
     def on_call(self, position: int, call_id: str, name: str) -> bytes:
         index = self._next_index()
@@ -201,6 +221,12 @@ class ResponseEvents(AnswerReader):
         if not self._texts and not self._open_calls:
             written += self.on_text("")
         output: dict[int, JsonObject] = {}
+        if self._thoughts:
+            text = "".join(self._thoughts)
+            output[self._reasoning_index] = item = _reasoning(self.run_id, text, "completed")
+            written += self._write("reasoning_text.done", **self._reasoning_place(), text=text)
+            written += self._write("content_part.done", **self._reasoning_place(), part=_reasoning_part(text))
+            written += self._write("output_item.done", output_index=self._reasoning_index, item=item)
         if self._texts:
             text = "".join(self._texts)
             output[self._text_index] = message = _message(self.run_id, text, "completed")
@@ -241,6 +267,9 @@ class ResponseEvents(AnswerReader):
 
     def _text_place(self) -> JsonObject:
         return {"item_id": f"msg_{self.run_id}", "output_index": self._text_index, "content_index": 0}
+
+    def _reasoning_place(self) -> JsonObject:
+        return {"item_id": f"rs_{self.run_id}", "output_index": self._reasoning_index, "content_index": 0}
 
     def _write(self, name: str, /, **fields: Any) -> bytes:
         type_ = f"response.{name}"

@@ -55,6 +55,8 @@ _REASONING_FIELDS = {
 _ANY_REASONING_FIELD = ("reasoning_content", "reasoning")
 # These require the reasoning of every turn with tools, whichever provider it came from.
 _REQUIRES_REASONING = frozenset({"deepseek", "moonshot"})
+# What stands for reasoning that is not known; Moonshot takes an empty text for a missing one.
+_UNKNOWN_REASONING = {"deepseek": ""}
 # The others of Groq's models refuse the field.
 _GROQ_REASONING_MODELS = re.compile(r"gpt-oss|qwen-?3")
 # These give the model the `name` of a message; others ignore it or refuse it.
@@ -194,10 +196,7 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
         message[DETAILS_KEY] = details
     if prompt.tool_calls:
         message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
-        field = _reasoning_field(prompt, kind, request)
-        # The details contain the text that is beside them.
-        if field and (prompt.thinking or request.thinking_enabled) and DETAILS_KEY not in message:
-            message[field] = prompt.thinking
+        message |= _reasoning(prompt, kind, request, has_details=DETAILS_KEY in message)
     if kind == "minimax" and prompt.thinking and prompt.replay.get(FIELD_KEY) == INLINE_FIELD:
         message["content"] = f"<think>{prompt.thinking}</think>{text}"
     if kind in _TAKES_SIGNATURES:
@@ -205,9 +204,26 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
     return message
 
 
+def _reasoning(
+    prompt: AssistantPrompt, kind: str, request: CompletionRequest, *, has_details: bool
+) -> dict[str, Any]:
+    """The field with the reasoning of a turn with tools; nothing if the server takes none.
+
+    A server that requires it also gets it for turns of which no reasoning is known: those of other models,
+    and those that a client gives without it.
+    """
+    is_demanded = Adaptation.REASONING_OF_CALLS in request.adaptations
+    field = _reasoning_field(prompt, kind, request)
+    # The details contain the text that is beside them.
+    is_sent = not has_details and (prompt.thinking or request.thinking_enabled)
+    if not field or not (is_demanded or is_sent):
+        return {}
+    return {field: prompt.thinking or _UNKNOWN_REASONING.get(kind, " ")}
+
+
 def _reasoning_field(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> str:
     """The field in which the server takes the reasoning of a turn with tools; empty if it takes none."""
-    if kind in _REQUIRES_REASONING:
+    if kind in _REQUIRES_REASONING or Adaptation.REASONING_OF_CALLS in request.adaptations:
         return "reasoning_content"
     if kind == "groq" and not _GROQ_REASONING_MODELS.search(request.model.lower()):
         return ""

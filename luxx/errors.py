@@ -33,21 +33,46 @@ LuxxError
     └── MalformedStream    the stream violates the provider's dialect
 """
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 
 class LuxxError(Exception):
-    """The base of all errors that a person can act on. `kind` is the API's `detail.kind`."""
+    """The base of all errors that a person can act on. `kind` is the API's `detail.kind`.
+
+    `field` is the JSON path of a wrong field (`$.name`) or the name of a wrong parameter. `fields` are
+    several of them with a sentence each, which `infra/field_errors.py` collects.
+    """
 
     kind = "error"
 
     def __init__(
-        self, message: str, *, kind: str | None = None, detail: dict[str, Any] | None = None
+        self,
+        message: str,
+        *,
+        kind: str | None = None,
+        field: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        detail: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.kind = kind or type(self).kind
         self.detail: dict[str, Any] = detail or {}
+        if fields is not None:
+            self.detail["fields"] = dict(fields)
+        elif field is not None:
+            self.about(field)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """A sentence for each wrong field, by its path."""
+        return self.detail.get("fields", {})
+
+    def about(self, field: str) -> Self:
+        """The error itself, with the field that it is about, unless it already names one."""
+        self.detail.setdefault("fields", {field: self.message})
+        return self
 
 
 class ConfigError(LuxxError):
@@ -67,26 +92,7 @@ class UpgradeFailed(LuxxError):
 
 
 class InvalidInput(LuxxError):
-    """`field`: the JSON path of the wrong field (`$.name`), or the name of the wrong parameter."""
-
     kind = "invalid_input"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: str | None = None,
-        field: str | None = None,
-        detail: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(message, kind=kind, detail=detail)
-        if field is not None:
-            self.about(field)
-
-    def about(self, field: str) -> Self:
-        """The error itself, with the field that it is about, unless it already names one."""
-        self.detail.setdefault("fields", {field: self.message})
-        return self
 
 
 class TooLarge(InvalidInput):

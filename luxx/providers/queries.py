@@ -75,7 +75,7 @@ def provider_named(session: Session, caller: Caller, name: str, field: str) -> P
     ).all()
     if not rows:
         problem = f"there is no provider named {name[:100]!r}; GET /providers lists yours"
-        raise NotFound(problem, kind="provider_not_found", detail={"fields": {field: problem}})
+        raise NotFound(problem, kind="provider_not_found", field=field)
     matching = [row for row in rows if row.user_id == caller.user_id] or rows
     if len(matching) > 1:
         ids = ", ".join(str(row.id) for row in matching[:10])

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller, KeyScope
-from luxx.errors import Conflict, InvalidInput, LuxxError
+from luxx.errors import Conflict, LuxxError
 from luxx.infra.clock import utc_now
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.tables import DATABASE_NOW, database_now, table_of
 from luxx.runs.cancel import wake
 from luxx.runs.log.events import event_row, stamped
@@ -227,9 +228,9 @@ def answer_event(
     return answered if question.kind != QuestionKind.PERMISSION else bind_answer(run_id, question, answered)
 
 
-def invalid_answer(field: str, problem: str) -> InvalidInput:
+def invalid_answer(field: str, problem: str) -> LuxxError:
     """The error for one field of an answer."""
-    return InvalidInput(f"the request is not valid: {problem}", detail={"fields": {f"$.{field}": problem}})
+    return FieldErrors({f"$.{field}": problem}).refusal()
 
 
 MAX_PERMISSIONS = 1000

@@ -215,7 +215,7 @@ class QuestionService:
             raise InvalidInput(
                 f"these arguments do not fit {question.tool}: {problem_text}",
                 kind="arguments_invalid",
-                detail={"fields": fields},
+                fields=fields,
             )
         return msgspec.json.encode(arguments).decode()
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQL
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from luxx.api.http.envelope import Failure, failure_at, is_openai_path
-from luxx.api.http.request_input import BODY, invalid_fields, parameter_type, public_name
+from luxx.api.http.request_input import BODY, parameter_type, public_name
 from luxx.api.http.validation import requirement_of
 from luxx.errors import (
     Conflict,
@@ -29,6 +29,7 @@ from luxx.errors import (
     Unavailable,
     UnlistedModel,
 )
+from luxx.infra.field_errors import FieldErrors
 
 STATUS: tuple[tuple[type[LuxxError], int], ...] = (
     (TooLarge, 413),
@@ -110,7 +111,8 @@ def _validation_error(request: Request[Any, Any, Any], error: ValidationExceptio
         name = missing.group(1)
         required = requirement_of(parameter_type(parameters[name]))
         fields = {name: f"this parameter is required and must be {required}"}
-    return _luxx_error(request, invalid_fields(fields or {"$": "a JSON object is needed as the body"}))
+    wrong = FieldErrors(fields or {"$": "a JSON object is needed as the body"})
+    return _luxx_error(request, wrong.refusal())
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:

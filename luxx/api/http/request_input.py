@@ -25,8 +25,9 @@ from msgspec import Meta
 from luxx.api.http.envelope import is_openai_path
 from luxx.api.http.validation import field_errors, first_error, readable_part, unknown
 from luxx.domain.accounts.caller import Caller
-from luxx.errors import InvalidInput
+from luxx.errors import InvalidInput, LuxxError
 from luxx.infra.documents.yaml_text import parse_yaml
+from luxx.infra.field_errors import MAX_REPORTED_FIELDS, FieldErrors
 from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
 from luxx.infra.json_size import SMALL_BYTES, check_size, decoder, without_escapes
 from luxx.infra.surrogates import without_lone_surrogates
@@ -46,17 +47,11 @@ T = TypeVar("T")
 MAX_INSPECTED_BYTES = 64 * 1024
 """The largest invalid body that is inspected. For a larger one only the first error is reported."""
 
-MAX_REPORTED_FIELDS = 20
-MAX_PATH_CHARS = 200
-"""Characters of a reported path. It may repeat names that the client sent."""
-
 SMALL_DOCUMENT_BYTES = 4 * 1024
 """YAML costs more than JSON: it is parsed value by value."""
 
 _threads = ThreadPoolExecutor(2, thread_name_prefix="large-bodies")
 """Two, because each thread that works makes the event loop wait longer for the interpreter's lock."""
-
-FieldErrors = dict[str, str]
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -109,7 +104,7 @@ async def _in_thread(work: Callable[..., T], *arguments: Any, **options: Any) ->
 def read_body(body: bytes, expected_type: Any) -> Any:
     """`body` as `expected_type`. Raises InvalidInput with the path of each wrong field in `detail.fields`."""
     if not body:
-        raise invalid_fields({"$": "a JSON object is needed as the body"})
+        raise FieldErrors({"$": "a JSON object is needed as the body"}).refusal()
     try:
         check_size(body)
         if _NUL_ESCAPE in body and _NUL_ESCAPE in without_escapes(body):
@@ -119,10 +114,10 @@ def read_body(body: bytes, expected_type: Any) -> Any:
             raise _error_at(body, REPEATED_MESSAGE, duplicate_key_paths)
         return value
     except RecursionError as error:
-        raise invalid_fields({"$": "nested too deeply"}) from error
+        raise FieldErrors({"$": "nested too deeply"}).refusal() from error
     except ValueError as error:
         # Not JSON, or not UTF-8.
-        raise invalid_fields({"$": f"not readable as JSON: {error}"}) from error
+        raise FieldErrors({"$": f"not readable as JSON: {error}"}).refusal() from error
 
 
 class GivenDocument(msgspec.Struct, Generic[T], frozen=True):
@@ -149,26 +144,25 @@ def read_document(
         try:
             return GivenDocument(read_body(body, expected_type), {})
         except InvalidInput as error:
-            fields: dict[str, str] = error.detail.get("fields", {})
-            if "$" in fields:
+            if "$" in error.fields:
                 raise
             value = msgspec.json.Decoder(float_hook=_number).decode(body)
-            return _partly(value, expected_type, fields, error)
+            return _partly(value, expected_type, error.fields, error)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        raise invalid_fields({"$": "the document is not text in UTF-8"}) from error
+        raise FieldErrors({"$": "the document is not text in UTF-8"}).refusal() from error
     value = parse_yaml(text, max_characters=max_characters)
     try:
         return GivenDocument(msgspec.convert(value, expected_type), {})
     except msgspec.ValidationError as error:
         errors = dict(islice(field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
         errors = errors or dict([first_error("$", error, expected_type)])
-        return _partly(value, expected_type, errors, invalid_fields(errors))
+        return _partly(value, expected_type, errors, FieldErrors(errors).refusal())
 
 
 def _partly(
-    value: Any, expected_type: type[T], wrong: dict[str, str], refusal: InvalidInput
+    value: Any, expected_type: type[T], wrong: dict[str, str], refusal: LuxxError
 ) -> GivenDocument[T]:
     """Raises `refusal` if nothing of the document can be read."""
     try:
@@ -177,22 +171,11 @@ def _partly(
         raise refusal from None
 
 
-def invalid_fields(fields: FieldErrors) -> InvalidInput:
-    """An error for these fields. `fields` maps paths to problems; it shows MAX_REPORTED_FIELDS of them."""
-    shown = {
-        path if len(path) <= MAX_PATH_CHARS else f"{path[:MAX_PATH_CHARS]}…": problem
-        for path, problem in islice(fields.items(), MAX_REPORTED_FIELDS)
-    }
-    listed = "; ".join(f"{path}: {problem}" for path, problem in shown.items())
-    more = "; and more" if len(fields) > MAX_REPORTED_FIELDS else ""
-    return InvalidInput(f"the request is not valid: {listed}{more}", detail={"fields": shown})
-
-
-def _error_at(body: bytes, problem: str, find_paths: Callable[[bytes], Iterator[str]]) -> InvalidInput:
+def _error_at(body: bytes, problem: str, find_paths: Callable[[bytes], Iterator[str]]) -> LuxxError:
     """The same problem at each path that `find_paths` finds; a large body is not inspected."""
     if len(body) > MAX_INSPECTED_BYTES:
-        return invalid_fields({"$": problem})
-    return invalid_fields(dict.fromkeys(islice(find_paths(body), MAX_REPORTED_FIELDS + 1), problem))
+        return FieldErrors({"$": problem}).refusal()
+    return FieldErrors(dict.fromkeys(islice(find_paths(body), MAX_REPORTED_FIELDS + 1), problem)).refusal()
 
 
 def _decode(body: bytes, expected_type: Any) -> Any:
@@ -201,7 +184,7 @@ def _decode(body: bytes, expected_type: Any) -> Any:
     except msgspec.ValidationError as error:
         is_inspected = len(body) <= MAX_INSPECTED_BYTES
         if not is_inspected and "got `float`" not in str(error):
-            raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
+            raise FieldErrors(dict([first_error("$", error, expected_type)])).refusal() from error
         value = msgspec.json.Decoder(float_hook=_number).decode(body)
         errors = (
             dict(islice(field_errors("$", value, expected_type), MAX_REPORTED_FIELDS + 1))
@@ -209,11 +192,11 @@ def _decode(body: bytes, expected_type: Any) -> Any:
             else {}
         )
         if errors:
-            raise invalid_fields(errors) from error
+            raise FieldErrors(errors).refusal() from error
     try:
         return msgspec.convert(value, expected_type)
     except msgspec.ValidationError as error:
-        raise invalid_fields(dict([first_error("$", error, expected_type)])) from error
+        raise FieldErrors(dict([first_error("$", error, expected_type)])).refusal() from error
 
 
 def _number(literal: str) -> int | float:
@@ -314,7 +297,7 @@ def _check_query(request: Request[Any, Any, Any]) -> None:
             # Litestar would convert it to None, as if it were missing.
             problems[name] = "leave it out instead"
     if problems:
-        raise invalid_fields(problems)
+        raise FieldErrors(problems).refusal()
 
 
 async def _check_body(request: Request[Any, Any, Any]) -> None:
@@ -322,7 +305,7 @@ async def _check_body(request: Request[Any, Any, Any]) -> None:
     if BODY in handler.parsed_fn_signature.parameters or "requestBody" in handler.opt.get(OPENAPI_EXTRA, {}):
         return
     if (await request.body()).strip() not in EMPTY_BODIES:
-        raise invalid_fields({"$": "this route takes no body; leave it out"})
+        raise FieldErrors({"$": "this route takes no body; leave it out"}).refusal()
 
 
 def _allowed_methods(app: Litestar, path: str) -> set[str]:

@@ -282,7 +282,7 @@ def refusal_of(error: LuxxError, session_id: str | None = None) -> Refusal:
     return Refusal(
         error=error.message,
         code=status_of(error),
-        detail=RefusalDetail(kind=error.kind, fields=error.detail.get("fields", msgspec.UNSET)),
+        detail=RefusalDetail(kind=error.kind, fields=error.fields or msgspec.UNSET),
         session_id=msgspec.UNSET if session_id is None else session_id,
     )
 

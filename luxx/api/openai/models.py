@@ -171,7 +171,7 @@ class ModelNames:
                 "you must have the right to steer this room to call it; yours is the right to "
                 f"{found[0].right.value}; its owner can change it"
             )
-            raise NotAllowed(problem, detail={"fields": {"$.model": problem}})
+            raise NotAllowed(problem, field="$.model")
         if len(usable) > 1:
             names = [f"{ROOM}{room.id}" for room in usable]
             raise _ambiguous(f"several rooms have the title {title[:200]!r}", names)
@@ -237,4 +237,4 @@ def _ambiguous(problem: str, names: list[str]) -> InvalidInput:
 
 def _unknown(name: str, advice: str) -> NotFound:
     problem = f"the model {name[:200]!r} does not exist, or you may not use it; {advice}"
-    return NotFound(problem, kind="model_not_found", detail={"fields": {"$.model": problem}})
+    return NotFound(problem, kind="model_not_found", field="$.model")

@@ -16,13 +16,14 @@ from msgspec import Meta
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.errors import status_of
-from luxx.api.http.request_input import OPENAPI_EXTRA, invalid_fields, read_body
+from luxx.api.http.request_input import OPENAPI_EXTRA, read_body
 from luxx.api.routes.auth import NewPassword
 from luxx.domain.accounts.caller import Peer
 from luxx.domain.accounts.passwords import MIN_PASSWORD_LENGTH
 from luxx.domain.accounts.setup import PasswordSetup, SetupState
 from luxx.domain.accounts.users import UserView
 from luxx.errors import InvalidInput, LuxxError, TooMany
+from luxx.infra.field_errors import FieldErrors
 
 InjectedPeer = NamedDependency[Peer]
 InjectedSetup = NamedDependency[PasswordSetup]
@@ -80,7 +81,7 @@ class SetupController(Controller):
             token = fields.get("token", "")
             body = read_body(msgspec.json.encode(fields), SetupBody)
             if body.password_again not in (None, body.password):
-                raise invalid_fields({"$.password_again": "the two passwords differ"})
+                raise FieldErrors({"$.password_again": "the two passwords differ"}).refusal()
             user = await password_setup.set_password(peer, body.token, body.password)
         except LuxxError as error:
             is_correctable = isinstance(error, InvalidInput | TooMany) and isinstance(token, str)
@@ -99,9 +100,9 @@ async def _read_fields(request: Request[Any, Any, Any]) -> dict[str, Any]:
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict")
     except ValueError as error:
-        raise invalid_fields({"$": "not readable as a form"}) from error
+        raise FieldErrors({"$": "not readable as a form"}).refusal() from error
     if len(dict(pairs)) < len(pairs):
-        raise invalid_fields({"$": "a field is given more than once"})
+        raise FieldErrors({"$": "a field is given more than once"}).refusal()
     return dict(pairs)
 
 

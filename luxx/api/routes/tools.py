@@ -207,7 +207,7 @@ def _check_was_run(done: Executed) -> None:
         case CallStatus.DENIED | CallStatus.REJECTED:
             raise NotAllowed(message)
         case CallStatus.INVALID:
-            raise InvalidInput(message, kind="arguments_invalid", detail={"fields": done.problems})
+            raise InvalidInput(message, kind="arguments_invalid", fields=done.problems)
         case (
             CallStatus.DONE
             | CallStatus.CACHED

@@ -5,6 +5,7 @@ administrator shares. `document.py` defines the exported document, `shipped.py` 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ from luxx.domain.audit import Action
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import AmbiguousName, InvalidInput, NotAllowed, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
-from luxx.infra.documents.wrong_fields import NOTHING_WRONG, follows_from
+from luxx.infra.field_errors import NOTHING_WRONG, FieldError, FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
@@ -188,11 +189,13 @@ class AgentService:
         rules = [rule.permission_rule() for rule in document.rules]
         if rules:
             caller.require_scope(KeyScope.ADMIN, "a document with permission rules ($.rules)")
-        of_rules = dict(_rule_problems(rules))
+        of_rules = list(_rule_errors(rules))
 
         def work(session: Session) -> ImportedAgent:
+            errors = FieldErrors(wrong)
+            errors.extend(of_rules)
             unknown = self.unknown_names(session, caller, document.tools, document.skills)
-            problems = of_rules | {f"$.{name}": problem for name, problem in unknown.items()}
+            errors.extend(FieldError(f"$.{name}", problem) for name, problem in unknown.items())
 
             def provider_id(name: str, model: str | None, path: str = "$") -> int:
                 try:
@@ -200,9 +203,9 @@ class AgentService:
                     ModelLists().check(provider, model, f"{path}.model")
                     return provider.id
                 except UnlistedModel as error:
-                    problems[f"{path}.model"] = error.message
+                    errors.add(f"{path}.model", error.message)
                 except (NotFound, AmbiguousName) as error:
-                    problems[f"{path}.provider"] = error.message
+                    errors.add(f"{path}.provider", error.message)
                 return 0
 
             main_id = None if document.provider is None else provider_id(document.provider, document.model)
@@ -211,10 +214,7 @@ class AgentService:
                 AgentFallback(provider_id=provider_id(each.provider, each.model, path), model=each.model)
                 for each, path in named
             ]
-            found = {path: why for path, why in problems.items() if not follows_from(path, wrong)}
-            if problems := {**wrong, **found}:
-                listed = "; ".join(f"{field}: {problem}" for field, problem in problems.items())
-                raise InvalidInput(f"the document is not valid: {listed}", detail={"fields": problems})
+            errors.raise_if_any("the document is not valid")
             row = self.add(session, caller, document.new_agent(main_id, fallbacks))
             if rules:
                 owner = _owner(caller, row.id)
@@ -272,12 +272,12 @@ def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocume
     return document_of(view, provider, fallbacks, rules)
 
 
-def _rule_problems(rules: Sequence[PermissionRule]) -> Iterator[tuple[str, str]]:
+def _rule_errors(rules: Sequence[PermissionRule]) -> Iterator[FieldError]:
     for index, rule in enumerate(rules):
         try:
             check_rule(f"$.rules[{index}]", rule)
         except InvalidInput as error:
-            yield from error.detail.get("fields", {}).items()
+            yield from starmap(FieldError, error.fields.items())
 
 
 def _owner(caller: Caller, agent_id: int) -> Owner:
@@ -377,8 +377,7 @@ def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
         try:
             provider = visible_provider(session, caller, provider_id)
         except NotFound as error:
-            fields = {field: error.message}
-            raise NotFound(error.message, kind=error.kind, detail={"fields": fields}) from error
+            raise error.about(field) from None
         if row.is_shared and not provider.is_shared:
             problem = (
                 f"the provider '{provider.name}' is not shared, so others could not use this agent; share "

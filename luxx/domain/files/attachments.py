@@ -26,6 +26,7 @@ from luxx.infra.documents.reader import (
     RunReader,
     read_in_process,
 )
+from luxx.infra.field_errors import FieldErrors
 from luxx.wire.message import (
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
@@ -177,7 +178,7 @@ class AttachmentReader:
         if isinstance(given.data, bytes):
             kind = image_type(given.data[:_HEAD_BYTES])
             if kind is None:
-                raise _invalid_fields({f"{path}.data": "not a PNG, JPEG, GIF or WebP image"})
+                raise FieldErrors({f"{path}.data": "not a PNG, JPEG, GIF or WebP image"}).refusal()
             return name, _check_image_size(name, PromptImage(media_type=kind, data=given.data))
         content = given.content if isinstance(given.content, str) else ""
         extension = given.extension if isinstance(given.extension, str) else ""
@@ -205,18 +206,20 @@ def _check_one_source(given: GivenAttachment, path: str) -> None:
     """Raises InvalidInput unless it is exactly one of a text, an image and a file id."""
     sources = [source for source in _TAKES if getattr(given, source) is not UNSET]
     if not sources:
-        raise _invalid_fields({f"{path}.content": "content, data or file_id is needed"})
+        raise FieldErrors({f"{path}.content": "content, data or file_id is needed"}).refusal()
     if len(sources) > 1:
-        raise _invalid_fields(
+        raise FieldErrors(
             {f"{path}.{source}": f"cannot be combined with {sources[0]}" for source in sources[1:]}
-        )
+        ).refusal()
     takes = _TAKES[sources[0]]
     others = {"name", "extension", "media_type", "offset"} - takes
     wrong = [name for name in sorted(others) if getattr(given, name) is not UNSET]
     if wrong:
-        raise _invalid_fields({f"{path}.{name}": f"cannot be combined with {sources[0]}" for name in wrong})
+        raise FieldErrors(
+            {f"{path}.{name}": f"cannot be combined with {sources[0]}" for name in wrong}
+        ).refusal()
     if "name" in takes and given.name is UNSET:
-        raise _invalid_fields({f"{path}.name": "this field is required"})
+        raise FieldErrors({f"{path}.name": "this field is required"}).refusal()
 
 
 def _check_image_size(name: str, image: PromptImage) -> PromptImage:
@@ -270,8 +273,3 @@ def _too_long(name: str, limit: int) -> TooLarge:
     return TooLarge(
         f"{display_name} is larger than {limit / 1_000_000:.1f} MB, the limit for this type of file"
     )
-
-
-def _invalid_fields(fields: dict[str, str]) -> InvalidInput:
-    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
-    return InvalidInput(f"the request is not valid: {named}", detail={"fields": fields})

@@ -24,8 +24,9 @@ from luxx.domain.files import service as rows
 from luxx.domain.files.names import safe_name
 from luxx.domain.files.service import FileService, FileView
 from luxx.domain.files.storage import FileEntry, UploadDraft, WorkspaceFiles
-from luxx.errors import InvalidInput, LuxxError, TooLarge, TooMany, Unavailable
+from luxx.errors import LuxxError, TooLarge, TooMany, Unavailable
 from luxx.infra.config.schema import FilesConfig
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 
 MIB = 1024 * 1024
@@ -98,9 +99,9 @@ class Uploads:
                         await form.take(event)
         except MultipartError as error:
             problem = f"not a complete multipart/form-data body: {error.args[0]}"
-            raise _invalid_upload({"$": problem}) from error
+            raise _invalid_upload("$", problem) from error
         if not form.files:
-            raise _invalid_upload({"$": "a multipart/form-data body with at least one file is needed"})
+            raise _invalid_upload("$", "a multipart/form-data body with at least one file is needed")
 
     async def _store_files(self, caller: Caller, form: "_Form") -> UploadView:
         """Checks the quota with the workspace locked, places the files and gives them ids."""
@@ -187,7 +188,7 @@ class _Form:
         try:
             folder = (self._folder or b"").decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _invalid_upload({f"$.{PATH_FIELD}": "not UTF-8"}) from error
+            raise _invalid_upload(f"$.{PATH_FIELD}", "not UTF-8") from error
         return folder.strip().strip("/") or "."
 
     async def take(self, event: MultipartSegment | bytes | None) -> None:
@@ -205,11 +206,9 @@ class _Form:
             draft = await asyncio.to_thread(self.workspace_files.create_draft)
             self.files.append(_UploadedFile(safe_name(part.filename), draft))
         elif part.name != PATH_FIELD:
-            raise _invalid_upload(
-                {"$": f"the field {(part.name or '')[:100]!r} is unknown and is not a file"}
-            )
+            raise _invalid_upload("$", f"the field {(part.name or '')[:100]!r} is unknown and is not a file")
         elif self._folder is not None:
-            raise _invalid_upload({f"$.{PATH_FIELD}": "given twice"})
+            raise _invalid_upload(f"$.{PATH_FIELD}", "given twice")
         else:
             self._folder = bytearray()
 
@@ -218,7 +217,7 @@ class _Form:
             assert self._folder is not None
             self._folder += data
             if len(self._folder) > MAX_FOLDER_BYTES:
-                raise _invalid_upload({f"$.{PATH_FIELD}": f"longer than {MAX_FOLDER_BYTES} bytes"})
+                raise _invalid_upload(f"$.{PATH_FIELD}", f"longer than {MAX_FOLDER_BYTES} bytes")
             return
         self._pieces += data
         if len(self._pieces) >= WRITE_BYTES:
@@ -247,10 +246,9 @@ def _boundary(content_type: str) -> str:
     kind, options = cast("tuple[str, dict[str, str]]", parse_options_header(content_type))
     boundary = options.get("boundary", "")
     if kind != "multipart/form-data" or not 1 <= len(boundary) <= 200 or not boundary.isascii():
-        raise _invalid_upload({"Content-Type": "multipart/form-data with a boundary is needed"})
+        raise _invalid_upload("Content-Type", "multipart/form-data with a boundary is needed")
     return boundary
 
 
-def _invalid_upload(fields: dict[str, str]) -> InvalidInput:
-    named = "; ".join(f"{path}: {problem}" for path, problem in fields.items())
-    return InvalidInput(f"the upload is not valid: {named}", kind="upload_invalid", detail={"fields": fields})
+def _invalid_upload(path: str, problem: str) -> LuxxError:
+    return FieldErrors({path: problem}).refusal("the upload is not valid", kind="upload_invalid")

@@ -3,7 +3,8 @@
 All problems of a request are collected before it is refused, so that a client learns of them at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import starmap
 
 from msgspec import UNSET
 from sqlalchemy.orm import Session
@@ -16,7 +17,7 @@ from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import policy_of, read_seats
 from luxx.features.rooms.stops import Stop, check_size, check_stop
-from luxx.infra.documents.wrong_fields import NOTHING_WRONG, follows_from
+from luxx.infra.field_errors import FieldError, FieldErrors
 from luxx.providers.choosing import lost_provider_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
@@ -25,41 +26,7 @@ from luxx.runs.turn.rights import caller_of_turn
 FindUnknownNames = Callable[[Session, Caller, Sequence[str] | None, Sequence[str] | None], dict[str, str]]
 """The problems of a list of tools and a list of skills that an agent may use, by `tools` and `skills`."""
 
-MAX_REPORTED = 20
 SELECTOR_OPTIONS = ("provider_id", "model", "prompt")
-
-
-class Problems:
-    """The problems of one request, by field. `wrong`: the fields that a document has wrong; what only follows
-    from them is no further problem."""
-
-    def __init__(self, wrong: Mapping[str, str] = NOTHING_WRONG) -> None:
-        self._wrong = wrong
-        self._fields: dict[str, str] = dict(wrong)
-        self._kinds: set[str] = {""} if wrong else set()
-
-    def add(self, field: str, problem: str, kind: str = "") -> None:
-        """`kind` names the error if all problems are of something that does not exist."""
-        if follows_from(field, self._wrong):
-            return
-        self._fields.setdefault(field, problem)
-        self._kinds.add(kind)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._fields
-
-    def raise_if_any(self) -> None:
-        """Raises NotFound if each problem is something that does not exist, else InvalidInput."""
-        if not self._fields:
-            return
-        shown = dict(list(self._fields.items())[:MAX_REPORTED])
-        listed = "; ".join(f"{field}: {problem}" for field, problem in shown.items())
-        more = "; and more" if len(self._fields) > MAX_REPORTED else ""
-        message = f"the request is not valid: {listed}{more}"
-        if "" in self._kinds:
-            raise InvalidInput(message, detail={"fields": shown})
-        raise NotFound(message, kind=min(self._kinds), detail={"fields": shown})
 
 
 def check_provider(
@@ -68,7 +35,7 @@ def check_provider(
     provider_id: int | None,
     model: str | None,
     path: str,
-    problems: Problems,
+    errors: FieldErrors,
 ) -> None:
     """Adds a problem unless the caller may use the provider and it may have the model."""
     if provider_id is None:
@@ -77,19 +44,19 @@ def check_provider(
         provider = visible_provider(session, caller, provider_id)
         ModelLists().check(provider, model)
     except NotFound as error:
-        problems.add(f"{path}.provider_id", error.message, error.kind)
+        errors.add(f"{path}.provider_id", error.message, error.kind)
     except UnlistedModel as error:
-        problems.add(f"{path}.model", error.message)
+        errors.add(f"{path}.model", error.message)
 
 
 def check_agent(
-    session: Session, caller: Caller, agent_id: int, field: str, problems: Problems
+    session: Session, caller: Caller, agent_id: int, field: str, errors: FieldErrors
 ) -> AgentRow | None:
     """The agent; adds a problem and returns None unless the caller may use it."""
     try:
         return visible_agent(session, caller, agent_id)
     except NotFound as error:
-        problems.add(field, error.message, error.kind)
+        errors.add(field, error.message, error.kind)
         return None
 
 
@@ -120,24 +87,24 @@ def check_choices(session: Session, room: ChatRoomRow) -> None:
 
 
 def checked_policy(
-    session: Session, caller: Caller, policy: PolicyName | RoomPolicy, problems: Problems
+    session: Session, caller: Caller, policy: PolicyName | RoomPolicy, errors: FieldErrors
 ) -> RoomPolicy:
     """The policy with its options. Adds a problem for options that it does not have."""
     if isinstance(policy, PolicyName):
         return RoomPolicy(name=policy)
     given = [name for name in SELECTOR_OPTIONS if getattr(policy, name) is not None]
     if policy.name == PolicyName.SELECTOR:
-        check_provider(session, caller, policy.provider_id, policy.model, "$.policy", problems)
+        check_provider(session, caller, policy.provider_id, policy.model, "$.policy", errors)
     else:
         for name in given:
-            problems.add(
+            errors.add(
                 f"$.policy.{name}",
                 f"{policy.name} has no options; the options {', '.join(SELECTOR_OPTIONS)} belong to selector",
             )
     return policy
 
 
-def check_room_stop(stop: Stop | None, seat_ids: Iterable[int], problems: Problems) -> None:
+def check_room_stop(stop: Stop | None, seat_ids: Iterable[int], errors: FieldErrors) -> None:
     """Adds a problem for a stop that is not valid, or that names a seat that the room does not have."""
     if stop is None:
         return
@@ -145,13 +112,12 @@ def check_room_stop(stop: Stop | None, seat_ids: Iterable[int], problems: Proble
         check_stop(stop)
         check_size(stop)
     except InvalidInput as error:
-        for field, problem in error.detail.get("fields", {}).items():
-            problems.add(field, problem)
+        errors.extend(starmap(FieldError, error.fields.items()))
         return
     known = set(seat_ids)
     for field, seat_id in seats_in(stop):
         if seat_id not in known:
-            problems.add(field, f"this room has no seat {seat_id}; add the seat first, then set the stop")
+            errors.add(field, f"this room has no seat {seat_id}; add the seat first, then set the stop")
 
 
 def seats_in(stop: Stop, field: str = "$.stop") -> Iterator[tuple[str, int]]:

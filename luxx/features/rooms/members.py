@@ -63,7 +63,7 @@ class MemberService:
         """
         if (new.user_id is None) == (new.username is None):
             problem = "give either user_id or username"
-            raise InvalidInput(problem, detail={"fields": {"$.user_id": problem, "$.username": problem}})
+            raise InvalidInput(problem, fields={"$.user_id": problem, "$.username": problem})
 
         def work(session: Session) -> MemberView:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
@@ -160,7 +160,7 @@ def _find_user(session: Session, room: ChatRoomRow, new: NewMember) -> User:
     if user is None:
         field = "$.user_id" if new.username is None else "$.username"
         problem = "your tenant has no active user with this id or name"
-        raise NotFound(problem, kind="user_not_found", detail={"fields": {field: problem}})
+        raise NotFound(problem, kind="user_not_found", field=field)
     return user
 
 

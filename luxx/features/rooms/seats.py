@@ -19,7 +19,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import color_of
 from luxx.errors import Conflict, NotFound
-from luxx.features.rooms.checks import FindUnknownNames, Problems, check_agent, check_provider, seats_in
+from luxx.features.rooms.checks import FindUnknownNames, check_agent, check_provider, seats_in
 from luxx.features.rooms.models import (
     MAX_SEATS,
     ChatRoomRow,
@@ -39,6 +39,7 @@ from luxx.features.rooms.queries import (
     stop_of,
 )
 from luxx.infra.clock import utc_now
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 
 STEERED_FIELDS = frozenset({"muted", "turn_order"})
@@ -72,9 +73,9 @@ class SeatService:
 
         def work(session: Session) -> SeatView:
             room, right = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
-            problems = Problems()
-            rows = self.add_all(session, caller, room, [new], problems, paths=["$"])
-            problems.raise_if_any()
+            errors = FieldErrors()
+            rows = self.add_all(session, caller, room, [new], errors, paths=["$"])
+            errors.raise_if_any()
             room.updated_at = utc_now()
             session.flush()
             return _view_of(session, room, rows[0].id, right)
@@ -87,7 +88,7 @@ class SeatService:
         caller: Caller,
         room: ChatRoomRow,
         new_seats: Sequence[NewSeat],
-        problems: Problems,
+        errors: FieldErrors,
         *,
         paths: Sequence[str],
     ) -> list[RoomAgentRow]:
@@ -102,12 +103,12 @@ class SeatService:
         turn_order = max((seat.turn_order for seat in seats), default=-1)
         rows: list[RoomAgentRow] = []
         for new, path in zip(new_seats, paths, strict=True):
-            row = self._new_row(session, caller, room, new, problems, path)
-            _check_name(row.name_key, names, path, problems)
+            row = self._new_row(session, caller, room, new, errors, path)
+            _check_name(row.name_key, names, path, errors)
             names.add(row.name_key)
             row.turn_order = turn_order = turn_order + 1 if new.turn_order is None else new.turn_order
             rows.append(row)
-        if not problems.is_empty:
+        if errors:
             return []
         session.add_all(rows)
         session.flush()
@@ -119,22 +120,22 @@ class SeatService:
         caller: Caller,
         room: ChatRoomRow,
         new: NewSeat,
-        problems: Problems,
+        errors: FieldErrors,
         path: str,
     ) -> RoomAgentRow:
         agent = None
         if new.agent_id is not None:
-            agent = check_agent(session, caller, new.agent_id, f"{path}.agent_id", problems)
+            agent = check_agent(session, caller, new.agent_id, f"{path}.agent_id", errors)
         elif new.name is None:
-            problems.add(f"{path}.name", "a seat without an agent (agent_id) needs a name")
+            errors.add(f"{path}.name", "a seat without an agent (agent_id) needs a name")
         inherited = None if agent is None else agent.provider_id
-        check_provider(session, caller, new.provider_id or inherited, new.model, path, problems)
-        self._check_references(session, caller, new, path, problems)
+        check_provider(session, caller, new.provider_id or inherited, new.model, path, errors)
+        self._check_references(session, caller, new, path, errors)
         return seat_row(room, new, agent)
 
     @staticmethod
     def _check_changed_model(
-        session: Session, caller: Caller, row: RoomAgentRow, changes: SeatChanges, problems: Problems
+        session: Session, caller: Caller, row: RoomAgentRow, changes: SeatChanges, errors: FieldErrors
     ) -> None:
         """Checks provider and model as they are after the changes, if these have one of them."""
         if changes.provider_id is UNSET and changes.model is UNSET:
@@ -144,7 +145,7 @@ class SeatService:
         if provider_id is None and agent is not None:
             provider_id = agent.provider_id
         model = row.model if changes.model is UNSET else changes.model
-        check_provider(session, caller, provider_id, model, "$", problems)
+        check_provider(session, caller, provider_id, model, "$", errors)
 
     def _check_references(
         self,
@@ -152,12 +153,12 @@ class SeatService:
         caller: Caller,
         given: NewSeat | SeatChanges,
         path: str,
-        problems: Problems,
+        errors: FieldErrors,
     ) -> None:
         tools = None if given.tools is UNSET else given.tools
         skills = None if given.skills is UNSET else given.skills
         for name, problem in self.unknown_names(session, caller, tools, skills).items():
-            problems.add(f"{path}.{name}", problem)
+            errors.add(f"{path}.{name}", problem)
 
     async def change(self, caller: Caller, room_id: str, seat_id: int, changes: SeatChanges) -> SeatView:
         """Sets the given fields; a running room reads them before its next turn.
@@ -170,17 +171,17 @@ class SeatService:
         def work(session: Session) -> SeatView:
             room, right = find_room(session, caller, room_id, right_needed, is_locked=True)
             row = _find_seat(session, room, seat_id)
-            problems = Problems()
+            errors = FieldErrors()
             if isinstance(changes.name, str):
                 name_key = changes.name.strip().casefold()
-                _check_name(name_key, _other_names(session, room, seat_id), "$", problems)
-            self._check_references(session, caller, changes, "$", problems)
+                _check_name(name_key, _other_names(session, room, seat_id), "$", errors)
+            self._check_references(session, caller, changes, "$", errors)
             if isinstance(changes.agent_id, int):
-                check_agent(session, caller, changes.agent_id, "$.agent_id", problems)
-            problems.raise_if_any()
+                check_agent(session, caller, changes.agent_id, "$.agent_id", errors)
+            errors.raise_if_any()
             _choose_agent(session, row, changes)
-            self._check_changed_model(session, caller, row, changes, problems)
-            problems.raise_if_any()
+            self._check_changed_model(session, caller, row, changes, errors)
+            errors.raise_if_any()
             if changes.provider_id is not UNSET and row.lost_provider is not None:
                 row.lost_provider = row.model = None  # The model belonged to the lost provider.
             _set_values(row, {field: getattr(changes, field) for field in given - {"agent_id"}})
@@ -289,9 +290,9 @@ def _set_values(row: RoomAgentRow, values: dict[str, Any]) -> None:
         setattr(row, name, value)
 
 
-def _check_name(name_key: str, taken: set[str], path: str, problems: Problems) -> None:
+def _check_name(name_key: str, taken: set[str], path: str, errors: FieldErrors) -> None:
     if name_key and name_key in taken:
-        problems.add(
+        errors.add(
             f"{path}.name",
             "another seat of this room has this name; letter case does not count; give it another name",
         )

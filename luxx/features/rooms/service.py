@@ -18,7 +18,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.search_index import index_subject
 from luxx.domain.conversations.views import message_view
 from luxx.errors import Conflict
-from luxx.features.rooms.checks import Problems, check_room_stop, checked_policy
+from luxx.features.rooms.checks import check_room_stop, checked_policy
 from luxx.features.rooms.members import CancelRun, delete_members
 from luxx.features.rooms.messages import last_of_seat, message_page, messages_before
 from luxx.features.rooms.models import (
@@ -49,6 +49,7 @@ from luxx.features.rooms.queries import (
 from luxx.features.rooms.seats import SeatService
 from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.cancel import cancel_calls
@@ -133,31 +134,31 @@ class RoomService:
         """
 
         def work(session: Session) -> RoomDetail:
-            problems = Problems()
+            errors = FieldErrors()
             paths = [f"$.agents[{index}]" for index in range(len(new.agents))]
-            room = self.add(session, caller, new, problems, seat_paths=paths)
-            problems.raise_if_any()
+            room = self.add(session, caller, new, errors, seat_paths=paths)
+            errors.raise_if_any()
             return detail_of(session, room, RoomRight.OWNER)
 
         return await self.store.write(work)
 
     def add(
-        self, session: Session, caller: Caller, new: NewRoom, problems: Problems, *, seat_paths: list[str]
+        self, session: Session, caller: Caller, new: NewRoom, errors: FieldErrors, *, seat_paths: list[str]
     ) -> ChatRoomRow:
         """`create`, in a transaction of the caller, who must then raise the problems. Its stop may name no
         seat, because the seats do not exist yet."""
         now = utc_now()
-        policy = checked_policy(session, caller, new.policy, problems)
-        check_room_stop(new.stop, (), problems)
+        policy = checked_policy(session, caller, new.policy, errors)
+        check_room_stop(new.stop, (), errors)
         room = ChatRoomRow(
             id=new_id(), user_id=caller.user_id, tenant_id=caller.tenant_id, title=new.title.strip(),
-            task=_checked_task(new.task, problems), max_rounds=new.max_rounds, policy=encode_policy(policy),
+            task=_checked_task(new.task, errors), max_rounds=new.max_rounds, policy=encode_policy(policy),
             stop=encode_stop(new.stop), current_round=0, created_at=now, updated_at=now,
         )  # fmt: skip
         session.add(room)
         session.flush()
         index_room(session, room)
-        self.seats.add_all(session, caller, room, new.agents, problems, paths=seat_paths)
+        self.seats.add_all(session, caller, room, new.agents, errors, paths=seat_paths)
         return room
 
     async def update(self, caller: Caller, room_id: str, changes: RoomChanges) -> RoomDetail:
@@ -168,20 +169,20 @@ class RoomService:
 
         def work(session: Session) -> RoomDetail:
             room, right = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
-            problems = Problems()
+            errors = FieldErrors()
             if isinstance(changes.title, str):
                 room.title = changes.title.strip()
             if isinstance(changes.task, str):
-                room.task = _checked_task(changes.task, problems)
+                room.task = _checked_task(changes.task, errors)
             if isinstance(changes.max_rounds, int):
                 room.max_rounds = changes.max_rounds
             if isinstance(changes.policy, PolicyName | RoomPolicy):
-                room.policy = encode_policy(checked_policy(session, caller, changes.policy, problems))
+                room.policy = encode_policy(checked_policy(session, caller, changes.policy, errors))
             if changes.stop is not UNSET:
                 seat_ids = [seat.id for seat, _ in seat_rows(session, room)]
-                check_room_stop(changes.stop, seat_ids, problems)
+                check_room_stop(changes.stop, seat_ids, errors)
                 room.stop = encode_stop(changes.stop)
-            problems.raise_if_any()
+            errors.raise_if_any()
             room.updated_at = utc_now()
             session.flush()
             if changes.title is not UNSET or changes.task is not UNSET:
@@ -315,9 +316,9 @@ def index_room(session: Session, room: ChatRoomRow) -> None:
     index_subject(session.connection(), SearchKind.ROOM, searched_rooms, room.id)
 
 
-def _checked_task(task: str, problems: Problems) -> str:
+def _checked_task(task: str, errors: FieldErrors) -> str:
     if not task.strip():
-        problems.add("$.task", "a task needs at least one visible character")
+        errors.add("$.task", "a task needs at least one visible character")
     return task.strip()
 
 

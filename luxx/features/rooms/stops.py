@@ -87,7 +87,7 @@ def check_stop(stop: Stop, field: str = "$.stop", depth: int = 1) -> None:
     elif stop.person is False:
         problem = "person can only be true; leave the stop out otherwise"
     if problem is not None:
-        raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {field: problem}})
+        raise InvalidInput(problem, field=field)
     for name, parts in (("any", stop.any), ("all", stop.all)):
         for index, part in enumerate(parts or []):
             check_stop(part, f"{field}.{name}[{index}]", depth + 1)
@@ -98,7 +98,7 @@ def check_size(stop: Stop) -> None:
     count = sum(1 for _ in _conditions(stop))
     if count > MAX_CONDITIONS:
         problem = f"a stop may have {MAX_CONDITIONS} conditions in all, this one has {count}; leave some out"
-        raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$.stop": problem}})
+        raise InvalidInput(problem, field="$.stop")
 
 
 def _conditions(stop: Stop) -> Iterator[Stop]:

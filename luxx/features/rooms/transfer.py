@@ -13,7 +13,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import message_view
 from luxx.domain.transfer.export import inline, message_text, quoted
 from luxx.errors import AmbiguousName, NotFound, TooLarge
-from luxx.features.rooms.checks import Problems, check_room_stop, checked_policy, seats_in
+from luxx.features.rooms.checks import check_room_stop, checked_policy, seats_in
 from luxx.features.rooms.document import (
     VERSION,
     PolicyDocument,
@@ -34,7 +34,7 @@ from luxx.features.rooms.models import (
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import find_room, policy_of, seat_rows, seat_values, stop_of
 from luxx.features.rooms.service import RoomService, detail_of, encode_policy, encode_stop
-from luxx.infra.documents.wrong_fields import NOTHING_WRONG
+from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.providers.queries import provider_named, visible_row
 
@@ -83,30 +83,30 @@ class RoomTransfer:
         """
 
         def work(session: Session) -> RoomDetail:
-            problems = Problems(wrong)
+            errors = FieldErrors(wrong)
             seats = [
-                _new_seat(session, caller, seat, f"$.agents[{index}]", problems)
+                _new_seat(session, caller, seat, f"$.agents[{index}]", errors)
                 for index, seat in enumerate(document.agents)
             ]
             paths = [f"$.agents[{index}]" for index in range(len(seats))]
             new = NewRoom(
                 title=document.title, task=document.task, max_rounds=document.max_rounds, agents=seats
             )
-            policy = checked_policy(session, caller, _policy(session, caller, document, problems), problems)
-            room = self.rooms.add(session, caller, new, problems, seat_paths=paths)
+            policy = checked_policy(session, caller, _policy(session, caller, document, errors), errors)
+            room = self.rooms.add(session, caller, new, errors, seat_paths=paths)
             if "$.agents" not in wrong and all(seat.name for seat in seats):
-                _check_named_seats(document, {seat.name for seat in seats}, problems)
+                _check_named_seats(document, {seat.name for seat in seats}, errors)
             if document.stop is not None:
                 # The seats, which have no ids yet, were checked by their names.
                 stop = stop_with_ids(document.stop, {})
-                check_room_stop(stop, {seat_id for _, seat_id in seats_in(stop)}, problems)
-            problems.raise_if_any()
+                check_room_stop(stop, {seat_id for _, seat_id in seats_in(stop)}, errors)
+            errors.raise_if_any()
             room.policy = encode_policy(policy)
             if document.stop is not None:
                 ids = {row.name_key: row.id for row, _ in seat_rows(session, room)}
                 stop = stop_with_ids(document.stop, ids)
-                check_room_stop(stop, ids.values(), problems)
-                problems.raise_if_any()
+                check_room_stop(stop, ids.values(), errors)
+                errors.raise_if_any()
                 room.stop = encode_stop(stop)
             session.flush()
             return detail_of(session, room, RoomRight.OWNER)
@@ -161,7 +161,9 @@ def _provider_name(session: Session, caller: Caller, provider_id: int | None) ->
         return None
 
 
-def _new_seat(session: Session, caller: Caller, seat: SeatDocument, path: str, problems: Problems) -> NewSeat:
+def _new_seat(
+    session: Session, caller: Caller, seat: SeatDocument, path: str, errors: FieldErrors
+) -> NewSeat:
     """The seat to create. Adds a problem for an agent or a provider that the caller does not have."""
     agent_id = None
     name = seat.name
@@ -170,7 +172,7 @@ def _new_seat(session: Session, caller: Caller, seat: SeatDocument, path: str, p
             agent = agent_named(session, caller, seat.agent)
             agent_id, name = agent.id, seat.name or agent.name
         except (NotFound, AmbiguousName) as error:
-            problems.add(f"{path}.agent", error.message)
+            errors.add(f"{path}.agent", error.message)
             # Otherwise the missing name would be a second problem with the same cause.
             name = seat.name or seat.agent
     fields = {field: getattr(seat, field) for field in SEAT_FIELDS if field != "name"}
@@ -178,43 +180,43 @@ def _new_seat(session: Session, caller: Caller, seat: SeatDocument, path: str, p
         **fields,
         name=name,
         agent_id=agent_id,
-        provider_id=_provider_id(session, caller, seat.provider, f"{path}.provider", problems),
+        provider_id=_provider_id(session, caller, seat.provider, f"{path}.provider", errors),
     )
 
 
 def _policy(
-    session: Session, caller: Caller, document: RoomDocument, problems: Problems
+    session: Session, caller: Caller, document: RoomDocument, errors: FieldErrors
 ) -> PolicyName | RoomPolicy:
     policy = document.policy
     if isinstance(policy, PolicyName):
         return policy
     if policy.provider is not None and policy.name != PolicyName.SELECTOR:
-        problems.add("$.policy.provider", f"{policy.name} has no options; provider belongs to selector")
+        errors.add("$.policy.provider", f"{policy.name} has no options; provider belongs to selector")
         return policy.name
-    provider_id = _provider_id(session, caller, policy.provider, "$.policy.provider", problems)
+    provider_id = _provider_id(session, caller, policy.provider, "$.policy.provider", errors)
     return RoomPolicy(name=policy.name, provider_id=provider_id, model=policy.model, prompt=policy.prompt)
 
 
 def _provider_id(
-    session: Session, caller: Caller, name: str | None, field: str, problems: Problems
+    session: Session, caller: Caller, name: str | None, field: str, errors: FieldErrors
 ) -> int | None:
     if name is None:
         return None
     try:
         return provider_named(session, caller, name, field).id
     except (NotFound, AmbiguousName) as error:
-        problems.add(field, error.message)
+        errors.add(field, error.message)
         return None
 
 
-def _check_named_seats(document: RoomDocument, names: set[str | None], problems: Problems) -> None:
+def _check_named_seats(document: RoomDocument, names: set[str | None], errors: FieldErrors) -> None:
     """Adds a problem for each seat that the stop names and the file does not have."""
     if document.stop is None:
         return
     known = {name.strip().casefold() for name in names if name is not None}
     for field, name in named_seats(document.stop):
         if name.strip().casefold() not in known:
-            problems.add(field, f"this file has no seat named {name[:100]!r}")
+            errors.add(field, f"this file has no seat named {name[:100]!r}")
 
 
 def _markdown(session: Session, room: ChatRoomRow) -> Iterator[str]:

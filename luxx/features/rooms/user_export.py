@@ -18,7 +18,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.domain.transfer.draft import ORIGIN_DETAILS, shared_fields
 from luxx.errors import AmbiguousName, InvalidInput, LuxxError, NotFound
-from luxx.features.rooms.checks import Problems, check_room_stop
+from luxx.features.rooms.checks import check_room_stop
 from luxx.features.rooms.document import RoomDocument, SeatDocument, stop_with_ids
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewSeat, RoomAgentRow, RoomPolicy
@@ -28,6 +28,7 @@ from luxx.features.rooms.seats import seat_row
 from luxx.features.rooms.service import encode_policy, encode_stop, index_room
 from luxx.features.rooms.transfer import SEAT_FIELDS, document_of
 from luxx.infra.clock import new_id
+from luxx.infra.field_errors import FieldErrors
 from luxx.providers.queries import provider_named
 from luxx.wire.message import AssistantContent, UserContent
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
@@ -220,10 +221,10 @@ def _set_stop(session: Session, room: ChatRoomRow, document: RoomDocument, seats
     if document.stop is None:
         return
     stop = stop_with_ids(document.stop, {seat.name_key: seat.id for seat in seats})
-    problems = Problems()
-    check_room_stop(stop, [seat.id for seat in seats], problems)
+    errors = FieldErrors()
+    check_room_stop(stop, [seat.id for seat in seats], errors)
     try:
-        problems.raise_if_any()
+        errors.raise_if_any()
     except InvalidInput as error:
         raise LuxxError(f"the room {document.title} in it is not valid: {error.message}") from error
     room.stop = encode_stop(stop)

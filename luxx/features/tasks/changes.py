@@ -18,7 +18,6 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.search_index import index_subject
 from luxx.errors import Conflict
 from luxx.features.tasks.checks import (
-    FieldProblem,
     ReferenceChecker,
     graph_of,
     graph_problems,
@@ -41,7 +40,7 @@ from luxx.features.tasks.models import (
 )
 from luxx.features.tasks.queries import definition_of, searched_tasks, step_row, step_rows
 from luxx.infra.clock import new_id, utc_now
-from luxx.infra.documents.wrong_fields import NOTHING_WRONG
+from luxx.infra.field_errors import NOTHING_WRONG, FieldError
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.models import RunRow
 from luxx.wire.run import RunStatus
@@ -60,7 +59,7 @@ def create_task(
     caller: Caller,
     new: NewTask,
     references: ReferenceChecker,
-    more: Sequence[FieldProblem] = (),
+    more: Sequence[FieldError] = (),
     wrong: Mapping[str, str] = NOTHING_WRONG,
 ) -> TaskRow:
     """Adds a task with its steps. `more`: problems that the caller found already. `wrong`: the fields of its
@@ -76,7 +75,7 @@ def create_task(
 
 def new_task_problems(
     session: Session, caller: Caller, new: NewTask, references: ReferenceChecker
-) -> tuple[list[FieldProblem], list[Problem]]:
+) -> tuple[list[FieldError], list[Problem]]:
     """Everything that is wrong with a task whose steps have ids, by field and as its graph names it."""
     fields, problems = graph_problems(new.steps)
     fields = metadata_problems(new.metadata) + fields

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, starmap
 from typing import Any, cast
 
 import msgspec
@@ -25,7 +25,7 @@ from luxx.features.tasks.models import (
     MAX_STEPS,
     NewTaskStep,
 )
-from luxx.infra.documents.wrong_fields import follows_from
+from luxx.infra.field_errors import FieldError, FieldErrors, follows_from
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.runs.turn.state import ChatRequest
 from luxx.tools.core import ToolDefinition, ToolRegistry, available_own_tools
@@ -35,23 +35,11 @@ from luxx.tools.service_tools import ReadOwnTools
 MAX_LISTED = 100
 """Problems that one refusal lists; it also gives their number."""
 
-MAX_PATH = 200
-"""Characters of a path, which may repeat names that the client sent."""
-
 MAX_METADATA_DEPTH = 10
 MAX_NUMBER = 2**63 - 1
 
 PathOf = Callable[[int], str]
 """The path of a step in the request, by its position in the graph."""
-
-
-class FieldProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """A wrong field. `is_missing`: it names something that the caller does not have."""
-
-    path: str
-    message: str
-    is_missing: bool = False
-    kind: str = "task_invalid"
 
 
 def path_in_list(index: int) -> str:
@@ -71,7 +59,7 @@ def graph_of(steps: Iterable[NewTaskStep]) -> TaskGraph:
 
 def graph_problems(
     steps: Sequence[NewTaskStep], path_of: PathOf = path_in_list
-) -> tuple[list[FieldProblem], list[Problem]]:
+) -> tuple[list[FieldError], list[Problem]]:
     """What is wrong with the graph of these steps, by field and as the graph names it."""
     too_large = list(_size_problems(steps))
     if too_large:
@@ -82,17 +70,17 @@ def graph_problems(
     for index, step in enumerate(steps):
         last[step.id or ""] = index
         first.setdefault(step.id or "", index)
-    fields: list[FieldProblem] = []
+    fields: list[FieldError] = []
     for problem in found:
         if problem.kind == ProblemKind.DUPLICATE_ID:
             path = path_of(last[problem.step_ids[0]]) + ".id"
         else:
             path = path_of(first[problem.step_ids[0]]) + ".depends_on"
-        fields.append(FieldProblem(path=path, message=problem.message))
+        fields.append(FieldError(path, problem.message))
     return fields, found
 
 
-def _size_problems(steps: Sequence[NewTaskStep]) -> Iterator[FieldProblem]:
+def _size_problems(steps: Sequence[NewTaskStep]) -> Iterator[FieldError]:
     dependencies = sum(len(step.depends_on) for step in steps)
     characters = sum(_characters(step) for step in steps)
     for number, what, limit in (
@@ -102,7 +90,7 @@ def _size_problems(steps: Sequence[NewTaskStep]) -> Iterator[FieldProblem]:
     ):
         if number > limit:
             message = f"the graph has {number:,} {what}; the limit is {limit:,}"
-            yield FieldProblem(path="$.steps", message=message)
+            yield FieldError("$.steps", message)
 
 
 def _characters(step: NewTaskStep) -> int:
@@ -121,17 +109,17 @@ class ReferenceChecker:
 
     def problems(
         self, session: Session, caller: Caller, steps: Sequence[NewTaskStep], path_of: PathOf = path_in_list
-    ) -> list[FieldProblem]:
+    ) -> list[FieldError]:
         """The agents, tools and skills of these steps that the caller cannot use."""
         known_agents = usable_agents(session, caller, {step.agent_id for step in steps if step.agent_id})
         tools = {name for step in steps for name in step.required_tools or ()}
         known_tools = self._known_tools(session.connection(), caller, tools)
-        found: list[FieldProblem] = []
+        found: list[FieldError] = []
         for index, step in enumerate(steps):
             path = path_of(index)
             if step.agent_id is not None and step.agent_id not in known_agents:
                 error = agent_not_found(step.agent_id)
-                found.append(missing_problem(f"{path}.agent_id", error))
+                found.append(missing_error(f"{path}.agent_id", error))
             found += unknown_names(f"{path}.required_tools", "tool", step.required_tools, known_tools)
             found += unknown_names(
                 f"{path}.required_skills", "skill", step.required_skills, self.skills.skills
@@ -208,39 +196,39 @@ def task_problems(
     provider_id: int | None = None,
     agent_id: int | None = None,
     project_id: str | None = None,
-) -> list[FieldProblem]:
+) -> list[FieldError]:
     """The provider, agent and project of a task that the caller cannot use; None is not checked."""
-    found: list[FieldProblem] = []
+    found: list[FieldError] = []
     if agent_id is not None and not usable_agents(session, caller, {agent_id}):
-        found.append(missing_problem("$.agent_id", agent_not_found(agent_id)))
+        found.append(missing_error("$.agent_id", agent_not_found(agent_id)))
     try:
         if provider_id is not None:
             visible_provider(session, caller, provider_id)
     except NotFound as error:
-        found.append(missing_problem("$.provider_id", error))
+        found.append(missing_error("$.provider_id", error))
     try:
         if project_id is not None:
             own_project(session, caller, project_id)
     except NotFound as error:
-        found.append(missing_problem("$.project_id", error))
+        found.append(missing_error("$.project_id", error))
     return found
 
 
-def metadata_problems(metadata: dict[str, Any]) -> list[FieldProblem]:
+def metadata_problems(metadata: dict[str, Any]) -> list[FieldError]:
     """What JSON cannot hold, or what is too large."""
     found = list(islice(_metadata_problems("$.metadata", metadata, 0), MAX_LISTED))
     if not found and (size := len(msgspec.json.encode(metadata))) > MAX_METADATA_BYTES:
         message = f"has {size:,} bytes as JSON; the limit is {MAX_METADATA_BYTES:,}"
-        found.append(FieldProblem(path="$.metadata", message=message))
+        found.append(FieldError("$.metadata", message))
     return found
 
 
-def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[FieldProblem]:
+def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[FieldError]:
     if depth > MAX_METADATA_DEPTH:
-        yield FieldProblem(path="$.metadata", message=f"is nested deeper than {MAX_METADATA_DEPTH} levels")
+        yield FieldError("$.metadata", f"is nested deeper than {MAX_METADATA_DEPTH} levels")
     elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
         # Also false for "not a number", which YAML can write.
-        yield FieldProblem(path=path, message="must be a number of at most 64 bits")
+        yield FieldError(path, "must be a number of at most 64 bits")
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _metadata_problems(f"{path}[{index}]", item, depth + 1)
@@ -249,30 +237,28 @@ def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[FieldProbl
             yield from _metadata_problems(f"{path}.{name}", item, depth + 1)
 
 
-def refuse(fields: Sequence[FieldProblem], problems: Sequence[Problem] = ()) -> None:
+def refuse(fields: Sequence[FieldError], problems: Sequence[Problem] = ()) -> None:
     """Raises one error with all problems, if there are any: NotFound if each is something missing."""
     if not fields:
         return
-    by_path: dict[str, list[str]] = {}
-    for field in fields:
-        by_path.setdefault(field.path[:MAX_PATH], []).append(field.message)
-    shown = {path: "; ".join(messages) for path, messages in islice(by_path.items(), MAX_LISTED)}
-    detail: dict[str, Any] = {"fields": shown, "problem_count": len(fields)}
+    errors = FieldErrors(limit=MAX_LISTED)
+    errors.extend(fields)
+    detail: dict[str, Any] = {"problem_count": len(fields)}
     if problems:
         detail["problems"] = msgspec.to_builtins(list(problems[:MAX_LISTED]))
-    first = fields[0]
     more = f"; and {len(fields) - 1} more, see detail.fields" if len(fields) > 1 else ""
-    message = f"{first.path}: {first.message}{more}"
-    if all(field.is_missing for field in fields):
-        raise NotFound(message, kind=first.kind, detail=detail)
-    raise InvalidInput(message, kind="graph_invalid" if problems else "task_invalid", detail=detail)
+    raise errors.refusal(
+        message=f"{fields[0].path}: {fields[0].problem}{more}",
+        kind="graph_invalid" if problems else "task_invalid",
+        detail=detail,
+    )
 
 
-def with_wrong(found: Iterable[FieldProblem], wrong: Mapping[str, str]) -> list[FieldProblem]:
+def with_wrong(found: Iterable[FieldError], wrong: Mapping[str, str]) -> list[FieldError]:
     """The wrong fields of a document first, then the problems that do not only follow from them."""
     are_ids_wrong = any(_STEP_IDS.fullmatch(path) for path in wrong)
     return [
-        *(FieldProblem(path=path, message=message) for path, message in wrong.items()),
+        *starmap(FieldError, wrong.items()),
         *(
             problem
             for problem in found
@@ -286,16 +272,16 @@ _STEP_IDS = re.compile(r"\$(?:\.document)?\.steps(?:\[\d+\](?:\.id)?)?")
 """The fields without which the ids of the steps are not known."""
 
 
-def missing_problem(path: str, error: NotFound) -> FieldProblem:
+def missing_error(path: str, error: NotFound) -> FieldError:
     """The problem of a field that names something that the caller does not have."""
-    return FieldProblem(path=path, message=error.message, is_missing=True, kind=error.kind)
+    return FieldError(path, error.message, missing=error.kind)
 
 
 def unknown_names(
     path: str, what: str, names: list[str] | None, known: Iterable[str]
-) -> Iterator[FieldProblem]:
+) -> Iterator[FieldError]:
     """The problem of names of tools or skills that the caller does not have, if there are any."""
     unknown = sorted(set(names or ()) - set(known))
     if unknown:
         listed = ", ".join(unknown[:10])
-        yield FieldProblem(path=path, message=f"there is no {what} named {listed}; GET /{what}s lists yours")
+        yield FieldError(path, f"there is no {what} named {listed}; GET /{what}s lists yours")

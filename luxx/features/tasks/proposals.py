@@ -16,8 +16,7 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, LimitReached, LuxxError, ProviderFailed
 from luxx.features.tasks.checks import (
-    FieldProblem,
-    missing_problem,
+    missing_error,
     refuse,
     task_problems,
     unknown_names,
@@ -37,6 +36,7 @@ from luxx.features.tasks.planning import (
 )
 from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
 from luxx.infra.clock import utc_now
+from luxx.infra.field_errors import FieldError
 from luxx.runs.admission import limits_for
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
 from luxx.runs.models import find_run, run_view
@@ -245,11 +245,11 @@ class PlanService:
 
         return admit
 
-    def _problems(self, session: Session, caller: Caller, new: NewPlan) -> list[FieldProblem]:
+    def _problems(self, session: Session, caller: Caller, new: NewPlan) -> list[FieldError]:
         problems = task_problems(session, caller, provider_id=new.provider_id, agent_id=new.agent_id)
         known_agents = usable_agents(session, caller, {*(new.agents or ())})
         problems += [
-            missing_problem(f"$.agents[{index}]", agent_not_found(agent_id))
+            missing_error(f"$.agents[{index}]", agent_not_found(agent_id))
             for index, agent_id in enumerate(new.agents or ())
             if agent_id not in known_agents
         ]

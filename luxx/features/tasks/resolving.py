@@ -11,17 +11,17 @@ from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import agent_named
 from luxx.domain.agents.queries import visible_to as agent_visible_to
 from luxx.errors import AmbiguousName, LuxxError, NotFound
-from luxx.features.tasks.checks import FieldProblem
 from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
 from luxx.features.tasks.models import NewTask, TaskRow
 from luxx.features.tasks.queries import definition_of, step_rows, task_fields
+from luxx.infra.field_errors import FieldError
 from luxx.providers.queries import provider_named
 from luxx.providers.queries import visible_row as visible_provider
 
 
-def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[NewTask, list[FieldProblem]]:
+def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[NewTask, list[FieldError]]:
     """The task of a document, without what cannot be found, and a problem for each name of that."""
-    problems: list[FieldProblem] = []
+    problems: list[FieldError] = []
     ids: dict[str, int | LuxxError] = {}
 
     def agent_id_of(name: str, path: str) -> int | None:
@@ -33,7 +33,7 @@ def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[N
                 ids[key] = error
         found = ids[key]
         if isinstance(found, LuxxError):
-            problems.append(FieldProblem(path=path, message=found.message))
+            problems.append(FieldError(path, found.message))
             return None
         return found
 
@@ -42,7 +42,7 @@ def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[N
         try:
             provider_id = provider_named(session, caller, document.provider, "$.provider").id
         except (NotFound, AmbiguousName) as error:
-            problems.append(FieldProblem(path="$.provider", message=error.message))
+            problems.append(FieldError("$.provider", error.message))
     return new_task_of(document, provider_id, agent_id_of), problems
 
 

@@ -42,7 +42,7 @@ from luxx.features.tasks.queries import (
     version_view,
 )
 from luxx.features.tasks.resolving import export, resolve
-from luxx.infra.documents.wrong_fields import NOTHING_WRONG
+from luxx.infra.field_errors import NOTHING_WRONG
 from luxx.infra.store.engine import Store
 from luxx.runs.models import RunRow, is_unended
 

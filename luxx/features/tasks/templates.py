@@ -16,14 +16,14 @@ from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.agents.models import ProviderId
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.tasks.changes import create_task, new_task_problems, with_ids
-from luxx.features.tasks.checks import FieldProblem, ReferenceChecker, refuse, with_wrong
+from luxx.features.tasks.checks import ReferenceChecker, refuse, with_wrong
 from luxx.features.tasks.document import TaskDocument
 from luxx.features.tasks.graph import Problem
 from luxx.features.tasks.models import ProjectId, TaskGoal, TaskName, TaskTemplateRow, TaskView
 from luxx.features.tasks.queries import task_view
 from luxx.features.tasks.resolving import resolve
 from luxx.infra.clock import new_id, utc_now
-from luxx.infra.documents.wrong_fields import NOTHING_WRONG
+from luxx.infra.field_errors import NOTHING_WRONG, FieldError
 from luxx.infra.store.engine import Store
 
 TemplateDescription = Annotated[str, Meta(max_length=2_000)]
@@ -192,13 +192,13 @@ class TaskTemplateService:
         wrong: Mapping[str, str],
     ) -> None:
         """Raises one error with the `wrong` fields and every problem of the document."""
-        found: list[FieldProblem] = []
+        found: list[FieldError] = []
         problems: list[Problem] = []
         if document is not UNSET:
             new, missing = resolve(session, caller, document)
             new = replace(new, steps=with_ids(new.steps, []))
             fields, problems = new_task_problems(session, caller, new, self.references)
-            found = [replace(field, path=f"$.document{field.path[1:]}") for field in (*missing, *fields)]
+            found = [field._replace(path=f"$.document{field.path[1:]}") for field in (*missing, *fields)]
         refuse(with_wrong(found, wrong), () if wrong else problems)
 
 

@@ -16,12 +16,13 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.backup.user_export import FeatureExport
 from luxx.errors import LuxxError
 from luxx.features.tasks.changes import add_task
-from luxx.features.tasks.checks import FieldProblem, graph_problems, metadata_problems
+from luxx.features.tasks.checks import graph_problems, metadata_problems
 from luxx.features.tasks.document import TaskDocument
 from luxx.features.tasks.models import TaskRow, TaskTemplateRow
 from luxx.features.tasks.queries import step_rows
 from luxx.features.tasks.resolving import export, resolve
 from luxx.features.tasks.templates import NewTaskTemplate, add_template, template_document
+from luxx.infra.field_errors import FieldError
 
 
 class ExportedStepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +114,8 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
         document = task.document
         new, missing = resolve(session, caller, document)
         _check(document.name, [*graph_problems(new.steps)[0], *metadata_problems(new.metadata)])
-        for problem in missing:
-            notes[f"the task {document.name}: {problem.message.partition(';')[0]}; it was left out"] = None
+        for error in missing:
+            notes[f"the task {document.name}: {error.problem.partition(';')[0]}; it was left out"] = None
         if task.project is not None and 0 <= task.project < len(project_ids):
             new = replace(new, project_id=project_ids[task.project])
         row = add_task(session, caller, new)
@@ -140,9 +141,9 @@ def _keep_names(session: Session, row: TaskRow, document: TaskDocument) -> None:
         stored.lost_agent = step.agent if stored.agent_id is None else None
 
 
-def _check(name: str, problems: list[FieldProblem]) -> None:
+def _check(name: str, problems: list[FieldError]) -> None:
     if problems:
-        raise LuxxError(f"the task {name} in it is not valid: {problems[0].path}: {problems[0].message}")
+        raise LuxxError(f"the task {name} in it is not valid: {problems[0].path}: {problems[0].problem}")
 
 
 TASK_EXPORT = FeatureExport(name="tasks", read=read_tasks, add=add_tasks)

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import yaml
 
-from luxx.errors import InvalidInput
+from luxx.errors import InvalidInput, LuxxError
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.json_keys import decode_strict
 from luxx.infra.json_size import MAX_DIGITS
 
@@ -180,5 +181,5 @@ def _plain_text(path: str, text: str) -> str:
         ) from None
 
 
-def _refusal(path: str, problem: str) -> InvalidInput:
-    return InvalidInput(f"the document is not valid: {path}: {problem}", detail={"fields": {path: problem}})
+def _refusal(path: str, problem: str) -> LuxxError:
+    return FieldErrors({path: problem}).refusal("the document is not valid")

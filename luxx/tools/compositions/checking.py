@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.errors import InvalidInput
+from luxx.errors import LuxxError
+from luxx.infra.field_errors import FieldErrors
 from luxx.tools.compositions.templates import (
     END,
     INPUT,
@@ -54,9 +55,9 @@ def check_composition(
     try:
         size = len(msgspec.json.encode(composition))
     except RecursionError:
-        raise composition_error({"$": TOO_DEEP}) from None
+        raise _refusal({"$": TOO_DEEP}) from None
     if size > MAX_BYTES:
-        raise composition_error({"$": f"a composition has at most {MAX_BYTES:,} bytes"})
+        raise _refusal({"$": f"a composition has at most {MAX_BYTES:,} bytes"})
     problems = dict[str, str]()
     available = [] if registry is None else registry.available_to(level, tenant_id=tenant_id)
     check = _Check(composition, registry, own, {tool.name: tool for tool in available})
@@ -65,15 +66,11 @@ def check_composition(
         if len(problems) == _MAX_PROBLEMS:
             break
     if problems:
-        raise composition_error(problems)
+        raise _refusal(problems)
 
 
-def composition_error(problems: dict[str, str]) -> InvalidInput:
-    """The error that names these problems."""
-    named = "; ".join(f"{path}: {problem}" for path, problem in problems.items())
-    return InvalidInput(
-        f"this composition is not valid: {named}", kind="composition_invalid", detail={"fields": problems}
-    )
+def _refusal(problems: dict[str, str]) -> LuxxError:
+    return FieldErrors(problems).refusal("this composition is not valid", kind="composition_invalid")
 
 
 def member_refusal(tool: ToolDefinition) -> str | None:

@@ -28,6 +28,7 @@ from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
@@ -284,7 +285,7 @@ class RuleService:
             caller.require(CommandPermission.ADMIN)
         if len(rules) > MAX_RULES:
             problem = f"a list holds at most {MAX_RULES} rules"
-            raise InvalidInput(f"the request is not valid: {problem}", detail={"fields": {"$": problem}})
+            raise FieldErrors({"$": problem}).refusal()
         for index, rule in enumerate(rules):
             check_rule(f"$[{index}]", rule)
 
@@ -342,7 +343,7 @@ class RuleService:
         has_id = scope in (RuleScope.PROJECT, RuleScope.AGENT)
         if has_id != (scope_id is not None):
             problem = f"the scope {scope} needs an id" if has_id else f"the scope {scope} takes no id"
-            raise InvalidInput(f"the request is not valid: id: {problem}", detail={"fields": {"id": problem}})
+            raise FieldErrors({"id": problem}).refusal()
 
     def _owner(
         self,

@@ -65,6 +65,7 @@ ONLY_IN = {
     "h11": {"luxx.infra.network.proxy", "luxx.infra.network.proxy_http"},
     "httpcore": {"luxx.infra.network.transport"},
     "lxml": {"luxx.infra.documents.content"},
+    "bs4": {"luxx.tools.web.search_process"},
     "pypdf": {"luxx.infra.documents.pdf_text"},
     "charset_normalizer": {"luxx.infra.documents.charset"},
     "httpx_aiohttp": {"luxx.providers.transport"},

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 from api.client import ApiClient
+from bs4 import BeautifulSoup
 
 from luxx.providers.scripted import ScriptedProvider
 from transfer.imports import IMPORT, import_data, loss_counts, path_of, sample, tree
@@ -235,7 +236,7 @@ def test_markdown_names_the_speakers_and_no_text_breaks_its_structure(ann: ApiCl
     assert re.findall("^#+ .*$", structure, re.MULTILINE) == [
         '# Ünïcode/"quoted" \\\\ title', "## You", "## Assistant", "## You", "## Assistant", "## You",
     ]  # fmt: skip
-    assert re.findall("<summary>(.*)</summary>", structure) == [
+    assert [summary.string for summary in BeautifulSoup(structure, "lxml").find_all("summary")] == [
         "Instructions", "Attached: a.md", "Thinking", "Thinking",
     ]  # fmt: skip
     assert structure.count("<details>") == structure.count("</details>") == 4

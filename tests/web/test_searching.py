@@ -96,6 +96,16 @@ def test_no_more_results_are_given_than_were_asked_for(local_duckduckgo: WebTool
     assert len(result.data["sources"]) == 2
 
 
+def test_results_below_many_open_elements_are_read(local_duckduckgo: WebTools, public_site: Site) -> None:
+    public_site.routes["/html/"] = page("<font>" * 3000 + read_saved_page("duckduckgo.html"))
+    result = local_duckduckgo.execute("web_search", query="bread")
+    assert [source["domain"] for source in result.data["sources"]] == [
+        "breadblog.example",
+        "de.wikipedia.example",
+        "science.example",
+    ]
+
+
 def test_a_search_without_results_is_an_answer(local_duckduckgo: WebTools, public_site: Site) -> None:
     public_site.routes["/html/"] = page(read_saved_page("duckduckgo_none.html"))
     result = local_duckduckgo.execute("web_search", query="qwzxv")
@@ -112,6 +122,8 @@ def test_a_search_without_results_is_an_answer(local_duckduckgo: WebTools, publi
         (page(read_saved_page("duckduckgo_challenge.html")), "a page without results"),
         (page("", status="200 OK"), "a page without results"),
         (page("<div class='result'>" * 200_000), "a page without results"),
+        (page("<b>" * 600_000), "a page without results"),
+        (page("&amp;<br>" * 200_000), "a page without results"),
         (page("busy", status="503 Busy"), "it answered 503 Service Unavailable"),
         (b"", "sent no valid HTTP response"),
     ],

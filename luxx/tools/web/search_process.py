@@ -7,18 +7,23 @@ page that the server fetched. stdin: a line with the request, the page.
 
 import importlib
 import sys
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 import msgspec
+from bs4 import BeautifulSoup, Tag
 
 from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
-from luxx.infra.documents.content import HtmlElement, parse_html
 from luxx.tools.web.search_pages import DUCKDUCKGO, SEARCH_URL, EngineRequest, EngineResponse
 from luxx.wire.turn import Source, source_of
 
 MAX_RESULTS = 50
+MAX_PAGE = 500_000
+"""Characters of a page that are parsed; DuckDuckGo's pages have some 50,000."""
+_RESULT, _ADVERTISEMENT = "result", "result--ad"
 
 
 def main() -> None:
@@ -100,26 +105,28 @@ def run_engine(engines: dict[str, Any], request: EngineRequest, page: bytes) -> 
 
 def read_duckduckgo(data: bytes) -> EngineResponse:
     """The results of the page, without advertisements."""
-    root, _ = parse_html(storable(decode(data, "utf-8").text))
-    elements = [] if root is None else list(root.iter("div", "span"))
-    sources = [
-        source
-        for element in elements
-        if element.tag == "div" and "result" in _classes(element) and "result--ad" not in _classes(element)
-        if (source := _source(element)) is not None
-    ]
-    if not sources and not any("no-results" in _classes(element) for element in elements):
+    page = BeautifulSoup(storable(decode(data, "utf-8").text)[:MAX_PAGE], "lxml")
+    sources = list(islice(_sources(page), MAX_RESULTS))
+    if not sources and page.find(class_="no-results") is None:
         return EngineResponse(problem="it answered with a page without results")
-    return EngineResponse(sources=sources[:MAX_RESULTS])
+    return EngineResponse(sources=sources)
 
 
-def _source(block: HtmlElement) -> Source | None:
-    title = _first(block, "result__a")
-    snippet = _first(block, "result__snippet")
-    url = "" if title is None else target_of(title.attrib.get("href", ""))
-    if title is None or not url:
-        return None
-    return source_of(url, title.text_content(), "" if snippet is None else snippet.text_content())
+def _sources(page: BeautifulSoup) -> Iterator[Source]:
+    """Begins at the titles: a page may nest thousands of blocks, and each would be searched to its end."""
+    read_blocks: set[int] = set()
+    for title in page.find_all(class_="result__a"):
+        block = title.find_parent("div", class_=_RESULT)
+        if block is None or id(block) in read_blocks:
+            continue
+        read_blocks.add(id(block))
+        url = target_of(str(title.get("href", "")))
+        if url and _ADVERTISEMENT not in (block.get("class") or ()):
+            yield source_of(url, title.get_text(), _text(block.find(class_="result__snippet")))
+
+
+def _text(element: Tag | None) -> str:
+    return "" if element is None else element.get_text()
 
 
 def target_of(href: str) -> str:
@@ -133,14 +140,6 @@ def target_of(href: str) -> str:
             return ""
         return next(iter(parse_qs(parts.query).get("uddg", [])), "")
     return parts.geturl() if parts.scheme in ("http", "https") else ""
-
-
-def _first(block: HtmlElement, name: str) -> HtmlElement | None:
-    return next((element for element in block.iter("a", "div", "span") if name in _classes(element)), None)
-
-
-def _classes(element: HtmlElement) -> list[str]:
-    return element.attrib.get("class", "").split()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def test_chat_approval_and_commands_with_the_keyboard_only(person: Person) -> No
         expect(page.get_by_label("Message", exact=True)).to_be_focused()
         page.get_by_role("button", name="Tools for the next messages").focus()
         page.keyboard.press("Enter")
+        expect(page.get_by_role("combobox", name="Search tools")).to_be_focused()
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         page.keyboard.press("Escape")

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    false,
     func,
     or_,
     select,
@@ -226,7 +227,7 @@ class SubjectMemberRow(Base):
     """A user who may watch, speak in or steer the runs of another user's room or task (`subject_id`).
 
     `owner_id` is the user of the subject: deleting either user deletes the row. The feature that owns the
-    subject writes these rows and deletes them with it.
+    subject writes these rows and deletes them with it. `is_new`: the user has not read its messages yet.
     """
 
     __tablename__ = "subject_members"
@@ -238,6 +239,7 @@ class SubjectMemberRow(Base):
     owner_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     right: Mapped[str] = mapped_column(String(10))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    is_new: Mapped[bool] = mapped_column(server_default=false())
 
 
 _usage = msgspec.json.Decoder(Usage)

@@ -29,7 +29,9 @@ class SocketClient:
     def subscribe(self, session_id: str) -> Message:
         """Subscribes to a session. Returns its state, which the server sends at once."""
         self.send({"type": "subscribe", "session_id": session_id})
-        return self.receive()
+        while (message := self.receive())["type"] == "notification":
+            pass
+        return message
 
     def receive(self, seconds: float = SECONDS) -> Message:
         """The next message."""

@@ -38,15 +38,21 @@ def join(
 
 
 def member(owner: ApiClient, room: dict[str, Any], person: ApiClient, right: str) -> None:
+    """A member who has not read the room yet."""
     body = {"user_id": person.user["id"], "right": right}
     owner.good("POST", f"/chat-rooms/{room['id']}/members", json=body)
+
+
+def reader(owner: ApiClient, room: dict[str, Any], person: ApiClient, right: str) -> None:
+    member(owner, room, person, right)
+    person.good("GET", f"/chat-rooms/{room['id']}/messages")
 
 
 def test_a_room_that_waits_notifies_its_owner_and_those_who_may_steer(join: Join) -> None:
     owner, steers, speaks, stranger = (join() for _ in range(4))
     room = new_room(owner, "A", policy="manual", title="Plans")
-    member(owner, room, steers, "steer")
-    member(owner, room, speaks, "speak")
+    reader(owner, room, steers, "steer")
+    reader(owner, room, speaks, "speak")
     people = (owner, steers, speaks, stranger)
     with ExitStack() as stack:
         sockets = [stack.enter_context(open_socket(person)) for person in people]
@@ -64,7 +70,7 @@ def test_a_room_that_waits_notifies_its_owner_and_those_who_may_steer(join: Join
 def test_a_member_follows_the_states_of_a_room_until_removed(join: Join) -> None:
     owner, watches, stranger = (join() for _ in range(3))
     room = new_room(owner, "A", policy="manual", title="Plans")
-    member(owner, room, watches, "watch")
+    reader(owner, room, watches, "watch")
     path = f"/chat-rooms/{room['id']}"
     with open_socket(owner) as own, open_socket(watches) as other, open_socket(stranger) as third:
         for socket in (own, other):
@@ -109,8 +115,8 @@ def test_a_task_that_waits_for_approval_notifies_its_owner(join: Join) -> None:
 def test_a_message_in_an_idle_room_is_announced_to_all_but_its_author(join: Join) -> None:
     owner, speaks, watches, stranger = (join() for _ in range(4))
     room = new_room(owner, "A", policy="manual", title="Plans")
-    member(owner, room, speaks, "speak")
-    member(owner, room, watches, "watch")
+    reader(owner, room, speaks, "speak")
+    reader(owner, room, watches, "watch")
     with ExitStack() as stack:
         sockets = [stack.enter_context(open_socket(one)) for one in (owner, speaks, watches, stranger)]
         own, author, watching, other = sockets
@@ -146,6 +152,35 @@ def test_new_changed_and_removed_members_learn_of_it(join: Join) -> None:
         owner.good("DELETE", f"{path}/{person.user['id']}")
         assert socket.until(type="error")["detail"]["kind"] == "session_not_found"
         assert own.until(type="session_update")["data"]["members"] == 0
+
+
+def test_a_new_member_who_was_away_is_told_until_they_have_read_the_room(join: Join) -> None:
+    owner, person, other = join(), join(), join()
+    room = new_room(owner, "A", title="Plans")
+    for each in (person, other):
+        member(owner, room, each, "watch")
+    told = {
+        "type": "notification",
+        "kind": "member",
+        "session_id": room["id"],
+        "sender": owner.user["username"],
+    }
+    for _ in range(2):
+        with open_socket(person) as socket:
+            assert socket.until(**told)["data"]["title"] == "Plans"
+    person.good("GET", f"/chat-rooms/{room['id']}/messages")
+    # A second room shows that the first one is not told of any more.
+    second = new_room(owner, "A", title="Trees")
+    member(owner, second, person, "speak")
+    with open_socket(person) as socket:
+        assert socket.receive()["data"]["title"] == "Trees"
+        with open_socket(other) as another:
+            assert another.until(**told)["data"]["title"] == "Plans"
+        owner.good("DELETE", f"/chat-rooms/{second['id']}/members/{person.user['id']}")
+        assert socket.drain() == []
+    with open_socket(person) as socket, open_socket(other) as another:
+        another.until(**told)
+        assert socket.drain() == []
 
 
 def test_each_approval_that_a_task_waits_for_is_announced(join: Join) -> None:

@@ -209,3 +209,26 @@ def test_an_invitation_and_a_message_in_an_idle_room_arrive_without_polling(
         tab.expected_problems.append("404")
         expect(page.get_by_role("button", name="Try again")).to_be_visible()
     owner.api.close()
+
+
+def test_who_was_away_is_told_of_an_invitation_when_the_page_opens(
+    person: Person, server: LiveServer, browser: Browser
+) -> None:
+    owner = Person(server, browser)
+    room = owner.post("/chat-rooms", {"title": "Orchard", "task": "Plan.", "agents": [{"name": "Anna"}]})
+    owner.post(f"/chat-rooms/{room['id']}/members", {"username": person.name, "right": "speak"})
+    with person.tab() as tab:
+        page = tab.open("/ui/files")
+        expect(tray(page)).to_contain_text(f"Orchard: {owner.name} made you a member.")
+        tab.open("/ui/chat?new")
+        tray(page).get_by_role("link", name="Open").click()
+        expect(page.get_by_role("heading", name="Orchard")).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        own = person.post("/chat-rooms", {"title": "Own", "task": "Plan.", "agents": [{"name": "Ben"}]})
+        tab.open(f"/ui/rooms/{own['id']}")
+        # A later notification of the same socket comes after what it has to tell at first.
+        other = owner.post("/chat-rooms", {"title": "Meadow", "task": "Plan.", "agents": [{"name": "Anna"}]})
+        owner.post(f"/chat-rooms/{other['id']}/members", {"username": person.name, "right": "speak"})
+        expect(tray(page)).to_contain_text("Meadow")
+        assert page.get_by_text("Orchard: ").count() == 0
+    owner.api.close()

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -80,7 +80,7 @@ class MemberService:
                 )
             row = SubjectMemberRow(
                 subject_id=room.id, user_id=user.id, owner_id=room.user_id, right=new.right.value,
-                created_at=utc_now(),
+                created_at=utc_now(), is_new=True,
             )  # fmt: skip
             session.add(row)
             session.flush()
@@ -136,6 +136,22 @@ class MemberService:
     async def _end(self, calls: Sequence[str]) -> None:
         for run_id in calls:
             await self.cancel_run(run_id)
+
+
+def is_unread(session: Session, room: ChatRoomRow, caller: Caller) -> bool:
+    """Whether the caller is a member who has not read the messages of the room yet."""
+    row = None if room.user_id == caller.user_id else session.get(SubjectMemberRow, (room.id, caller.user_id))
+    return row is not None and row.is_new
+
+
+def mark_read(session: Session, room_id: str, user_id: int) -> None:
+    """The member has read the messages of the room, and need not be told of it any more."""
+    session.execute(
+        update(SubjectMemberRow)
+        .where(SubjectMemberRow.subject_id == room_id, SubjectMemberRow.user_id == user_id)
+        .values(is_new=False)
+        .execution_options(synchronize_session=False)
+    )
 
 
 def delete_members(session: Session, room_id: str) -> None:

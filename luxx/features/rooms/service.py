@@ -19,7 +19,7 @@ from luxx.domain.conversations.search_index import index_subject
 from luxx.domain.conversations.views import message_view
 from luxx.errors import Conflict
 from luxx.features.rooms.checks import check_room_stop, checked_policy
-from luxx.features.rooms.members import CancelRun, delete_members
+from luxx.features.rooms.members import CancelRun, delete_members, is_unread, mark_read
 from luxx.features.rooms.messages import last_of_seat, message_page, messages_before
 from luxx.features.rooms.models import (
     ChatRoomRow,
@@ -274,13 +274,17 @@ class RoomService:
         Raises NotFound, or TooLarge for a page.
         """
 
-        def work(session: Session) -> Messages:
+        def work(session: Session) -> tuple[Messages, bool]:
             room, _ = find_room(session, caller, room_id)
+            is_first = is_unread(session, room, caller)
             if by_cursor:
-                return messages_before(session, room, limit=page_size, before=before)
-            return message_page(session, room, page=page, page_size=page_size)
+                return messages_before(session, room, limit=page_size, before=before), is_first
+            return message_page(session, room, page=page, page_size=page_size), is_first
 
-        return await self.store.read(work)
+        found, is_first = await self.store.read(work)
+        if is_first:
+            await self.store.write(lambda session: mark_read(session, room_id, caller.user_id))
+        return found
 
     async def outcome(self, caller: Caller, room_id: str) -> RoomOutcome:
         """How the newest run ended, and the last message of each seat. Raises NotFound."""

@@ -28,6 +28,7 @@ from luxx.runs.streams.sessions import (
     notification,
     read_changes,
     read_changes_of,
+    read_memberships,
     read_states,
     read_subjects,
     subject_notification,
@@ -96,6 +97,7 @@ class Notices:
         self._is_watched = is_watched
         self._listeners: dict[int, set[SessionListener]] = {}
         self._new_users: set[int] = set()
+        self._new_listeners: list[tuple[int, SessionListener]] = []
         self._pending: dict[str, bool] = {}
         self._pending_subjects: list[SubjectHint] = []
         # By run: its status, and what it waits for.
@@ -131,11 +133,12 @@ class Notices:
         self.notify_subject(SubjectHint(session_id=session_id, user_id=user_id))
 
     def listen(self, user_id: int, listener: SessionListener) -> Callable[[], None]:
-        """Notifies `listener` of the runs that the user may see from now on; the returned function ends
-        that."""
+        """Notifies `listener` of the runs that the user may see from now on, and of the rooms that the user
+        became a member of and has not read yet; the returned function ends that."""
         if user_id not in self._listeners:
             self._new_users.add(user_id)
-            self._has_changes.set()
+        self._new_listeners.append((user_id, listener))
+        self._has_changes.set()
         self._listeners.setdefault(user_id, set()).add(listener)
 
         def unsubscribe() -> None:
@@ -165,6 +168,7 @@ class Notices:
                 await self._notify_pending()
                 await self._notify_subjects()
                 await self._record_initial_statuses()
+                await self._announce_memberships()
                 if self._listeners and time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + SWEEP_SECONDS
                     await self._sweep()
@@ -244,6 +248,23 @@ class Notices:
         for change in await self._read_of(users):
             self._initial_statuses.setdefault(change.run_id, (change.status, change.waiting_seq))
         self._new_users.difference_update(users)
+
+    async def _announce_memberships(self) -> None:
+        """Notifies new listeners of what happened while their users were away."""
+        if not self._new_listeners:
+            return
+        new = tuple(self._new_listeners)
+        users = list({user_id for user_id, _ in new})
+        hints, subjects = await self._store.read_rows(
+            lambda connection: read_memberships(connection, self._tables, users)
+        )
+        del self._new_listeners[: len(new)]
+        for user_id, listener in new:
+            is_open = listener in self._listeners.get(user_id, ())
+            for hint in hints if is_open else ():
+                subject = subjects.get(hint.session_id)
+                if hint.user_id == user_id and subject is not None and subject.is_visible_to(user_id):
+                    listener.add_notification(subject_notification(hint, subject))
 
     async def _sweep(self) -> None:
         changes = await self._read_of(list(self._listeners))

@@ -53,6 +53,12 @@ _members_of = (
     .join(_people, _people.c.id == _members.c.user_id)
     .where(_members.c.subject_id.in_(_id_list))
 )
+_new_members = (
+    select(_members.c.subject_id, _members.c.user_id, _people.c.username.label("owner"))
+    .join(_people, _people.c.id == _members.c.owner_id)
+    .where(_members.c.user_id.in_(bindparam("users", expanding=True)), _members.c.is_new)
+    .order_by(_members.c.created_at, _members.c.subject_id)
+)
 _newest_ids = (
     select(func.max(_runs.c.id))
     .where(_runs.c.subject_id.in_(_id_list), _runs.c.parent_run_id.is_(None))
@@ -166,6 +172,20 @@ def read_subjects(
         )
         for id_, row in found.items()
     }
+
+
+def read_memberships(
+    connection: Connection, tables: Sequence[SubjectTable], user_ids: Sequence[int]
+) -> tuple[list[SubjectHint], dict[str, SessionSubject]]:
+    """Of which rooms the users became members and have read nothing yet, and these rooms."""
+    hints = [
+        SubjectHint(
+            session_id=row.subject_id, user_id=row.user_id, sender=row.owner, kind=NotificationKind.MEMBER
+        )
+        for first in range(0, len(user_ids), IDS_PER_QUERY)
+        for row in connection.execute(_new_members, {"users": user_ids[first : first + IDS_PER_QUERY]})
+    ]
+    return hints, read_subjects(connection, tables, [hint.session_id for hint in hints]) if hints else {}
 
 
 def newest_runs(connection: Connection, ids: Sequence[str]) -> dict[str, Row[*tuple[Any, ...]]]:

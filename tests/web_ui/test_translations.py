@@ -5,20 +5,28 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+from playwright.sync_api import expect
+
 import luxx
 from luxx.domain.agents.shipped import shipped_documents
+from luxx.providers.scripted import Call, Rule, Script, Text, When
 from luxx.web.build import WEB
+from web_ui.person import Person
 
-CATALOG = WEB / "src" / "i18n" / "zh" / "server.ts"
+CATALOGS = sorted((WEB / "src" / "i18n" / "zh").glob("server*.ts"))
 # Given by name, or as the last of a tuple or call.
 _KIND = re.compile(r'\bkind(?:: str)? ?= ?"(\w+)"|"(\w+)"\)?,?\n')
-_TABLE = re.compile(r"^const (\w+): Record<string, string> = \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
+_TABLE = re.compile(
+    r"^(?:export )?const (\w+): Record<string, string> = \{\n(.*?)^\}", re.DOTALL | re.MULTILINE
+)
 
 
 def table(name: str) -> list[str]:
-    """The keys of a table of the catalog."""
-    tables = dict(_TABLE.findall(CATALOG.read_text("utf-8")))
-    return re.findall(r"^  [\"']?(.+?)[\"']?: '", tables[name], re.MULTILINE)
+    """The keys of the tables of the catalogs whose names begin so."""
+    tables = [found for path in CATALOGS for found in _TABLE.findall(path.read_text("utf-8"))]
+    bodies = [body for found, body in tables if found.startswith(name)]
+    return [key for body in bodies for key in re.findall(r"^  [\"']?(.+?)[\"']?: '", body, re.MULTILINE)]
 
 
 @cache
@@ -51,7 +59,7 @@ def test_each_translated_sentence_is_one_of_the_server() -> None:
     written |= {plain(document.role) for document in shipped_documents().values()}
     page = (WEB / "src" / "api" / "client.ts").read_text("utf-8")
     translated = table("SENTENCES")
-    assert len(translated) > 150
+    assert len(translated) > 300
     unknown = [
         one for one in translated if one not in written and one.split("{}")[0].strip() not in page.lower()
     ]
@@ -63,3 +71,53 @@ def test_each_translated_kind_is_one_of_the_server() -> None:
     kinds = table("KINDS")
     assert len(kinds) > 30
     assert [kind for kind in kinds if kind not in known] == []
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    call = Call(name="python_eval", arguments={"expression": "2 + 2"})
+    return Script(
+        rules=[Rule(when=When(has_tool_result=False), reply=[call]), Rule(reply=[Text(text="四。")])]
+    )
+
+
+TASK_FILE = """format: luxx.task
+version: 1
+name: Shed
+goals: Build it
+steps:
+  - {id: a, name: Measure, required_tools: [web_serch]}
+  - {id: b, name: Paint, depends_on: [c]}
+"""
+
+
+def test_a_chinese_page_asks_and_refuses_in_chinese(person: Person) -> None:
+    person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
+    with person.tab() as tab:
+        tab.page.add_init_script("localStorage.setItem('luxx.language', 'zh')")
+        tab.expected_problems.append("400")
+        page = tab.open("/ui/chat?new")
+        page.get_by_label("添加附件").last.set_input_files(
+            [{"name": "a.bin", "mimeType": "application/octet-stream", "buffer": b"\x7fELF\xff\xfe"}]
+        )
+        expect(page.get_by_text("无法附加 a.bin：它不是 UTF-8 文本", exact=False)).to_be_visible()
+        page.get_by_role("button", name="移除 a.bin").click()
+        page.get_by_label("消息", exact=True).fill("算一算")
+        page.get_by_role("button", name="发送").click()
+        question = page.get_by_role("region", name="可以用这些参数运行 python_eval 吗？")
+        expect(question).to_contain_text("风险：低。")
+        expect(question).to_contain_text("询问原因：用户的第 1 条规则：ask python_eval(*)。")
+        question.get_by_role("button", name="仅此一次").click()
+        expect(page.get_by_role("article", name="回答")).to_contain_text("四。")
+        page = tab.open("/ui/tasks")
+        page.locator("input[type=file]").set_input_files(
+            [{"name": "shed.yaml", "mimeType": "application/yaml", "buffer": TASK_FILE.encode()}]
+        )
+        tray = page.get_by_role("region", name="通知")
+        for problem in (
+            "goals: 没有此项；是否是 goal？",
+            "goal: 此项必填，必须是：1 至 10,000 个字符的文字，即至少有一个可见字符的文字。",
+            "没有名为 web_serch 的工具；请从工具列表中选择。",
+            "步骤 'b' 依赖 'c'，而此任务没有这个步骤。",
+        ):
+            expect(tray).to_contain_text(problem)

@@ -98,7 +98,8 @@ const fieldsOf = (detail?: Record<string, unknown>): [string, string][] => Objec
 
 /** Where the server lists wrong fields by their paths, a sentence for each, which begins with its name. */
 function explained(error: string, kind: string, fields: [string, string][]): string {
-  if (!fields.length || !fields.every(([path, why]) => error.includes(`${path}: ${why}`))) return said(error, kind)
+  // It may say the first problem only, and how many there are.
+  if (!fields.some(([path, why]) => error.includes(`${path}: ${why}`))) return said(error, kind)
   return fields
     .map(([path, why]) => {
       const name = /(\w+)(\[\d+\])*$/.exec(path)?.[1]?.replaceAll('_', ' ')

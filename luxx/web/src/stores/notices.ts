@@ -4,6 +4,8 @@ import { type Ref, ref } from 'vue'
 import type { State } from '@/components/states'
 
 const SHOWN_MS = 8_000
+/** Besides, for each character: all problems of an imported file take longer to read. */
+const READING_MS = 40
 
 export interface Notice {
   id: number
@@ -27,7 +29,7 @@ export const useNotices = defineStore('notices', () => {
     const isReplaced = (each: Notice): boolean =>
       notice.runId ? each.runId === notice.runId : !each.runId && each.text === notice.text
     notices.value = [...notices.value.filter((each) => !isReplaced(each)), { ...notice, id }].slice(-4)
-    window.setTimeout(() => close(id), SHOWN_MS)
+    window.setTimeout(() => close(id), SHOWN_MS + READING_MS * notice.text.length)
   }
 
   function showError(error: unknown): void {

@@ -17,7 +17,7 @@ const en = {
   subagentCalls: (count: number) => (count === 1 ? '1 tool call' : `${count} tool calls`),
   question: 'Question',
   permission: 'Permission',
-  risk: (level: string) => `Risk: ${level}`,
+  risk: (level: string) => `Risk: ${level}.`,
   because: (reason: string) => `Asked because ${reason}.`,
   once: 'Once',
   onceHint: 'Run this call',

@@ -17,6 +17,20 @@ test.each([
   ],
   ['this field is required and must be text of 1 to 300 characters', '', '此项必填，必须是：1 至 300 个字符的文字。'],
   ['must be a whole number from 1 to 4, or null', '', '必须是：1 至 4 的整数，或留空。'],
+  ['must be a list of at most 30 items, each text of 1 to 64 characters', '', '必须是：最多 30 项的列表，每项为1 至 64 个字符的文字。'],
+  ['May python_eval be run with these arguments?', '', '可以用这些参数运行 python_eval 吗？'],
+  ['no rule matches, and its risk is high', '', '没有匹配的规则，其风险为“高”'],
+  ["the user's rule 2 says: ask shell_execute(git *)", '', '用户的第 2 条规则：ask shell_execute(git *)'],
+  [
+    "it redirects to or from a file (> out.txt), so it may be what the tenant's rule 1 denies: deny shell_execute(rm *)",
+    '',
+    '它对文件重定向（> out.txt），因此它可能符合：租户的第 1 条规则：deny shell_execute(rm *)',
+  ],
+  ['there is no tool named web_serch; GET /tools lists yours', '', '没有名为 web_serch 的工具；请从工具列表中选择。'],
+  ["there is no skill named notes; GET /skills lists yours", '', '没有名为 notes 的技能；请从列表中选择。'],
+  ["there is no agent named 'Anna'; GET /agents lists yours", '', "没有名为 'Anna' 的智能体；请从列表中选择。"],
+  ['there is no skill named notes; GET /skills lists yours; unknown field; did you mean goal?', 'task_invalid', '没有名为 notes 的技能；请从列表中选择。没有此项；是否是 goal？'],
+  ['the document is not valid YAML or JSON in line 3: could not find expected', '', '文件不是有效的 YAML 或 JSON（第 3 行）：could not find expected'],
 ])('%s', (sentence, kind, chinese) => {
   expect(translate(sentence, kind)).toBe(chinese)
 })

@@ -1,5 +1,9 @@
 import type { StepsText } from '../en/steps'
 
+const RISKS: Record<string, string> = { low: '低', medium: '中', high: '高' }
+
+const ANSWERS: Record<string, string> = { once: '仅此一次', always: '始终允许', reject: '拒绝' }
+
 const zh: StepsText = {
   thinking: '思考中',
   thought: '思考',
@@ -17,7 +21,7 @@ const zh: StepsText = {
   subagentCalls: (count) => `${count} 次工具调用`,
   question: '问题',
   permission: '请求许可',
-  risk: (level) => `风险：${level}`,
+  risk: (level) => `风险：${RISKS[level] ?? level}。`,
   because: (reason) => `询问原因：${reason}。`,
   once: '仅此一次',
   onceHint: '执行这次调用',
@@ -34,7 +38,7 @@ const zh: StepsText = {
   send: '回答',
   wasAsked: '此时运行在等待回答。',
   optional: '如不回答，将采用推荐选项。',
-  answered: (answer) => `已回答：${answer}`,
+  answered: (answer) => `已回答：${ANSWERS[answer] ?? answer}`,
   answeredByTimeout: (answer) => `超时未回答：${answer}`,
   answeredByRule: '已由另一回答添加的规则允许',
   retrying: (attempt, reason) => `正在重试（第 ${attempt} 次）：${reason}`,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from files.sample_files import png
 from live_server import LiveServer
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from web_ui.browser import Tab, open_tab
 from web_ui.person import PASSWORD, Person
@@ -227,3 +227,97 @@ def test_what_another_person_typed_is_not_shown(person: Person, server: LiveServ
         sign_in(page, person.name)
         expect(field).to_have_value("a secret plan")
     other.api.close()
+
+
+def hold_answer(page: Page, address: str, *, is_sent: bool = True) -> list[Route]:
+    """The page gets no answer of these requests; the server gets them if `is_sent`."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if is_sent:
+            assert route.fetch().ok
+        held.append(route)
+
+    page.route(address, hold)
+    return held
+
+
+def reload_without_answer(page: Page, held: list[Route]) -> None:
+    while not held:
+        page.wait_for_timeout(20)
+    page.reload()
+    page.unroute_all(behavior="ignoreErrors")
+    assert len(held) == 1
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_message_that_arrived_before_a_reload_is_no_draft(person: Person, is_new: bool) -> None:
+    path = "?new" if is_new else f"/{person.post('/conversations', {'title': 'Plants'})['id']}"
+    with person.tab() as tab:
+        tab.expected_problems.append("Failed to load")
+        page = tab.open(f"/ui/chat{path}")
+        page.wait_for_load_state("networkidle")
+        field = page.get_by_label("Message", exact=True)
+        field.fill("hello")
+        page.get_by_label("Attach files").last.set_input_files(
+            [{"name": "dot.png", "mimeType": "image/png", "buffer": PNG}]
+        )
+        held = hold_answer(page, "**/messages/stream")
+        page.get_by_role("button", name="Send").click()
+        reload_without_answer(page, held)
+        expect(page.get_by_role("article", name="You")).to_contain_text("hello")
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("Hello to you")
+        expect(field).to_have_value("")
+        expect(page.get_by_role("button", name="Remove dot.png")).to_be_hidden()
+        [conversation] = person.get("/conversations")["items"]
+        page.reload()
+        expect(page.get_by_role("article", name="You")).to_contain_text("hello")
+        expect(field).to_have_value("")
+        messages = person.get("/messages", conversation_id=conversation["id"])["items"]
+        assert [each["role"] for each in messages] == ["assistant", "user"]
+        # The same words once more are a draft again.
+        field.fill("hello")
+        held = hold_answer(page, "**/messages/stream", is_sent=False)
+        page.get_by_role("button", name="Send").click()
+        reload_without_answer(page, held)
+        expect(page.get_by_role("article", name="You")).to_have_count(1)
+        expect(field).to_have_value("hello")
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("article", name="You")).to_have_count(2)
+
+
+def test_what_is_said_in_a_room_is_sent_once_and_waits_for_no_other_action(person: Person) -> None:
+    body = {"title": "Garden", "task": "Plan.", "policy": "manual", "agents": [{"name": "Anna"}]}
+    room = person.post("/chat-rooms", body)["id"]
+    person.api.post(f"/chat-rooms/{room}/start").raise_for_status()
+
+    def said() -> list[str]:
+        items = person.get(f"/chat-rooms/{room}/messages")["items"]
+        return [each["content"] for each in items if each["role"] == "user"]
+
+    with person.tab() as tab:
+        tab.expected_problems.append("Failed to load")
+        page = tab.open(f"/ui/rooms/{room}")
+        field = page.get_by_role("textbox", name="Say something")
+        pausing = hold_answer(page, "**/stop", is_sent=False)
+        page.get_by_role("button", name="Pause").click()
+        field.fill("Wait for me.")
+        field.press("Enter")
+        expect(page.get_by_text("Wait for me.", exact=True)).to_be_visible()
+        expect(field).to_have_value("")
+        # A form that is saved meanwhile is saved after it.
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name="Title and task").click()
+        page.get_by_role("dialog").get_by_label("Title").fill("Orchard")
+        page.get_by_role("dialog").get_by_role("button", name="Save").click()
+        pausing[0].continue_()
+        expect(page.get_by_role("heading", name="Orchard")).to_be_visible()
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        expect(page.get_by_role("button", name="Resume")).to_be_visible()
+        held = hold_answer(page, "**/messages")
+        field.fill("One of two.")
+        field.press("Enter")
+        reload_without_answer(page, held)
+        expect(page.get_by_text("One of two.", exact=True)).to_be_visible()
+        expect(field).to_have_value("")
+        assert said() == ["One of two.", "Wait for me."]

@@ -1,19 +1,32 @@
-/** One change at a time: which one is under way, and a failure shown as a notice. */
+/** One change after the other: which one is under way, and a failure shown as a notice. */
 import { type Ref, ref } from 'vue'
 import { useNotices } from '@/stores/notices'
 
 export interface Busy {
   /** The name of the change under way, or an empty string. */
   busy: Ref<string>
-  /** Returns whether the work succeeded; does nothing while another change is under way. */
+  /**
+   * Returns whether the work succeeded. What is asked for during another change is done after it; the same one a second
+   * time, as by a double click, is not.
+   */
   run: (name: string, work: () => Promise<unknown>) => Promise<boolean>
 }
 
 export function useBusy(afterwards: () => unknown = () => undefined): Busy {
   const notices = useNotices()
   const busy = ref('')
+  const names: string[] = []
+  let last: Promise<unknown> = Promise.resolve()
+
   async function run(name: string, work: () => Promise<unknown>): Promise<boolean> {
-    if (busy.value) return false
+    if (names.includes(name)) return false
+    names.push(name)
+    const mine = last.then(() => carryOut(name, work))
+    last = mine
+    return mine
+  }
+
+  async function carryOut(name: string, work: () => Promise<unknown>): Promise<boolean> {
     busy.value = name
     try {
       await work()
@@ -22,9 +35,11 @@ export function useBusy(afterwards: () => unknown = () => undefined): Busy {
       notices.showError(error)
       return false
     } finally {
+      names.splice(names.indexOf(name), 1)
       busy.value = ''
       void afterwards()
     }
   }
+
   return { busy, run }
 }

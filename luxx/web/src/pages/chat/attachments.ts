@@ -30,6 +30,9 @@ export function useAttachments(key: () => string, blindModel: () => string) {
   const text = useChatText()
   const kept = ref<PendingFile[]>([])
   let lastId = 0
+  /** Which files the message has that is being sent. */
+  let taken = new Set<number>()
+  let loading: Promise<void> = Promise.resolve()
 
   const files = computed<PendingFile[]>(() =>
     kept.value.map((file) => {
@@ -40,7 +43,7 @@ export function useAttachments(key: () => string, blindModel: () => string) {
   const isUploading = computed(() => files.value.some((file) => !file.body && !file.error))
   const isRefused = computed(() => files.value.some((file) => file.error))
 
-  watch(key, (now) => void load(now), { immediate: true })
+  watch(key, (now) => (loading = load(now)), { immediate: true })
 
   async function load(of: string): Promise<void> {
     kept.value = []
@@ -109,16 +112,28 @@ export function useAttachments(key: () => string, blindModel: () => string) {
     store(key())
   }
 
-  /** After the message was accepted. */
+  /** After the message was accepted; what was attached meanwhile stays. */
   function clear(): void {
-    release(kept.value)
-    kept.value = []
+    const isSent = (file: PendingFile): boolean => taken.has(file.id)
+    release(kept.value.filter(isSent))
+    kept.value = kept.value.filter((file) => !isSent(file))
     store(key())
   }
 
-  const bodies = (): Schema<'AttachmentBody'>[] => files.value.flatMap((file) => (file.body && !file.error ? [file.body] : []))
+  /** The message was accepted before this page was loaded. */
+  async function clearRestored(): Promise<void> {
+    await loading
+    taken = new Set(kept.value.map((file) => file.id))
+    clear()
+  }
 
-  return { files, isUploading, isRefused, add, remove, clear, bodies }
+  function bodies(): Schema<'AttachmentBody'>[] {
+    const usable = files.value.filter((file) => file.body && !file.error)
+    taken = new Set(usable.map((file) => file.id))
+    return usable.flatMap((file) => file.body ?? [])
+  }
+
+  return { files, isUploading, isRefused, add, remove, clear, clearRestored, bodies }
 }
 
 function release(files: readonly PendingFile[]): void {

@@ -34,6 +34,8 @@ export function useConversation(id: () => string | undefined) {
   /** A message that is being sent. */
   const sending = shallowRef<Draft | null>(null)
 
+  /** The id of the newest message; null before the messages are loaded. */
+  const newest = computed(() => messages.tree.value && messages.tree.value.nodes.reduce((found, { id: each }) => (each > found ? each : found), ''))
   const isBusy = computed(() => sending.value !== null || (live.value !== null && !live.value.state.value.done))
 
   watch(id, (now, before) => now !== before && void open(), { immediate: true })
@@ -192,6 +194,7 @@ export function useConversation(id: () => string | undefined) {
     loadError,
     sending,
     isBusy,
+    newest,
     open,
     refreshConversation,
     send,

@@ -1,8 +1,10 @@
 /** What one does with a room: each request says where it failed, and the room is read again. */
+import { computed } from 'vue'
 import { useRouter } from 'vue-router'
-import { api, ask } from '@/api/client'
+import { api, ask, asApiError } from '@/api/client'
 import type { Schema } from '@/api/types'
 import { useBusy } from '@/components/busy'
+import type { SentMark } from '@/components/useSent'
 import { useNotices } from '@/stores/notices'
 import { pathOf, resumeRoom, type Seat, startRoom, useRoomLists } from './rooms'
 import type { LiveRoom } from './useRoom'
@@ -13,6 +15,8 @@ export function useRoomActions(room: LiveRoom) {
   const { reload } = useRoomLists()
   const params = pathOf(room.id)
   const { busy, run } = useBusy(room.refresh)
+  // What one says waits for nothing.
+  const speech = useBusy(room.refresh)
 
   const seatParams = (seat: Seat) => ({ path: { ...params.path, seat_id: seat.id } })
   const changeSeat = (seat: Seat, body: Schema<'SeatChanges'>) =>
@@ -20,6 +24,7 @@ export function useRoomActions(room: LiveRoom) {
 
   return {
     busy,
+    isSpeaking: computed(() => speech.busy.value !== ''),
     start: () => run('start', () => startRoom(room.id)),
     resume: () => run('resume', () => resumeRoom(room.id)),
     pause: () => run('pause', () => ask(api.POST('/chat-rooms/{room_id}/stop', { params }))),
@@ -27,9 +32,19 @@ export function useRoomActions(room: LiveRoom) {
     finish: () => run('finish', () => ask(api.POST('/chat-rooms/{room_id}/finish', { params }))),
     giveFloor: (seat: Seat) =>
       run('floor', () => ask(api.POST('/chat-rooms/{room_id}/floor', { params, body: { seat_id: seat.id } }))),
-    speak: (content: string) =>
-      run('speak', async () => {
-        room.add(await ask(api.POST('/chat-rooms/{room_id}/messages', { params, body: { content } })))
+    /** `accepted` is called once the room has the message. */
+    speak: (content: string, sent: SentMark, accepted: () => void) =>
+      speech.run('speak', async () => {
+        const after = room.newest()
+        if (after !== null) sent.begin({ sessionId: room.id, text: content, after })
+        try {
+          room.add(await ask(api.POST('/chat-rooms/{room_id}/messages', { params, body: { content } })))
+          accepted()
+          sent.end(true)
+        } catch (error) {
+          sent.end(asApiError(error).status !== 0)
+          throw error
+        }
       }),
     change: (body: Schema<'RoomChanges'>) =>
       run('change', () => ask(api.PUT('/chat-rooms/{room_id}', { params, body }))),

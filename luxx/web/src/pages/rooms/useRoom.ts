@@ -27,6 +27,8 @@ export interface LiveRoom {
   refresh(): Promise<void>
   loadEarlier(): Promise<void>
   add(message: StoredMessage): void
+  /** The id of the newest stored message; null before they are loaded. */
+  newest(): string | null
 }
 
 export function useRoom(id: string): LiveRoom {
@@ -95,6 +97,7 @@ export function useRoom(id: string): LiveRoom {
     refresh,
     loadEarlier: stored.loadEarlier,
     add: stored.add,
+    newest: () => (stored.isLoaded.value ? (stored.messages.value.at(-1)?.id ?? '') : null),
   }
 }
 

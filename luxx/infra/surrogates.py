@@ -15,7 +15,12 @@ def without_lone_surrogates(document: bytes) -> bytes:
 
     A document of more than MAX_BYTES is left as it is: the event loop would wait.
     """
-    if len(document) > MAX_BYTES or b"\\u" not in document or b"\0" in document:
+    return document if len(document) > MAX_BYTES else replace_lone_surrogates(document)
+
+
+def replace_lone_surrogates(document: bytes) -> bytes:
+    """The same for a document of any size; megabytes take some milliseconds each."""
+    if b"\\u" not in document or b"\0" in document:
         return document
     # An escaped backslash begins no escape. NUL is no character of JSON, so it can stand for it.
     plain = document.replace(b"\\\\", b"\0\0")

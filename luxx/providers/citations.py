@@ -40,13 +40,10 @@ class Citations:
     def add_search(self, out: list[Delta], cited: object, found: object) -> None:
         """Emits the cited sources, then what the search says of them; without cited ones, all it found."""
         self.add_listed(out, cited)
-        urls = (
-            [url for url in cast("list[object]", cited) if isinstance(url, str)]
-            if isinstance(cited, list)
-            else []
-        )
+        listed = cast("list[object]", cited) if isinstance(cited, list) else []
+        urls = {url for url in listed if isinstance(url, str)}
         results = json_objects(found)
-        self.add_listed(out, [each for each in results if not urls or each.get("url") in urls])
+        self.add_listed(out, [each for each in results if not urls or _text(each.get("url")) in urls])
 
     def add_annotations(self, out: list[Delta], annotations: list[dict[str, Any]]) -> None:
         """Emits the `annotations` of OpenAI's dialects; the fields may be in an object named as the type."""

@@ -15,13 +15,15 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
+from luxx.infra.json_size import SMALL_BYTES
 from luxx.infra.long_work import run_sized
 from luxx.providers.adaptations import Adaptations
 from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error
-from luxx.providers.listed_facts import facts_in
+from luxx.providers.listed_facts import MAX_LISTED, read_page
 from luxx.providers.parsing import OutputBounds
 from luxx.providers.registry import ProviderType, adapter_for, completion_adapter
+from luxx.providers.retries import Retry, RetrySchedule
 from luxx.providers.transport import ResponseBody, Transport
 from luxx.providers.vendors import AZURE, vendor_of
 from luxx.wire.tool import ToolCall
@@ -41,47 +43,9 @@ MAX_WAIT_SECONDS = 60.0
 """The longest wait that a provider states and a call waits."""
 
 MAX_TOTAL_DELAY_SECONDS = 180.0
-FIRST_DELAY_SECONDS = 0.5
-MAX_DELAY_SECONDS = 16.0
 MAX_MODEL_PAGES = 20
 MAX_COMPLETION_CHARACTERS = 100_000
 """The bound of a collected completion; a delta without text counts as one character."""
-
-
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed attempt that is followed by another. `attempt` is the number of the next one, from 2.
-
-    `may_be_billed`: the request was sent, and the connection failed before the provider returned anything.
-    """
-
-    attempt: int
-    delay_ms: int
-    reason: str
-    may_be_billed: bool
-
-
-class RetrySchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and when a failed attempt is retried. `sleep` and `rand` (0 to 1) are injected."""
-
-    retries: int
-    max_wait: float
-    """Of the waits that the provider states, in seconds; after a longer one the failure is final."""
-    sleep: Callable[[float], Awaitable[None]]
-    rand: Callable[[], float]
-    on_retry: Callable[[Retry], Awaitable[None]]
-    before_retry: Callable[[], Awaitable[None]]
-    """Called after the delay, before the request is sent again."""
-
-    def delay(self, error: ProviderError, failed_attempts: int) -> float:
-        """Seconds to wait before the next attempt: exponential backoff, or the provider's `retry_after`.
-
-        `failed_attempts` counts the earlier failures, without `error`.
-        """
-        backoff = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**failed_attempts)
-        jittered = backoff * (0.5 + self.rand() / 2)
-        if error.retry_after is None:
-            return jittered
-        return error.retry_after + jittered / 10
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,16 +156,16 @@ class ModelClient:
         try:
             for _ in range(MAX_MODEL_PAGES):
                 body = await self._transport.fetch(page_request, secret=target.api_key)
-                names += adapter.parse_models(body)
-                facts |= facts_in(body)
-                next_request = adapter.next_models_request(target, body)
-                if next_request is None:
+                page = await run_sized(len(body), read_page, adapter, target, body, most=SMALL_BYTES)
+                names += page.names
+                facts |= page.facts
+                if page.next_request is None or len(names) >= MAX_LISTED:
                     break
-                page_request = next_request
+                page_request = page.next_request
         except ProviderError as error:
             raise redact_error(error, target.api_key) from None
         # Azure lists models, while requests name the deployments of a resource.
-        return ([] if vendor_of(target) == AZURE else names), facts
+        return ([] if vendor_of(target) == AZURE else names[:MAX_LISTED]), facts
 
 
 class CompletionStream:
@@ -230,6 +194,8 @@ class CompletionStream:
         self._body: ResponseBody | None = None
         self._parser: StreamParser | None = None
         self._is_drained = False
+        self._silent_bytes = 0
+        """Received since the last delta."""
         self._has_emitted = False
         self._is_finished = False
         self._sent_attempts: set[int] = set()
@@ -255,8 +221,13 @@ class CompletionStream:
                 if parser is None or body is None:
                     parser, body = await self._open()
                 while not parser.is_done and (piece := await body.read()):
-                    deltas = parser.feed(piece)
+                    self._silent_bytes += len(piece)
+                    if self._silent_bytes <= SMALL_BYTES:
+                        deltas = parser.feed(piece)
+                    else:  # It may complete an event of megabytes.
+                        deltas = await asyncio.to_thread(parser.feed, piece)
                     if deltas:
+                        self._silent_bytes = 0
                         self._has_emitted = True
                         cut = self._bounds.cut(deltas)
                         return deltas if cut is None else await self._end_with(cut)
@@ -299,7 +270,7 @@ class CompletionStream:
             if rest := await _drain(body, parser):
                 return rest
         self._parser = None  # A parser is closed only once.
-        deltas = parser.close()
+        deltas = await run_sized(self._silent_bytes, parser.close, most=SMALL_BYTES)
         self._is_finished = True
         return deltas
 
@@ -365,6 +336,7 @@ class CompletionStream:
 
     async def _close(self) -> None:
         body, self._body, self._parser, self._is_drained = self._body, None, None, False
+        self._silent_bytes = 0
         if body is not None:
             await body.aclose()
 

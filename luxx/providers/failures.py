@@ -25,9 +25,17 @@ from luxx.errors import (
     RateLimited,
 )
 from luxx.infra.clock import utc_now
+from luxx.infra.json_size import check_size
+from luxx.infra.surrogates import without_lone_surrogates
 
 SHORT_DELAY_SECONDS = 60.0
+MAX_SPAN_SECONDS = 10 * 365 * 86_400.0
 MAX_MESSAGE_CHARS = 500  # Of a provider's text, so that it cannot fill logs and events.
+MAX_READ_CHARS = 10_000
+"""Of an error's text and of its codes; the expressions that read them take time for every character."""
+
+MAX_DEPTH = 20  # Of errors within errors.
+MAX_DETAILS = 100
 
 
 def _pattern(*alternatives: str) -> re.Pattern[str]:
@@ -91,9 +99,9 @@ _KEY_LIKE = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|gsk|xai|pplx|rk|key)[-_]|AIza)[A-Za-z0-9_\-]{16,}"
     r"|(?<=Bearer )[^\s\"',]{8,}",
 )
-_RANDOM_PART = re.compile(r"(?=[A-Za-z0-9]*[0-9])(?=[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]{8,}|[0-9]{12,}")
-"""No word and no name of a setting has a part like this; every key has."""
+_PART = re.compile(r"[A-Za-z0-9]{8,}")
 
+_DELAY = re.compile(r'"?(\d{1,9}(?:\.\d{1,9})?)s"?')
 _PLACEHOLDER = re.compile(r"[A-Za-z]{1,12}([-_ ][A-Za-z]{1,12})?")
 """What people enter where a server needs no key: `ollama`, `none`, `not-needed`."""
 
@@ -111,57 +119,60 @@ class UpstreamError(msgspec.Struct, frozen=True, kw_only=True):
     is_long_quota: bool = False
 
 
-def read_error(value: object) -> UpstreamError:
+def read_error(value: object, depth: int = MAX_DEPTH) -> UpstreamError:
     """Reads an error object of any vendor's shape; `value` is decoded JSON or text."""
     if isinstance(value, list):
         items = cast("list[object]", value)
-        return read_error(items[0]) if items else UpstreamError()
+        return read_error(items[0], depth - 1) if items and depth else UpstreamError()
     if not isinstance(value, dict):
-        return UpstreamError(message="" if value is None else str(value))
+        return UpstreamError(message="" if value is None else str(value)[:MAX_READ_CHARS])
     fields = cast("dict[str, Any]", value)
     inner = fields.get("error")
-    if isinstance(inner, dict | list):
-        inner_error = read_error(cast("object", inner))
+    if isinstance(inner, dict | list) and depth:
+        inner_error = read_error(cast("object", inner), depth - 1)
         message = inner_error.message or _to_json(cast("object", inner))
         return msgspec.structs.replace(inner_error, message=message)
     if isinstance(inner, str):
         fields = {"message": inner, **{k: v for k, v in fields.items() if k != "error"}}
     text = fields.get("message") or fields.get("detail") or fields.get("error_msg") or ""
-    codes = [str(fields[key]) for key in ("code", "type", "status", "error_code") if fields.get(key)]
-    text = text if isinstance(text, str) else _to_json(text)
+    codes = [fields[key] for key in ("code", "type", "status", "error_code") if fields.get(key)]
+    text = text[:MAX_READ_CHARS] if isinstance(text, str) else _to_json(text)
     return UpstreamError(
-        message=_with_cause(text, fields.get("metadata")),
-        code=" ".join(codes),
+        message=_with_cause(text, fields.get("metadata"), depth),
+        code=" ".join(code if isinstance(code, str) else _to_json(code) for code in codes)[:MAX_READ_CHARS],
         status=_status_of(fields),
         retry_after=_retry_delay(fields.get("details")),
         is_long_quota=_is_daily(fields.get("details")),
     )
 
 
-def _with_cause(message: str, metadata: object) -> str:
+def _with_cause(message: str, metadata: object, depth: int) -> str:
     """The message of a gateway (OpenRouter) with what the provider behind it said, and its name."""
-    if not isinstance(metadata, dict):
+    if not isinstance(metadata, dict) or not depth:
         return message
     fields = cast("dict[str, Any]", metadata)
     raw, name = fields.get("raw"), fields.get("provider_name")
     cause = ""
     if isinstance(raw, str) and raw.strip():
-        cause = read_error_body(raw.encode("utf-8", "replace")).message or raw.strip()
+        cause = read_error_body(raw.encode("utf-8", "replace"), depth - 1).message
+        cause = cause or raw.strip()[:MAX_READ_CHARS]
     elif isinstance(raw, dict | list):
-        cause = read_error(cast("object", raw)).message or _to_json(cast("object", raw))
+        cause = read_error(cast("object", raw), depth - 1).message or _to_json(cast("object", raw))
     if not cause or cause in message:
         return message
-    source = f" ({name})" if isinstance(name, str) and name else ""
+    source = f" ({name[:MAX_MESSAGE_CHARS]})" if isinstance(name, str) and name else ""
     return f"{message.rstrip('.')}: {cause}{source}" if message else f"{cause}{source}"
 
 
-def read_error_body(body: bytes) -> UpstreamError:
+def read_error_body(body: bytes, depth: int = MAX_DEPTH) -> UpstreamError:
     """The error in the body of an HTTP error: JSON of any shape, else the text without markup."""
-    text = body.decode("utf-8", "replace").strip()
+    text = without_lone_surrogates(body).decode("utf-8", "replace").strip()
     try:
-        return read_error(json.loads(text))
-    except ValueError:
-        return UpstreamError(message=" ".join(re.sub(r"<[^>]*>", " ", text).split()))
+        check_size(body)
+        return read_error(json.loads(text), depth)
+    except (ValueError, RecursionError):
+        plain = re.sub(r"<[^<>]*>", " ", text[: 2 * MAX_READ_CHARS])
+        return UpstreamError(message=" ".join(plain.split())[:MAX_READ_CHARS])
 
 
 def as_provider_error(upstream_error: UpstreamError, *, retry_after: float | None = None) -> ProviderError:
@@ -259,6 +270,8 @@ def with_wait(error: ProviderError) -> ProviderError:
 
 def _span(seconds: float) -> str:
     """A span of time in words, rounded up."""
+    if seconds > MAX_SPAN_SECONDS:
+        return "a very long time"
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1)):
         if seconds >= size * (2 if unit != "second" else 1) or seconds == size:
             count = math.ceil(seconds / size)
@@ -292,7 +305,8 @@ def redact(text: str, secret: str) -> str:
     named as a key.
     """
     if secret and _PLACEHOLDER.fullmatch(secret):
-        named = rf"(?i)((?:key|token|bearer)\b[\"' :=]*(?:is |provided|was )?[\"' :=]*){re.escape(secret)}\b"
+        blank = "[\"' :=]{0,20}"
+        named = rf"(?i)((?:key|token|bearer)\b{blank}(?:is |provided|was )?{blank}){re.escape(secret)}\b"
         text = re.sub(named, r"\1[redacted]", text)
         text = re.sub(rf"([\"'`]){re.escape(secret)}(?=[\"'`])", r"\1[redacted]", text)
     elif secret:
@@ -302,7 +316,12 @@ def redact(text: str, secret: str) -> str:
 
 
 def _hide_random(match: re.Match[str]) -> str:
-    return "[redacted]" if _RANDOM_PART.search(match[0]) else match[0]
+    return "[redacted]" if any(map(_is_random, _PART.findall(match[0]))) else match[0]
+
+
+def _is_random(part: str) -> bool:
+    """Whether it has digits and letters, or many digits: no word and no name of a setting is like this."""
+    return not (part.isalpha() or part.isdigit()) or (part.isdigit() and len(part) >= 12)
 
 
 def redact_error(error: ProviderError, secret: str) -> ProviderError:
@@ -316,24 +335,25 @@ def _retry_delay(details: object) -> float | None:
     """The delay in Google's `details`; None for a daily limit, where waiting does not help."""
     if _is_daily(details):
         return None
-    delays = [re.fullmatch(r"(\d{1,9}(?:\.\d+)?)s", str(item.get("retryDelay"))) for item in _items(details)]
+    delays = [_DELAY.fullmatch(_to_json(item.get("retryDelay"))) for item in _items(details)]
     return next((float(delay[1]) for delay in delays if delay), None)
 
 
 def _is_daily(details: object) -> bool:
-    return any("PerDay" in str(item.get("violations")) for item in _items(details))
+    return any("PerDay" in _to_json(item.get("violations")) for item in _items(details))
 
 
 def _items(details: object) -> list[dict[str, Any]]:
     if not isinstance(details, list):
         return []
-    return [cast("dict[str, Any]", item) for item in cast("list[object]", details) if isinstance(item, dict)]
+    items = cast("list[object]", details)[:MAX_DETAILS]
+    return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
 
 
 def _status_of(fields: dict[str, Any]) -> int | None:
     for key in ("status_code", "code", "status"):
         value = fields.get(key)
-        if isinstance(value, str) and value.isdigit():
+        if isinstance(value, str) and value.isdecimal() and len(value) < 5:
             value = int(value)
         if isinstance(value, int) and 400 <= value < 600:
             return value
@@ -341,4 +361,7 @@ def _status_of(fields: dict[str, Any]) -> int | None:
 
 
 def _to_json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    try:
+        return msgspec.json.encode(value).decode()[:MAX_READ_CHARS]
+    except (UnicodeEncodeError, RecursionError):
+        return ""

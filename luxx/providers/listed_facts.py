@@ -1,17 +1,22 @@
-"""What a provider's list of models says of each: window, longest answer, abilities and prices.
+"""A provider's list of models: the names, and what it says of each: window, longest answer, abilities and
+prices.
 
 The names of the fields are those of OpenRouter, Mistral, Groq, vLLM, Together, Moonshot, xAI, llama.cpp,
 Anthropic and Gemini. A list without them says nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import msgspec
 
-from luxx.providers.catalog import ModelCard
-from luxx.providers.parsing import json_objects
+from luxx.providers.adapter import Adapter, Target, UpstreamRequest
+from luxx.providers.catalog import ModelCard, model_view
+from luxx.providers.models import ModelView
+from luxx.providers.parsing import check_values, json_objects
 
+MAX_LISTED = 10_000
+MAX_NAME_CHARACTERS = 200  # As in requests.
 MAX_TOKENS = 100_000_000
 MAX_PRICE = 1_000_000.0
 """US dollars per million tokens."""
@@ -39,6 +44,21 @@ _PRICES = {
 }
 
 
+class ModelsPage(msgspec.Struct, frozen=True):
+    """A page of a list. `facts`: see `facts_in`."""
+
+    names: list[str]
+    facts: dict[str, JsonObject]
+    next_request: UpstreamRequest | None
+
+
+def read_page(adapter: Adapter, target: Target, body: bytes) -> ModelsPage:
+    """A page of a list, without names that no request can have. Raises ProviderError."""
+    check_values(body)
+    names = [name for name in adapter.parse_models(body) if len(name) <= MAX_NAME_CHARACTERS]
+    return ModelsPage(names, facts_in(body), adapter.next_models_request(target, body))
+
+
 def facts_in(body: bytes) -> dict[str, JsonObject]:
     """The fields of a `ModelCard` that the list gives for each of its models, by name; those it leaves out
     are absent."""
@@ -60,6 +80,13 @@ def with_facts(card: ModelCard, facts: JsonObject | None) -> ModelCard:
     if window is not None and "max_output" not in facts:
         facts = {**facts, "max_output": min(card.max_output, window)}
     return msgspec.structs.replace(card, **facts)
+
+
+def listed_views(
+    names: list[str], facts: dict[str, JsonObject], card_of: Callable[[str], ModelCard]
+) -> list[ModelView]:
+    """The properties of the models, with what their provider says of them."""
+    return [model_view(name, with_facts(card_of(name), facts.get(name))) for name in names]
 
 
 def _name(item: JsonObject) -> str:

@@ -15,12 +15,14 @@ from sqlalchemy.orm import Session
 
 from luxx.errors import UnlistedModel
 from luxx.infra.clock import utc_now
+from luxx.providers.listed_facts import MAX_LISTED
 from luxx.providers.models import ProviderRow
 from luxx.providers.registry import INTERNAL_TYPES
 
-MAX_LISTS, MAX_LISTED = 1_000, 10_000
+MAX_LISTS = 1_000
 FRESH_SECONDS = 30.0  # A list of this age is not fetched again before a model is refused.
 MAX_NEAR_NAMES = 5
+MAX_COMPARED = 1_000  # Names that are compared with one that is not listed, each in up to half a millisecond.
 
 _ALIAS = re.compile(r"(?:[-:@](?:latest|preview|\d{8}|\d{4}-\d\d-\d\d|\d\d-\d{4}|\d{3,4}))+$")
 """What distinguishes an alias from a dated name: `-latest`, a date, a version of three digits."""
@@ -89,7 +91,8 @@ def unlisted(
 ) -> UnlistedModel:
     """The error that names the listed models which are most like the one that was asked for."""
     by_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(model.lower(), by_lower, n=MAX_NEAR_NAMES, cutoff=0.5)
+    compared = list(by_lower)[:MAX_COMPARED]
+    near = difflib.get_close_matches(model.lower(), compared, n=MAX_NEAR_NAMES, cutoff=0.5)
     shown = [by_lower[name] for name in near] or sorted(names)[:MAX_NEAR_NAMES]
     more = len(by_lower) - len(shown)
     others = f" and {more} more: see GET /providers/{provider_id}/models" if more else ""

@@ -12,14 +12,15 @@ import msgspec
 from msgspec import inspect
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
+from luxx.infra.json_size import SMALL_BYTES, check_size
 from luxx.providers.failures import as_provider_error, read_error_body, truncate
 from luxx.wire.turn import Delta, FinishDelta, FinishReason, TextDelta, ThinkingDelta, ToolCallDelta
 
 MAX_RETAINED_BYTES = 32 * 1024 * 1024
 MAX_BLANK_BYTES = 64 * 1024
 MAX_UNPARSED_BYTES = 64 * 1024
-MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""More than any real event: a generated image in base64 is about 3 MB."""
+MAX_EVENT_BYTES = 8 * 1024 * 1024  # A generated image in base64 is about 3 MB.
+MAX_EVENT_LINES = 50_000  # Some servers send no blank line between the events of an answer.
 
 SseEvent = tuple[bytes, bytes]
 """The event's name (empty if not given) and its data, lines joined by a line feed."""
@@ -54,8 +55,7 @@ class RetainedBytes:
             )
 
 
-CHARACTERS_PER_TOKEN = 16
-"""More than an answer has on average; tokens of usual text have about four."""
+CHARACTERS_PER_TOKEN = 16  # More than an answer has on average: usual text has about four.
 
 REPEATED = ((48, 6), (240, 3))
 """An answer repeats itself if its last characters, this many, have occurred this often without overlap."""
@@ -150,6 +150,15 @@ class FramingDetector:
         if len(self.body) > MAX_RETAINED_BYTES:
             raise MalformedStream(f"The provider sent a response of more than {MAX_RETAINED_BYTES} bytes.")
         return b""
+
+
+def check_values(document: bytes) -> None:
+    """Raises MalformedStream for JSON of so many values that other work would wait while it is decoded."""
+    if len(document) > SMALL_BYTES:
+        try:
+            check_size(document)
+        except ValueError as error:
+            raise MalformedStream("The provider sent too many values at once, or a long number.") from error
 
 
 class SseSplitter:
@@ -250,6 +259,8 @@ class SseSplitter:
     def _read_block(self, block: bytes, events: list[SseEvent]) -> None:
         name = b""
         data: list[bytes] = []
+        if block.count(b"\n") > MAX_EVENT_LINES:
+            raise MalformedStream(f"The provider sent an event of more than {MAX_EVENT_LINES} lines.")
         for line in block.split(b"\n"):
             field, _, value = line.partition(b":")
             value = value[1:] if value.startswith(b" ") else value

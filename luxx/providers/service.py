@@ -21,6 +21,7 @@ from luxx.domain.accounts.user_data import SettingsView
 from luxx.domain.audit import Action
 from luxx.errors import InvalidInput, LuxxError, ProviderError, Unavailable
 from luxx.infra.clock import utc_now
+from luxx.infra.long_work import run_sized
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses
@@ -34,7 +35,6 @@ from luxx.providers.catalog import (
     ProviderSelection,
     ResolvedProvider,
     embedded_card,
-    model_view,
 )
 from luxx.providers.check import OnAnswer, ProviderCheck, check_provider
 from luxx.providers.choosing import (
@@ -49,7 +49,7 @@ from luxx.providers.choosing import (
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer
 from luxx.providers.keys import change_key, masked_key, read_key, store_key
-from luxx.providers.listed_facts import with_facts
+from luxx.providers.listed_facts import listed_views
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.model_lists import ModelLists, is_fresh, store_list, unlisted
 from luxx.providers.models import (
@@ -252,7 +252,7 @@ class ProviderService:
         if not names:
             note = f"{row.base_url} does not list its models; any name is sent to it"
         await self._store.write(lambda session: store_list(session, row.id, names))
-        cards = [model_view(name, with_facts(self._card(row, name), facts.get(name))) for name in names]
+        cards = await run_sized(len(names), listed_views, names, facts, partial(self._card, row))
         return UpstreamModels(models=names, cards=cards, is_known=note is None, note=note)
 
     async def refetch_models(self, caller: Caller, provider_id: int) -> bool:

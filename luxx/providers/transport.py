@@ -37,6 +37,9 @@ MAX_FETCH_BYTES = 16 * 1024 * 1024
 MAX_HEADER_BYTES = 32 * 1024
 KEEPALIVE_SECONDS = 30.0
 SEND_BYTES = 64 * 1024
+MAX_PIECE_BYTES = 16 * 1024
+"""Of a response, which are parsed at once: at worst this takes some tens of milliseconds."""
+
 CHECKS_PER_TIMEOUT = 4
 """Idle checks per idle timeout: a stalled server is detected at most a quarter of the timeout late."""
 
@@ -138,6 +141,9 @@ class Transport:
 
     async def _check(self, response: httpx.Response, secret: str) -> None:
         status = response.status_code
+        if "," in (encoding := response.headers.get("content-encoding", "")):
+            # Each of several compressions multiplies the size by up to a thousand.
+            raise MalformedStream(f"The provider compressed its response twice: {truncate(encoding)}")
         if 300 <= status < 400:
             location = redact(response.headers.get("location", "nowhere"), secret)
             raise ProviderRefused(
@@ -265,6 +271,7 @@ class ResponseBody:
         self._idle_seconds = idle_seconds
         self._secret = secret
         self._has_begun = False
+        self._rest = memoryview(b"")
         self._read_count = 0
         self._last_read_count = self._silent_checks = 0
         self._is_timed_out = False
@@ -288,6 +295,10 @@ class ResponseBody:
 
     async def read(self) -> bytes:
         """The next piece, empty at the end. Raises StreamInterrupted, StreamStalled, MalformedStream."""
+        if self._rest:
+            # Other tasks run between the parts of a large piece.
+            await asyncio.sleep(0)
+            return self._next_part(self._rest)
         self._read_count += 1
         try:
             if self._content is not None:
@@ -298,7 +309,11 @@ class ResponseBody:
             raise self._read_error(error) from error
         self._read_count += 1
         self._has_begun = True
-        return piece
+        return piece if len(piece) <= MAX_PIECE_BYTES else self._next_part(memoryview(piece))
+
+    def _next_part(self, piece: memoryview) -> bytes:
+        self._rest = piece[MAX_PIECE_BYTES:]
+        return bytes(piece[:MAX_PIECE_BYTES])
 
     async def aclose(self) -> None:
         """Closes the body without waiting for bytes that have not arrived."""

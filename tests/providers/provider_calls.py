@@ -9,7 +9,8 @@ import msgspec
 from luxx.errors import ProviderError
 from luxx.infra.config.schema import ProvidersConfig
 from luxx.providers.adapter import CompletionRequest, Target
-from luxx.providers.client import ModelClient, Retry
+from luxx.providers.client import ModelClient
+from luxx.providers.retries import Retry
 from luxx.providers.scripted import Rule, Script, ScriptedProvider
 from luxx.providers.transport import Transport
 from luxx.wire.message import UserPrompt

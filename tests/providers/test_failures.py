@@ -18,7 +18,14 @@ from luxx.errors import (
     QuotaExceeded,
     RateLimited,
 )
-from luxx.providers.failures import as_provider_error, read_error, read_error_body, redact
+from luxx.providers.failures import (
+    as_provider_error,
+    read_error,
+    read_error_body,
+    redact,
+    retry_after_seconds,
+    with_wait,
+)
 
 TOO_LONG = [
     # anthropics/claude-code#11281, #408, stackblitz/bolt.new#1748
@@ -348,3 +355,36 @@ def test_reason_of_the_provider_behind_a_gateway_is_kept(raw: object, reason: st
     error = {"error": {"message": "Provider returned error", "code": 400, "metadata": metadata}}
     read = as_provider_error(read_error(error))
     assert read.message.endswith(f"Provider returned error: {reason} (BaseTen)")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 60_000,
+        b'{"error": ' * 300 + b"1" + b"}" * 300,
+        b'{"error": {"code": ["\\ud800"]}}',
+        b"<" * 60_000,
+    ],
+    ids=["brackets", "errors", "surrogate", "angles"],
+)
+def test_an_error_of_any_shape_is_a_refusal(body: bytes) -> None:
+    error = as_provider_error(msgspec.structs.replace(read_error_body(body), status=400))
+    assert isinstance(error, ProviderRefused)
+    error.message.encode()
+
+
+def test_half_of_a_character_in_an_error_is_replaced() -> None:
+    assert read_error_body(b'{"error": {"message": "no \\ud83d"}}').message == "no \ufffd"
+
+
+def test_a_status_in_other_digits_is_none() -> None:
+    assert read_error({"message": "no", "status": "\u00b2"}).status is None
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [("1e400", "a very long time"), ("1e300", "a very long time"), ("7200", "2 hours")],
+)
+def test_a_wait_of_any_length_is_told(header: str, sentence: str) -> None:
+    error = with_wait(RateLimited("Slow down.", retry_after=retry_after_seconds(header)))
+    assert error.message == f"Slow down. Try again in {sentence}, or choose another model."

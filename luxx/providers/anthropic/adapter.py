@@ -270,7 +270,7 @@ def _next_models_request(target: Target, body: bytes) -> UpstreamRequest | None:
 def _page(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedStream("The provider's list of models is not JSON.") from error
     if isinstance(value, list):
         return {"data": value}

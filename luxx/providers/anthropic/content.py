@@ -10,7 +10,13 @@ import msgspec
 
 from luxx.errors import MalformedStream
 from luxx.providers.citations import Citations
-from luxx.providers.parsing import CUT_ARGUMENTS, json_objects, parse_arguments, parse_objects
+from luxx.providers.parsing import (
+    CUT_ARGUMENTS,
+    check_values,
+    json_objects,
+    parse_arguments,
+    parse_objects,
+)
 from luxx.wire.turn import Delta, HostedCallDelta, TextDelta, ThinkingDelta, ToolCallDelta
 
 ContentBlock = dict[str, Any]
@@ -87,6 +93,7 @@ _decode = msgspec.json.Decoder(AnthropicEvent).decode
 
 def decode_event(data: bytes) -> AnthropicEvent:
     """Raises MalformedStream if `data` is not a JSON object that can be an event."""
+    check_values(data)
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -13,10 +13,11 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import MalformedStream
-from luxx.providers.parsing import MAX_EVENT_BYTES, decode_leniently
+from luxx.providers.parsing import MAX_EVENT_BYTES, check_values, decode_leniently
 from luxx.wire.turn import Delta, ToolCallDelta
 
 MAX_DEPTH = 64
+MAX_PATH_CHARACTERS = 10_000
 MAX_GAPS = 100
 """How many array items may be skipped in total; models write them in order."""
 
@@ -91,6 +92,7 @@ _decode = msgspec.json.Decoder(GeminiChunk).decode
 
 def decode_chunks(data: bytes) -> list[GeminiChunk]:
     """One chunk, or those of an array. Raises MalformedStream if it is not JSON or contains no object."""
+    check_values(data)
     try:
         return [_decode(data)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -242,7 +244,7 @@ def _join_text(text: object) -> str:
 
 def _parse_path(path: object) -> list[str | int] | None:
     """`$.a.b[0]['c d']` as `["a", "b", 0, "c d"]`; None for an invalid path."""
-    if not isinstance(path, str):
+    if not isinstance(path, str) or len(path) > MAX_PATH_CHARACTERS:
         return None
     rest = path.strip().removeprefix("$")
     if rest and rest[0] not in ".[":

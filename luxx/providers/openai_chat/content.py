@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, cast
 
 import msgspec
@@ -15,11 +16,12 @@ import msgspec
 from luxx.errors import MalformedStream
 from luxx.providers.openai_chat.reasoning import google_signature
 from luxx.providers.openai_chat.usage import ChunkUsage
-from luxx.providers.parsing import CUT_ARGUMENTS, decode_leniently
+from luxx.providers.parsing import CUT_ARGUMENTS, check_values, decode_leniently
 from luxx.wire.turn import Delta, ToolCallDelta
 
-_DELIMITERS = re.compile(r'["{}\[\]]')
-_STRING_DELIMITERS = re.compile(r'"|\\.?', re.DOTALL)
+MAX_BRACKETS = 100_000  # Of a fragment; no call has more.
+_NO_BRACKETS = re.compile(r"[^{}\[\]]+")
+_DEPTH_STEPS = {"{": 1, "[": 1, "}": -1, "]": -1}
 _EMPTY_OBJECT = "{}"
 
 
@@ -101,6 +103,7 @@ _decode = msgspec.json.Decoder(OpenAIChunk).decode
 
 def decode_chunk(data: bytes) -> OpenAIChunk:
     """One chunk, or a complete response. Raises MalformedStream if it is not a JSON object."""
+    check_values(data)
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -239,21 +242,18 @@ class _ObjectReader:
 
     def read(self, fragment: str) -> None:
         self._start = self._start or fragment.lstrip()[:1]
-        offset = int(self._is_escaped)
-        self._is_escaped = False
-        while match := (_STRING_DELIMITERS if self._in_string else _DELIMITERS).search(fragment, offset):
-            offset = match.end()
-            delimiter = match[0]
-            if delimiter == '"':
-                self._in_string = not self._in_string
-            elif delimiter[0] == "\\":
-                # The escaped character may be in the next fragment.
-                self._is_escaped = len(delimiter) == 1
-            elif delimiter in "{[":
-                self._depth += 1
-            else:
-                self._depth -= 1
-                self._end_count += self._depth == 0
+        # Backslashes stand in strings only.
+        text = fragment[int(self._is_escaped) :].replace("\\\\", "").replace('\\"', "")
+        # The escaped character may be in the next fragment.
+        self._is_escaped = text.endswith("\\")
+        parts = text.split('"')
+        structure = "".join(parts[int(self._in_string) :: 2])
+        self._in_string ^= len(parts) % 2 == 0
+        brackets = _NO_BRACKETS.sub("", structure)[:MAX_BRACKETS]
+        steps = map(_DEPTH_STEPS.__getitem__, brackets)
+        depths = list(accumulate(steps, initial=self._depth))
+        self._end_count += depths.count(0) - (self._depth == 0)
+        self._depth = depths[-1]
 
 
 def _name_and_arguments(fragment: ChunkToolCall) -> tuple[str, str]:
@@ -284,7 +284,7 @@ def parse_models(body: bytes) -> list[str]:
     """The ids of a model list: `{"data": […]}`, `{"models": […]}` or a bare array."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedStream("The provider's list of models is not JSON.") from error
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)

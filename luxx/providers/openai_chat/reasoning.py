@@ -183,16 +183,14 @@ class InlineThinking:
         if "<think>" in text:
             self.state = InlineState.TEXT
             return text
-        rest = text
-        while True:
-            before, tag, rest = rest.partition(self._close_tag)
-            if not tag:
-                break
-            self._backticks += before.count("`")
+        start = 0
+        while (found := text.find(self._close_tag, start)) >= 0:
+            self._backticks += text.count("`", start, found)
+            start = found + len(self._close_tag)
             if self._backticks % 2 == 0:
-                return self._end_untagged(text[: len(text) - len(tag) - len(rest)], rest, out)
+                return self._end_untagged(text[:found], text[start:], out)
         text, self._pending = _without_tag_start(text, "<think>", self._close_tag)
-        self._backticks += (before.removesuffix(self._pending)).count("`")
+        self._backticks += text.count("`", start)
         self._emit_untagged(text, out)
         return ""
 

@@ -13,7 +13,13 @@ from typing import Any
 
 import msgspec
 
-from luxx.providers.parsing import CUT_ARGUMENTS, decode_leniently, json_objects, parse_arguments
+from luxx.providers.parsing import (
+    CUT_ARGUMENTS,
+    check_values,
+    decode_leniently,
+    json_objects,
+    parse_arguments,
+)
 from luxx.wire.turn import (
     CitationDelta,
     Delta,
@@ -91,6 +97,7 @@ _decode_response = msgspec.json.Decoder(ResponsesObject).decode
 
 def decode_event(data: bytes) -> ResponsesEvent:
     """One event. Raises MalformedStream if it is not a JSON object."""
+    check_values(data)
     try:
         return _decode_event(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -100,6 +107,7 @@ def decode_event(data: bytes) -> ResponsesEvent:
 
 def decode_response(data: bytes) -> ResponsesObject:
     """The body of a request that did not stream. Raises MalformedStream if it is not a JSON object."""
+    check_values(data)
     try:
         return _decode_response(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

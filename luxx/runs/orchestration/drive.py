@@ -44,14 +44,14 @@ from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
 from luxx.runs.turn.context import RunContext, RunServices
 from luxx.runs.turn.resources import RunInputs
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import RunSpec, TurnLog, fold, initial_state, open_questions, with_fallback
+from luxx.runs.turn.state import RunSpec, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
+from luxx.runs.turn.turn_log import TurnLog
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.run import ENDED, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, turn_of
 
-INPUT_POLL_SECONDS = 2.0
-"""How often a drive looks for inputs, if another process that took one could not notify it."""
+INPUT_POLL_SECONDS = 2.0  # How often a drive looks for inputs, if another process could not notify it.
 
 _runs = table_of(RunRow)
 _is_cancelled = select(_runs.c.is_cancelled).where(_runs.c.id == bindparam("run_id"))

@@ -18,7 +18,8 @@ from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
 from luxx.runs.turn.run_rows import StorageUse
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import RunSpec, TurnLog
+from luxx.runs.turn.state import RunSpec
+from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.executor import ToolExecutor
 from luxx.wire.run import Run, RunStatus
 

@@ -1,10 +1,10 @@
 """What becomes of a provider's values before they are kept: fragments and counts. Pure."""
 
-import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import cast
 
+from luxx.infra.surrogates import replace_lone_surrogates
 from luxx.wire.turn import Delta, TextDelta, ThinkingDelta, Usage
 
 MAX_TOKENS = 100_000_000
@@ -12,22 +12,13 @@ MAX_TOKENS = 100_000_000
 
 
 REPLACEMENT = "\ufffd"
-_ESCAPES = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)",
-    re.DOTALL,
-)
-_LONE_ESCAPE_LENGTH = len("\\ud800")
 
 
 def readable_escapes(json_text: str) -> str:
     """JSON text in which the escape of a lone surrogate, which no encoding has, is that of U+FFFD."""
     if "\\ud" not in json_text and "\\uD" not in json_text:
         return json_text
-    return _ESCAPES.sub(_without_lone, json_text)
-
-
-def _without_lone(escape: re.Match[str]) -> str:
-    return "\\ufffd" if len(escape[0]) == _LONE_ESCAPE_LENGTH else escape[0]
+    return replace_lone_surrogates(json_text.encode("utf-8", "replace")).decode()
 
 
 def clamped(usage: Usage) -> Usage:

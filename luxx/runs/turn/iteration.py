@@ -9,8 +9,10 @@ from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens, estimated_usage
 from luxx.errors import LuxxError, ProviderError, ToolFailed
+from luxx.infra.long_work import MANY
 from luxx.providers.adapter import CompletionRequest
-from luxx.providers.client import CompletionStream, ModelClient, Retry
+from luxx.providers.client import CompletionStream, ModelClient
+from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.channel import Frame
 from luxx.runs.log.events import LogEntry, store_output
@@ -97,8 +99,7 @@ class Iteration:
             used_call_ids=self._log.used_call_ids(),
             notices=notices_for(steps),
         )
-        self._deltas = 0
-        offered = self._resources.tools if with_tools else []
+        self._deltas, offered = 0, self._resources.tools if with_tools else []
         tools = allowed_specs(offered, self._executor.registry, self._log.state)
         await self._resources.read_images(self._spec, self._log.state)
         prompt, compressed = await self._resources.completion_request(self._spec, self._log.state, tools)
@@ -211,9 +212,11 @@ class Iteration:
                     reader.show_images(await self._resources.store_images(reader.new_images))
 
     async def _publish(self, outputs: Iterable[Output]) -> None:
-        for output in outputs:
+        for number, output in enumerate(outputs, 1):
             if isinstance(output, Frame):
                 self._channel.publish(output)
+                if number % MANY == 0:
+                    await asyncio.sleep(0)
             else:
                 await self._log.append([ProcessStep(step=output)])
 
@@ -240,11 +243,8 @@ class Iteration:
         steps = reader.close(StepStatus.DONE, calls_end=given is not None and bool(given.tools))
         is_reported = bool(usage.prompt_tokens or usage.completion_tokens)
         prompt_tokens = estimated_tokens(request.messages, request.tools, request.response_schema)
-        entry = (
-            self._resources.usage_entry(self._spec, usage)
-            if is_reported
-            else self._estimated(reader, request, steps)
-        )
+        entry = self._resources.usage_entry(self._spec, usage) if is_reported else None
+        entry = entry or self._estimated(reader, request, steps)
         totals = CostUpdate(usage=state.usage + entry.usage, cost=add_cost(state.cost, entry.cost))
         note = CompletionNote(
             finish=reader.finish.value,

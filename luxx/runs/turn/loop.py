@@ -28,7 +28,6 @@ from luxx.runs.turn.state import (
     ChatRequest,
     NextAction,
     RunSpec,
-    TurnLog,
     TurnState,
     decide,
     fold,
@@ -36,6 +35,7 @@ from luxx.runs.turn.state import (
     with_fallback,
 )
 from luxx.runs.turn.turn import INTERNAL_ERROR, Turn, TurnServices
+from luxx.runs.turn.turn_log import TurnLog
 from luxx.wire.message import UserContent
 from luxx.wire.run import RunKind
 

@@ -50,7 +50,8 @@ from luxx.providers.catalog import ModelCard
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import RunSpec, TurnLog, TurnState, count_calls, open_calls
+from luxx.runs.turn.state import RunSpec, TurnState, count_calls, open_calls
+from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.event import ErrorEvent, Retrying
 from luxx.wire.run import RunPhase, StopReason

@@ -4,16 +4,16 @@ The fold is pure: the same log gives the same state, in one pass or continued fr
 another process can continue a run after a crash.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Protocol
+from functools import reduce
+from itertools import groupby
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection
 
 from luxx.domain.conversations.prompt import PastMessage, context_of
-from luxx.runs.log.events import LogEntry
 from luxx.wire.event import (
     CompletionNote,
     ContextCompressed,
@@ -31,7 +31,7 @@ from luxx.wire.event import (
 )
 from luxx.wire.message import ContextRecord
 from luxx.wire.question import WhenAsked
-from luxx.wire.run import Delegated, RunKind, RunPhase
+from luxx.wire.run import Delegated, RunKind
 from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 
@@ -178,8 +178,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
     """The state after one more event."""
     event = logged.event
     match event:
-        case ProcessStep(step=step):
-            return _with_step(state, step, logged.seq)
+        case ProcessStep():
+            return _with_steps(state, [logged])
         case CostUpdate() if isinstance(logged.note, CompletionNote):
             completed = replace(state, finished_count=len(state.steps))
             return replace(
@@ -220,8 +220,10 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
 def fold(events: list[LoggedEvent], start: TurnState | None = None) -> TurnState:
     """The state after `events`, continued from `start` or from the empty state."""
     state = start or TurnState()
-    for event in events:
-        state = apply(state, event)
+    for is_of_steps, group in groupby(events, key=lambda one: isinstance(one.event, ProcessStep)):
+        some = list(group)
+        # Copying the steps for each of thousands of events would stop the event loop for seconds.
+        state = _with_steps(state, some) if is_of_steps else reduce(apply, some, state)
     return state
 
 
@@ -290,80 +292,22 @@ def _with_answer(
     )
 
 
-def _with_step(state: TurnState, step: Step, seq: int) -> TurnState:
-    if step.index < len(state.steps):
-        steps = (*state.steps[: step.index], step, *state.steps[step.index + 1 :])
-    else:
-        steps = (*state.steps, step)
+def _with_steps(state: TurnState, events: Iterable[LoggedEvent]) -> TurnState:
+    """The state after these events, which are all of steps."""
+    steps, seq = list(state.steps), state.seq
     finished_count, is_answered = state.finished_count, state.is_answered
-    if step.type == StepType.TOOL_RESULT:
-        finished_count, is_answered = len(steps), False
-    elif step.status == StepStatus.INTERRUPTED and step.index == finished_count:
-        finished_count = step.index + 1
-    return replace(state, steps=steps, finished_count=finished_count, is_answered=is_answered, seq=seq)
-
-
-class LogWriter(Protocol):
-    """Where a turn writes: the log of its run, or its part of a log that several turns share.
-
-    `append` and `preview` are those of RunLog. `used_call_ids`: the calls of all turns that share the log;
-    None: only this turn writes. `calls_of_other_turns`: how many calls they have made.
-    """
-
-    @property
-    def used_call_ids(self) -> set[str] | None: ...
-
-    def calls_of_other_turns(self) -> int: ...
-
-    async def append(
-        self,
-        entries: Sequence[LogEntry],
-        *,
-        changes: Mapping[str, Any] | None = None,
-        extra_write: Callable[[Connection], None] | None = None,
-        extra_bytes: int = 0,
-    ) -> list[LoggedEvent]: ...
-
-    def preview(self, entries: Sequence[LogEntry]) -> list[LoggedEvent]: ...
-
-
-class TurnLog:
-    """The log and state of a turn, for the process that drives its run. `state` matches the log on disk."""
-
-    def __init__(self, log: LogWriter, state: TurnState) -> None:
-        self._log = log
-        self.state = state
-        self.calls_of_other_turns = log.calls_of_other_turns
-
-    async def append(
-        self,
-        entries: Sequence[LogEntry],
-        *,
-        phase: RunPhase | None = None,
-        changes: dict[str, Any] | None = None,
-        extra_write: Callable[[Connection], None] | None = None,
-        extra_bytes: int = 0,
-    ) -> None:
-        """Writes the entries as `RunLog.append` does, and updates `state`. Raises LostRun."""
-        values = {"phase": phase.value, **(changes or {})} if phase is not None else changes
-        logged = await self._log.append(
-            entries, changes=values, extra_write=extra_write, extra_bytes=extra_bytes
-        )
-        self.state = fold(logged, self.state)
-
-    def used_call_ids(self) -> set[str]:
-        """The ids of the calls that the run has made; the caller adds those that it makes."""
-        if self._log.used_call_ids is not None:
-            return self._log.used_call_ids
-        return {str(step.id_ref) for step in self.state.steps if step.type == StepType.TOOL_CALL}
-
-    def add(self, logged: list[LoggedEvent]) -> None:
-        """Adds events of the turn that were logged by other means."""
-        self.state = fold(logged, self.state)
-
-    def state_after(self, entries: Sequence[LogEntry]) -> TurnState:
-        """The state that appending these entries would give; writes nothing."""
-        return fold(self._log.preview(entries), self.state)
+    for logged in events:
+        assert isinstance(logged.event, ProcessStep)
+        step, seq = logged.event.step, logged.seq
+        if step.index < len(steps):
+            steps[step.index] = step
+        else:
+            steps.append(step)
+        if step.type == StepType.TOOL_RESULT:
+            finished_count, is_answered = len(steps), False
+        elif step.status == StepStatus.INTERRUPTED and step.index == finished_count:
+            finished_count = step.index + 1
+    return replace(state, steps=tuple(steps), finished_count=finished_count, is_answered=is_answered, seq=seq)
 
 
 def add_cost(total: float | None, cost: float | None) -> float | None:

@@ -104,6 +104,13 @@ FIND_WIDE = """() => {
       const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)))
       if (lines.size > 1) found.push(`a broken word: ${word[0]}`)
     }
+    for (const word of node.data.matchAll(/[\\u4e00-\\u9fff]{2,}/g)) {
+      const range = document.createRange()
+      range.setStart(node, word.index)
+      range.setEnd(node, word.index + word[0].length)
+      const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)))
+      if (lines.size === word[0].length) found.push(`one character in a line: ${word[0]}`)
+    }
   }
   return [...new Set(found)].slice(0, 5)
 }"""
@@ -204,6 +211,7 @@ def open_step(page: Page) -> None:
     expect(page.get_by_role("group", name="The steps as a graph")).to_be_visible()
 
 
+TABLES = ("/admin/audit", "/admin/users", "/settings/keys", "/tools/rules")
 ALSO: dict[str, Callable[[Page], None]] = {"/chat/:id": open_details, "/tasks/:id": open_step}
 """What is opened on a page besides what it shows at first."""
 
@@ -234,6 +242,13 @@ def test_no_page_is_wider_than_the_screen(owner: Person, pages: dict[str, str]) 
             if also := ALSO.get(route):
                 also(page)
                 look(route, "+")
+        # Chinese words may break anywhere, so that a narrow column has one character in a line.
+        page.evaluate("localStorage.setItem('luxx.language', 'zh')")
+        page.set_viewport_size({"width": 820, "height": WIDTHS[820]})
+        for route in TABLES:
+            page.goto(f"{tab.url}/ui{route}", wait_until="networkidle")
+            expect(page.get_by_role("table").first).to_be_visible()
+            problems.extend(f"{route} in Chinese: {each}" for each in page.evaluate(FIND_WIDE))
     with open_tab(owner.browser, owner.server.url) as tab:
         page = tab.open("/ui/sign-in")
         page.wait_for_function(IS_READY)

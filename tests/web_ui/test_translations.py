@@ -60,8 +60,13 @@ def test_each_translated_sentence_is_one_of_the_server() -> None:
     page = (WEB / "src" / "api" / "client.ts").read_text("utf-8")
     translated = table("SENTENCES")
     assert len(translated) > 300
+    # The wrong fields of a request stand behind a sentence about the whole.
     unknown = [
-        one for one in translated if one not in written and one.split("{}")[0].strip() not in page.lower()
+        one
+        for one in translated
+        if one not in written
+        and re.sub(r"(: \{\})+(\{\})?$", "", one) not in written
+        and one.split("{}")[0].strip() not in page.lower()
     ]
     assert unknown == []
 

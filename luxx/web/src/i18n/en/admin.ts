@@ -88,6 +88,7 @@ const en = {
   what: 'Action',
   outcome: 'Outcome',
   target: 'To what',
+  targets: { agent: 'agent', host: 'address', key: 'key', mcp_tool: 'MCP tool', project: 'project', provider: 'provider', tenant: 'tenant', user: 'user' },
   details: 'Details',
   detailsOf: (action: string, at: string) => `Details: ${action}, ${at}`,
   address: 'Address',

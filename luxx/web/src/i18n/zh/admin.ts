@@ -85,6 +85,7 @@ const zh: AdminText = {
   what: '操作',
   outcome: '结果',
   target: '对象',
+  targets: { agent: '智能体', host: '地址', key: '密钥', mcp_tool: 'MCP 工具', project: '项目', provider: '服务商', tenant: '租户', user: '用户' },
   details: '详情',
   detailsOf: (action: string, at: string) => `详情：${action}，${at}`,
   address: '地址',

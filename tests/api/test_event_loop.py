@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from recorded_upstream import Answer, RecordedUpstream
+from websockets.exceptions import ConnectionClosed
 
 from api import health_waits
 from api.client import ApiClient
@@ -19,8 +22,9 @@ from api.conftest import KEY
 from api.owned_ids import NO_UUID, IdsByName, create_all
 from api.schema import Document, Operation
 from api.server_process import ServerProcess
+from api.socket_client import open_socket
 from api.worst_answers import ANSWERS, ANTHROPIC, GEMINI, JSON_HEADERS, MODEL_LISTS, OPENAI
-from api.worst_bodies import JSON, MODELS, WORST, Body, largest
+from api.worst_bodies import JSON, MODELS, SEARCHES, WORST, WORST_PARAMETERS, Body, largest
 from luxx.providers.scripted import ScriptedProvider
 
 MAX_WAIT = 0.3
@@ -154,6 +158,53 @@ def best_wait(health: Health, attack: Callable[[], object]) -> float:
     return best
 
 
+@pytest.mark.timeout(600)
+def test_the_worst_parameters_of_a_route_keep_no_other_client_waiting(
+    attacker: ApiClient, document: Document, health: Health, ids: IdsByName
+) -> None:
+    waits: dict[str, float] = {}
+    for operation in document.operations:
+        if operation.method == "GET" and operation.parameters:
+            attack = partial(send_parameters, attacker, operation, ids)
+            waits[str(operation)] = best_wait(health, attack)
+    assert {route: wait for route, wait in waits.items() if wait > MAX_WAIT} == {}
+
+
+def send_parameters(attacker: ApiClient, operation: Operation, ids: IdsByName) -> None:
+    """Sends each of the worst values at every parameter, with ids that exist in the path and without."""
+    known = re.sub(r"\{(\w+)\}", lambda name: str(ids.get(name[1], 1)), operation.template)
+    for value in (*WORST_PARAMETERS, *(SEARCHES if "q" in operation.names("query") else ())):
+        query = "&".join(f"{name}={value}" for name in operation.names("query"))
+        for path in (known, re.sub(r"\{\w+\}", value, operation.template)):
+            send(attacker, "GET", f"{path}?{query}", b"", JSON, **{"last-event-id": value[:4_000]})
+
+
+def frames() -> Iterator[tuple[str, str | bytes, int]]:
+    """Messages for a socket: a name, the message, and how often it is sent."""
+    yield "pings", '{"type": "ping"}', 5_000
+    yield "brackets", "[" * 60_000, 100
+    yield "lists", '{"type": "ping", "a": [' + "[]," * 20_000 + "1]}", 100
+    yield "digits", '{"type": "ping", "a": ' + "9" * 60_000 + "}", 100
+    yield "long id", '{"type": "subscribe", "session_id": "' + "a" * 60_000 + '"}', 100
+    yield "marks", '{"type": "subscribe", "session_id": "' + "\u0f71\u0f72" * 10_000 + '"}', 100
+    yield "many fields", "{" + ",".join(f'"k{number}": 1' for number in range(5_000)) + "}", 100
+    yield "large", "a" * 10_000_000, 2
+    yield "bytes", b"\0" * 60_000, 100
+
+
+@pytest.mark.timeout(600)
+def test_the_worst_messages_of_a_socket_keep_no_other_client_waiting(
+    attacker: ApiClient, health: Health
+) -> None:
+    def flood(message: str | bytes, count: int) -> None:
+        with open_socket(attacker) as socket, suppress(ConnectionClosed, OSError):
+            for _ in range(count):  # It reads no answer.
+                socket.send(message)
+
+    waits = {name: best_wait(health, partial(flood, message, count)) for name, message, count in frames()}
+    assert {name: wait for name, wait in waits.items() if wait > MAX_WAIT} == {}
+
+
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[RecordedUpstream]:
     lists = {name: Answer(body, headers=JSON_HEADERS) for name, body in MODEL_LISTS.items()}
@@ -209,9 +260,11 @@ def test_the_worst_list_of_models_keeps_no_other_client_waiting(
     assert best_wait(health, work) <= MAX_WAIT
 
 
-def send(attacker: ApiClient, method: str, path: str, content: bytes, media_type: str) -> None:
+def send(
+    attacker: ApiClient, method: str, path: str, content: bytes, media_type: str, **headers: str
+) -> None:
     address = attacker.server.url.removeprefix("http://")
-    headers = {"authorization": f"Bearer {attacker.token}", "content-type": media_type, "accept": JSON}
+    headers |= {"authorization": f"Bearer {attacker.token}", "content-type": media_type, "accept": JSON}
     connection = http.client.HTTPConnection(address, timeout=120)
     try:
         connection.request(method, path, content, headers)

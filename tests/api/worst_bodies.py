@@ -305,6 +305,20 @@ MEMBERS = [
     {"id": f"m{n}", "tool": "process_data", "arguments": {"data": "{{a.b}}" * 2_000}} for n in range(5)
 ]
 
+WORST_PARAMETERS = (
+    "9" * 4_000,
+    "%00" * 1_000,
+    "a" * 10_000,
+    "%F0%9F%98%80" * 1_000,
+    "%22" * 3_000,
+    "-1",
+    "2147483647",
+)
+"""Values for every parameter of a path, a query or a header; the last ones are numbers that some accept."""
+
+SEARCHES = ("%e0%bd%b1%e0%bd%b2" * 500, "a%20" * 2_000, "%22a%22%20-" * 700, "a*" * 3_000, "(" * 5_000)
+"""Texts to search for."""
+
 WORST: dict[str, list[Body]] = {
     "PUT /admin/allowed-hosts": [],
     "POST /admin/tenants": [],

@@ -37,6 +37,8 @@ SCRIPT = Script(
             Text(text="Lakes: no."), Counts(prompt=7, completion=3)]),
         Rule(when=When(system="You are Slow in"), reply=[
             Text(text="Let me"), Gate(name="slow"), Text(text=" think."), Counts(prompt=5, completion=2)]),
+        Rule(when=When(system="You are Late in"), reply=[
+            Text(text="Let me"), Gate(name="late"), Text(text=" think."), Counts(prompt=5, completion=2)]),
         Rule(when=When(system="You are Thinker in"), reply=[Text(text="I am"), Gate(name="thought")]),
         Rule(when=When(system="You choose who speaks next", user="By a part"), reply=[Text(text="Lakeside")]),
         Rule(when=When(system="You choose who speaks next", user="By a word"), reply=[

@@ -334,7 +334,7 @@ def test_call_of_a_disabled_member_ends_and_other_members_see_no_call(
 def test_answer_of_a_kept_call_is_not_for_a_removed_member(
     ann: Person, ben: Person, upstream: ScriptedProvider
 ) -> None:
-    room = make_room(ann, "Kept by a member", "Slow")
+    room = make_room(ann, "Kept by a member", "Late")
     ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
     before = len(upstream.requests)
     answers: list[Any] = []
@@ -344,7 +344,7 @@ def test_answer_of_a_kept_call_is_not_for_a_removed_member(
     await_calls(upstream, before + 1)
     run_id = ann.api.good("GET", f"/chat-rooms/{room}")["run_id"]
     lose_membership(ann, ben, room, "is removed")
-    upstream.release("slow")
+    upstream.release("late")
     caller.join(10)
     check(answers[0], 404, None, "run_not_found")
     await_status(ann, run_id, "completed")

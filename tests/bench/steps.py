@@ -17,6 +17,7 @@ import sqlite3
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -44,7 +45,7 @@ from luxx.runs.streams.hub import Hub
 from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.ending import FINISHED
 from luxx.runs.turn.resources import RunInputs
-from luxx.runs.turn.run_rows import RunOwner, insert_run, new_run
+from luxx.runs.turn.run_rows import NOT_CALLED, RunOwner, insert_run, new_run
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.event import LoggedEvent
@@ -73,6 +74,10 @@ def resolve(
 
 PLANNER = Planner(resolve, cast("Any", None), cast("Any", None), settings_for)
 """The graph has its steps, so nothing is planned."""
+
+
+WITHOUT_ENGINE = SimpleNamespace(engine=lambda: SimpleNamespace(release_slot=lambda: None))
+"""What a drive asks of its turns' services: nobody waits for the slots that it gives back."""
 
 
 class DriveWithoutModel(OrchestratedDrive):
@@ -129,7 +134,7 @@ async def in_memory(orchestration: TaskOrchestration, session: Session) -> None:
 
     while not isinstance(decision := orchestration.decide(running.keys(), 0, NOTHING_SPENT), End):
         if isinstance(decision, Begin):
-            opening = orchestration.prepare(session)
+            opening = orchestration.prepare(session, WIDTH)
             apply(opening.entries)
             for start in opening.turns:
                 running[start.turn.key] = asyncio.create_task(turn(start))
@@ -150,7 +155,7 @@ def head_of_new_task(session: Session, run_id: str) -> RunHead:
     steps = [NewTaskStep(id=one, name=one, depends_on=list(needs)) for one, needs in graph().items()]
     replace_steps(session, task, steps)
     run = new_run(run_id, task_id, kind=RunKind.TASK)
-    insert_run(session.connection(), run, "{}", RunOwner(1, 1), "bench")
+    insert_run(session.connection(), run, "{}", RunOwner(1, 1), "bench", NOT_CALLED)
     session.flush()
     return msgspec.convert(session.get_one(RunRow, run_id), RunHead, from_attributes=True)
 
@@ -164,7 +169,7 @@ async def durable(services: RunServices, head: RunHead) -> None:
         log = SharedLog(run_log, orchestration.apply)
         wall_time = WallTime(store, signal, run_id=head.id, fence=1, limit=0, earlier_seconds=0)
         drive = DriveWithoutModel(head, orchestration, log, channel, signal, wall_time, services)
-        await drive.run(cast("TurnServices", None))
+        await drive.run(cast("TurnServices", WITHOUT_ENGINE))
     if drive.status != RunStatus.COMPLETED:
         raise RuntimeError(f"the run is {drive.status}")
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.wire.message import PromptImage, PromptMessage, ToolPrompt, UserPrompt
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import ToolChoice, ToolSpec
 from luxx.wire.turn import Delta
 
@@ -51,7 +52,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"Target({self.provider_type}, {self.base_url})"
 
 
-class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     """One model call. `max_tokens` limits the completion; None leaves the limit to the provider.
 
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
@@ -64,9 +65,6 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     messages: list[PromptMessage]
     tools: list[ToolSpec] = []
-    thinking_enabled: bool = False
-    temperature: float | None = None
-    max_tokens: int | None = None
     response_schema: dict[str, Any] | None = None
     stop: list[str] = []
     tool_choice: ToolChoice | None = None

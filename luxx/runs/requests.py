@@ -26,12 +26,13 @@ from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import OwnTools, ToolRegistry, available_own_tools
 from luxx.tools.service_tools import ReadOwnTools
 from luxx.wire.message import PromptImage
+from luxx.wire.model_settings import ModelSettings, first_given
 from luxx.wire.question import WhenAsked
 
 CONVERSATION = "this conversation"
 
 
-class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
     """Options of an answer; None means the default.
 
     `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
@@ -41,13 +42,10 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tools: bool | list[str] | None = None
-    thinking_enabled: bool | None = None
     model: str | None = None
     provider_id: int | None = None
     response_schema: dict[str, Any] | None = None
     when_asked: WhenAsked | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
     stop: list[str] = []
     warnings: list[str] = []
 
@@ -190,14 +188,12 @@ class RequestResolver:
             fallbacks=self._fallbacks(session, caller, agent),
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
-            thinking_enabled=bool(_first("thinking_enabled", options, *sources)),
-            temperature=_first("temperature", options, *sources),
-            max_tokens=_first("max_tokens", options, *sources, choice),
-            system_prompt=_first("system_prompt", *sources) or "",
+            system_prompt=first_given(*sources, names=("system_prompt",))["system_prompt"] or "",
             response_schema=options.response_schema,
             when_asked=options.when_asked or self.when_asked,
             stop=options.stop,
             warnings=options.warnings,
+            **first_given(options, *sources, choice),
         )
 
     def _check(self, choice: ProviderChoice, attached: MessageAttachments) -> None:
@@ -345,8 +341,3 @@ def _provider_and_model(sources: Sequence[Source]) -> tuple[int | None, str | No
         elif not isinstance(source, AnswerOptions) and source.lost_provider is not None:
             raise lost_provider_error(source.lost_provider, _chooser(source))
     return provider_id, model, chooser
-
-
-def _first(name: str, *sources: object) -> Any:
-    """The first value of this name that is not None."""
-    return next((value for source in sources if (value := getattr(source, name)) is not None), None)

@@ -122,11 +122,11 @@ def bob(
         yield person
 
 
-def connect(person: ApiClient, upstream: ScriptedProvider) -> int:
+def connect(person: ApiClient, upstream: ScriptedProvider, provider_type: str = "openai") -> int:
     """Creates a provider with the address of the scripted one. Returns its id."""
     body = {
         "name": "scripted",
-        "provider_type": "openai",
+        "provider_type": provider_type,
         "base_url": f"{upstream.url}/v1",
         "api_key": KEY,
         "default_model": "scripted",

@@ -26,6 +26,7 @@ WRITER = {
     "max_iterations": 2,
     "tools": ["file_read", "file_list"],
     "thinking_enabled": False,
+    "reasoning_effort": "low",
 }
 
 
@@ -430,3 +431,35 @@ def test_activities_are_the_own_runs_with_the_agent(
     activities = user.good("GET", f"/agents/{agent_id}/activities")["items"]
     assert [run["subject_id"] for run in activities] == [str(agent_id), chat["id"]]
     assert boss.good("GET", f"/agents/{agent_id}/activities")["items"] == []
+
+
+def test_the_first_choice_of_a_model_setting_counts(
+    join: Callable[..., ApiClient], tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    """The message, the conversation, its agent, the user's settings: in this order."""
+    person = join(tenant_id)
+    connect(person, upstream, provider_type="openrouter")
+    agent = person.good("POST", "/agents", json={"name": "Thinker"})
+    chat = person.good("POST", "/conversations", json={"agent_id": agent["id"]})
+
+    def reasoning(**options: Any) -> Any:
+        body = {"conversation_id": chat["id"], "content": "hello", **options}
+        person.good("POST", "/messages", json=body)
+        return last_request(upstream).get("reasoning")
+
+    assert reasoning() is None
+    person.good("PUT", "/settings", json={"thinking_enabled": True})
+    assert reasoning() == {"enabled": True}
+    person.good("PUT", "/settings", json={"reasoning_effort": "low"})
+    assert reasoning() == {"effort": "low"}
+    person.good("PUT", f"/agents/{agent['id']}", json={"reasoning_effort": "medium"})
+    assert reasoning() == {"effort": "medium"}
+    person.good("PUT", f"/conversations/{chat['id']}", json={"reasoning_effort": "high"})
+    assert reasoning() == {"effort": "high"}
+    assert reasoning(reasoning_effort="low") == {"effort": "low"}
+    assert reasoning(thinking_enabled=False, reasoning_effort="low") is None
+    person.good("PUT", f"/conversations/{chat['id']}", json={"reasoning_effort": None})
+    assert reasoning() == {"effort": "medium"}
+    assert reasoning(temperature=0.7, max_tokens=90) == {"effort": "medium"}
+    request = last_request(upstream)
+    assert (request["temperature"], request["max_tokens"]) == (0.7, 90)

@@ -31,6 +31,7 @@ SEAT: dict[str, Any] = {
     "max_iterations": 2,
     "tools": ["file_read"],
     "thinking_enabled": False,
+    "reasoning_effort": "low",
 }
 
 

@@ -45,8 +45,8 @@ USER = {
 }  # fmt: skip
 CONVERSATION = {
     "id", "user_id", "provider_id", "project_id", "title", "model", "system_prompt", "temperature",
-    "max_tokens", "thinking_enabled", "created_at", "updated_at", "agent_id", "pinned", "archived", "tags",
-    "run_id", "selected_leaf_id",
+    "max_tokens", "thinking_enabled", "reasoning_effort", "created_at", "updated_at", "agent_id", "pinned",
+    "archived", "tags", "run_id", "selected_leaf_id",
 }  # fmt: skip
 MESSAGE = {
     "id", "conversation_id", "room_id", "parent_id", "role", "steps", "text", "content", "attachments",
@@ -63,7 +63,7 @@ RUN = {
 }  # fmt: skip
 SETTINGS = {
     "id", "user_id", "default_provider_id", "temperature", "max_tokens", "thinking_enabled", "system_prompt",
-    "created_at", "updated_at",
+    "reasoning_effort",    "created_at", "updated_at",
 }  # fmt: skip
 
 

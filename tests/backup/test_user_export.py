@@ -150,8 +150,9 @@ def test_all_data_of_a_user_is_imported_into_another_server(
     assert conversation[3] == project[0]
     (agent,) = agents_of(there)
     assert agent_of_conversations(there) == [agent["id"]]
-    assert [row[3:4] + row[6:7] for row in rows["user_settings"] if row[1] == 1] == [(0.7, "mine")]
+    settings = select(UserSettings.temperature, UserSettings.system_prompt).where(UserSettings.user_id == 1)
     with store_of(there) as store:
+        assert store.read_now(lambda session: session.execute(settings).all()) == [(0.7, "mine")]
         assert len(find(store, "findable").hits) == 1
     export_user(there, "ann", tmp_path / "again.zip")
     first, again = content_of(tmp_path / "ann.zip"), content_of(tmp_path / "again.zip")

@@ -18,6 +18,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
+from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolCall, ToolSpec
 
 Json = dict[str, Any]
@@ -180,6 +181,38 @@ def test_thinking_is_enabled_in_the_form_of_each_model(
 
     assert body.get("thinking") == expected
     assert expected is None or "temperature" not in body
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "thinking", "options"),
+    [
+        ("claude-opus-5-5", "low", {"type": "adaptive", "display": "summarized"}, {"effort": "low"}),
+        ("claude-sonnet-4-5", "low", {"type": "enabled", "budget_tokens": 2_000}, None),
+        ("claude-sonnet-4-5", "medium", {"type": "enabled", "budget_tokens": 8_000}, None),
+        ("claude-sonnet-4-5", "high", {"type": "enabled", "budget_tokens": 16_000}, None),
+        ("claude-3-opus-20240229", "high", None, None),
+    ],
+)
+def test_effort_is_sent_in_the_form_of_each_model(
+    model: str, effort: str, thinking: Json | None, options: Json | None
+) -> None:
+    wanted = {"thinking_enabled": True, "reasoning_effort": ReasoningEffort(effort), "max_tokens": 64_000}
+    body = build_request(model=model, **wanted)
+
+    assert body.get("thinking") == thinking
+    assert body.get("output_config") == options
+    off = build_request(model=model, **{**wanted, "thinking_enabled": False})
+    assert not {"thinking", "output_config"} & off.keys() or off["thinking"]["type"] != "adaptive"
+
+
+def test_effort_and_schema_of_an_answer_are_sent_together() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}
+    body = build_request(
+        model="claude-opus-5-5", thinking_enabled=True, reasoning_effort=ReasoningEffort.HIGH,
+        response_schema=schema,
+    )  # fmt: skip
+    assert body["output_config"]["effort"] == "high"
+    assert body["output_config"]["format"]["type"] == "json_schema"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
+from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolCall, ToolSpec
 
 CALL = ToolCall(call_id="call_1", name="add", arguments='{"x": 1}')
@@ -213,6 +214,23 @@ def test_settings_are_sent_only_when_given() -> None:
 def test_thinking_is_switched_in_the_form_of_each_model(model: str, off: Any, on: Any) -> None:
     assert generation_config(model=model).get("thinkingConfig") == off
     assert generation_config(model=model, thinking_enabled=True).get("thinkingConfig") == on
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "expected"),
+    [
+        ("gemini-2.5-flash", "low", {"thinkingBudget": 1_024}),
+        ("gemini-2.5-pro", "high", {"thinkingBudget": 24_576}),
+        ("gemini-3.1-flash-preview", "medium", {"thinkingLevel": "MEDIUM"}),
+        ("gemini-3-pro-preview", "medium", {}),
+        ("gemini-3-pro-preview", "high", {"thinkingLevel": "HIGH"}),
+    ],
+)
+def test_effort_is_sent_in_the_form_of_each_model(model: str, effort: str, expected: Any) -> None:
+    wanted = generation_config(model=model, thinking_enabled=True, reasoning_effort=ReasoningEffort(effort))
+    assert wanted["thinkingConfig"] == {"includeThoughts": True, **expected}
+    without = generation_config(model=model, reasoning_effort=ReasoningEffort(effort))
+    assert without == generation_config(model=model)
 
 
 def test_schema_of_the_answer_is_sent_where_the_model_takes_it() -> None:

@@ -18,6 +18,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
+from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolCall, ToolSpec
 
 CALL = ToolCall(call_id="call_1", name="add", arguments='{"x": 1}')
@@ -234,6 +235,25 @@ def test_thinking_is_switched_with_the_providers_own_field(
     kind: str, model: str, wanted: bool, field: str, value: Any
 ) -> None:
     assert build_request(kind, model=model, thinking_enabled=wanted).get(field) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "field", "value"),
+    [
+        ("openrouter", "m", "reasoning", {"effort": "high"}),
+        ("openai", "gpt-5", "reasoning_effort", "high"),
+        ("openai", "gpt-4o", "reasoning_effort", None),
+        ("local", "m", "chat_template_kwargs", {"enable_thinking": True, "reasoning_effort": "high"}),
+        ("qwen", "qwen3", "enable_thinking", True),
+        ("deepseek", "deepseek-chat", "thinking", {"type": "enabled"}),
+    ],
+)
+def test_effort_is_sent_where_the_provider_takes_one(kind: str, model: str, field: str, value: Any) -> None:
+    effort = ReasoningEffort.HIGH
+    body = build_request(kind, model=model, thinking_enabled=True, reasoning_effort=effort)
+    assert body.get(field) == value
+    without = build_request(kind, model=model, reasoning_effort=effort)
+    assert without == build_request(kind, model=model)
 
 
 def test_openai_reasoning_models_get_no_temperature() -> None:

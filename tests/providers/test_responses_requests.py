@@ -15,6 +15,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
+from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolCall, ToolChoice, ToolChoiceMode, ToolSpec
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -107,6 +108,12 @@ def test_model_without_reasoning_gets_a_temperature_and_no_switches_of_reasoning
 
     assert body["temperature"] == 0.5
     assert not {"include", "reasoning"} & body.keys()
+
+
+def test_effort_of_the_request_is_sent_to_a_model_that_thinks() -> None:
+    wanted = {"model": "gpt-5.4", "reasoning_effort": ReasoningEffort.LOW}
+    assert body_of(**wanted, thinking_enabled=True)["reasoning"]["effort"] == "low"
+    assert "reasoning" not in body_of(**wanted)
 
 
 def test_another_vendor_gets_no_options_of_openai() -> None:

@@ -101,7 +101,7 @@ class Surroundings:
             problem = "a setting of the kernel is different"
         return problem
 
-    _states: dict[Path, Any] = {}  # noqa: RUF012 - one outside per process
+    _states: dict[Path, Any] = {}
 
     def _restore(self, path: Path) -> None:
         with suppress(FileNotFoundError):

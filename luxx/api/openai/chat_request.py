@@ -25,7 +25,7 @@ from luxx.api.openai.content import (
     tool_choice,
     tool_spec,
 )
-from luxx.api.openai.ignored import left_out, wants_thinking
+from luxx.api.openai.ignored import left_out, thinking_options
 from luxx.errors import InvalidInput
 from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY
 from luxx.runs.turn.state import GivenPrompt
@@ -260,14 +260,14 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
             "temperature": self.temperature,
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "stop": [text for text in stop if text],
-            "thinking_enabled": wants_thinking(
+            "when_asked": WhenAsked.DENY,
+            **thinking_options(
                 self.reasoning_effort,
                 self.reasoning,
                 self.thinking,
                 self.enable_thinking,
                 self.chat_template_kwargs,
             ),
-            "when_asked": WhenAsked.DENY,
         }
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from luxx.errors import InvalidInput
+from luxx.wire.model_settings import ReasoningEffort
 
 MAX_NAMED = 20
 MAX_NAME = 64
@@ -58,15 +59,30 @@ def left_out(what: str, names: Iterable[str]) -> list[str]:
     return [f"Left out of the request, because this server has no such {what}: {shown}{more}."]
 
 
-def wants_thinking(effort: object, *switches: object) -> bool | None:
-    """Whether the model thinks; None: as the model does by default. The first that says so counts: an effort,
-    or one of the switches of other servers: true or false, or an object with `enabled`, `effort`,
-    `enable_thinking`, `thinking`, or the `type` enabled or disabled."""
-    for given in (effort, *switches):
-        found = _switch(given)
-        if found is not None:
-            return found
-    return None
+def thinking_options(effort: object, *switches: object) -> dict[str, Any]:
+    """`thinking_enabled` and `reasoning_effort` of a run; None: as the model does by default.
+
+    The first that says something counts: an effort, or one of the switches of other servers: true or false,
+    or an object with `enabled`, `effort`, `enable_thinking`, `thinking`, or the `type` enabled or disabled.
+    """
+    given = (effort, *switches)
+    return {
+        "thinking_enabled": next((found for each in given if (found := _switch(each)) is not None), None),
+        "reasoning_effort": next((found for each in given if (found := _effort(each)) is not None), None),
+    }
+
+
+_EFFORTS = {
+    **{each.value: each for each in ReasoningEffort},
+    "xhigh": ReasoningEffort.HIGH,
+    "max": ReasoningEffort.HIGH,
+}
+"""Efforts by their names; above the highest of Luxx, its highest counts."""
+
+
+def _effort(given: object) -> ReasoningEffort | None:
+    named = cast("dict[str, Any]", given).get("effort") if isinstance(given, dict) else given
+    return _EFFORTS.get(named) if isinstance(named, str) else None
 
 
 def _switch(given: object) -> bool | None:

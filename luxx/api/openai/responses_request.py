@@ -22,7 +22,7 @@ from luxx.api.openai.content import (
     tool_choice,
     tool_spec,
 )
-from luxx.api.openai.ignored import left_out, wants_thinking
+from luxx.api.openai.ignored import left_out, thinking_options
 from luxx.api.openai.responses_input import InputItem, InputReader
 from luxx.errors import InvalidInput
 from luxx.runs.turn.state import GivenPrompt
@@ -159,8 +159,8 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
             "response_schema": schema,
             "temperature": self.temperature,
             "max_tokens": self.max_output_tokens,
-            "thinking_enabled": wants_thinking(None if self.reasoning is None else self.reasoning.effort),
             "when_asked": WhenAsked.DENY,
+            **thinking_options(None if self.reasoning is None else self.reasoning.effort),
         }
 
     def read_input(self) -> Given:

@@ -41,7 +41,7 @@ CONVERSATION = "conversation_id"
 class OpenAIController(Controller):
     path = "/v1"
     tags = ("openai",)
-    opt = {**CHAT, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {**CHAT, IGNORES_QUERY: True}
 
     @get("/models")
     async def list_models(self, caller: InjectedCaller, model_names: InjectedNames) -> ModelList:

@@ -42,7 +42,7 @@ CODE = re.compile(r"`([^`]+)`")
 
 class DocsController(Controller):
     path = "/"
-    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}
     tags = ("service",)
 
     @get("/openapi.json", media_type=MediaType.JSON)

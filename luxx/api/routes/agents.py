@@ -16,9 +16,10 @@ from luxx.api.routes.messages import (
     answer_options,
     check_text,
 )
-from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument, encode_document
+from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
 from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
+from luxx.infra.documents.yaml_text import encode_document
 from luxx.infra.store.lost_names import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation

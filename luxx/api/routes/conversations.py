@@ -21,6 +21,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
+from luxx.wire.model_settings import ModelSettingsChange
 
 InjectedConversations = NamedDependency[ConversationService]
 InjectedProjects = NamedDependency[ProjectService]
@@ -29,7 +30,7 @@ InjectedTransfer = NamedDependency[TransferService]
 Tag = Annotated[str, Meta(min_length=1, max_length=50)]
 
 
-class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change. Null clears it, so that the user's settings apply."""
 
     title: Annotated[str, Meta(min_length=1, max_length=300)] | UnsetType = UNSET
@@ -38,9 +39,6 @@ class ConversationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     agent_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     model: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
-    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | UnsetType | None = UNSET
-    thinking_enabled: bool | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET

@@ -37,6 +37,7 @@ from luxx.wire.message import (
     MAX_FILE_NAME,
     MAX_MESSAGE_TEXT,
 )
+from luxx.wire.model_settings import ModelSettings, first_given
 from luxx.wire.question import WhenAsked
 
 InjectedConversations = NamedDependency[ConversationService]
@@ -81,14 +82,13 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ) = None
 
 
-class AnswerOptionsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnswerOptionsBody(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of an answer. `tools`: true for all you may use, false for none, or names; default: what the
     model supports. `response_format`: the JSON schema for the text of the answer. `when_asked`: what to do
     if the run has a question: `wait` for a person, or `deny` it.
     """
 
     tools: bool | Annotated[list[RequestedToolName], Meta(max_length=200)] | None = None
-    thinking_enabled: bool | None = None
     model: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     response_format: ResponseFormat | None = None
@@ -234,9 +234,9 @@ async def answer_options(body: AnswerOptionsBody) -> dict[str, Any]:
         "response_schema": await response_schema(body.response_format),
         "when_asked": body.when_asked,
         "tools": body.tools,
-        "thinking_enabled": body.thinking_enabled,
         "model": body.model,
         "provider_id": body.provider_id,
+        **first_given(body),
     }
 
 

@@ -23,7 +23,7 @@ from luxx.api.http.request_input import (
 )
 from luxx.api.routes.messages import TOO_LARGE_PAGE, MessagePage, MessageText, check_text
 from luxx.domain.conversations.views import MessageView
-from luxx.features.rooms.document import MAX_CHARACTERS, RoomDocument, encode_document
+from luxx.features.rooms.document import MAX_CHARACTERS, RoomDocument
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
 from luxx.features.rooms.models import (
@@ -42,6 +42,7 @@ from luxx.features.rooms.running import RoomRunService
 from luxx.features.rooms.seats import SeatService
 from luxx.features.rooms.service import RoomService
 from luxx.features.rooms.transfer import RoomTransfer
+from luxx.infra.documents.yaml_text import encode_document
 from luxx.wire.run import MemberRight
 
 InjectedRooms = NamedDependency[RoomService]

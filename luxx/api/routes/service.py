@@ -102,7 +102,7 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServiceInfoController(Controller):
     path = "/"
-    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}
     tags = ("service",)
 
     @get("/", media_type=MediaType.JSON)
@@ -119,7 +119,7 @@ class ProbeController(Controller):
     """Probes for process supervisors and monitoring; workers serve them too."""
 
     path = "/"
-    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}
     tags = ("service",)
 
     @get("/health")

@@ -49,7 +49,7 @@ _BODY = {"required": True, "content": {media: {"schema": _BODY_SCHEMA} for media
 
 class SetupController(Controller):
     path = "/setup"
-    opt = {PUBLIC: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True}
     tags = ("auth",)
 
     @get()

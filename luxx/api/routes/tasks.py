@@ -20,7 +20,7 @@ from luxx.api.http.request_input import (
     TextId,
     parse_document,
 )
-from luxx.features.tasks.document import MAX_CHARACTERS, TaskDocument, encode_document
+from luxx.features.tasks.document import MAX_CHARACTERS, TaskDocument
 from luxx.features.tasks.models import (
     MAX_STEPS,
     NewTask,
@@ -46,6 +46,7 @@ from luxx.features.tasks.templates import (
     TaskTemplateSummary,
     TaskTemplateView,
 )
+from luxx.infra.documents.yaml_text import encode_document
 
 InjectedTasks = NamedDependency[TaskService]
 InjectedTemplates = NamedDependency[TaskTemplateService]

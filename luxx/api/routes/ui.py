@@ -15,7 +15,7 @@ from luxx.web.files import WebFiles
 
 class UiController(Controller):
     path = "/ui"
-    opt = {PUBLIC: True, IGNORES_QUERY: True}  # noqa: RUF012 - Litestar reads it from the class
+    opt = {PUBLIC: True, IGNORES_QUERY: True}
     tags = ("service",)
 
     @get(["/", "/{path:path}"], media_type=MediaType.HTML, include_in_schema=False)

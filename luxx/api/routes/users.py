@@ -122,9 +122,7 @@ class SettingsBody(SettingsChange, frozen=True, kw_only=True, forbid_unknown_fie
     """An omitted field does not change; null clears it."""
 
     default_provider_id: RowId | UnsetType | None = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType | None = UNSET
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
-    thinking_enabled: bool | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
 
 
 class Tenant(Base):
@@ -129,7 +129,7 @@ class TicketRow(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UserSettings(Base):
+class UserSettings(ModelSettingsColumns, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
     `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.
@@ -143,8 +143,6 @@ class UserSettings(Base):
         ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
     )
     temperature: Mapped[float | None] = mapped_column(Float)
-    max_tokens: Mapped[int | None] = mapped_column(Integer)
-    thinking_enabled: Mapped[bool | None] = mapped_column(Boolean)
     system_prompt: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)

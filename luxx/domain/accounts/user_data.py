@@ -27,12 +27,13 @@ from luxx.infra.data_permissions import make_directory
 from luxx.infra.removal import remove_tree
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange
 
 CheckProvider = Callable[[Caller, int], Awaitable[object]]
 """Raises NotFound or NotAllowed if the caller may not use the provider of this id."""
 
 
-class SettingsView(msgspec.Struct, frozen=True, kw_only=True):
+class SettingsView(ModelSettings, frozen=True, kw_only=True):
     """The settings as the API shows them; null leaves the choice to the provider and its model.
 
     `lost_default_provider`: the name of your default provider that was deleted; choose another.
@@ -42,21 +43,15 @@ class SettingsView(msgspec.Struct, frozen=True, kw_only=True):
     user_id: int
     default_provider_id: int | None
     lost_default_provider: str | None
-    temperature: float | None
-    max_tokens: int | None
-    thinking_enabled: bool | None
     system_prompt: str | None
     created_at: datetime
     updated_at: datetime
 
 
-class SettingsChange(msgspec.Struct, frozen=True, kw_only=True):
+class SettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
     """The fields to set: UNSET leaves a field unchanged, None clears it. The API checks the ranges."""
 
     default_provider_id: int | UnsetType | None = UNSET
-    temperature: float | UnsetType | None = UNSET
-    max_tokens: int | UnsetType | None = UNSET
-    thinking_enabled: bool | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
 
 

@@ -1,7 +1,7 @@
 """An agent as a YAML or JSON document, for other servers: providers by name, rules of the agent included."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 
 from luxx.domain.agents.models import (
     MAX_FALLBACKS,
+    TURN_SETTINGS,
     AgentColor,
     AgentFallback,
     AgentModel,
@@ -16,16 +17,13 @@ from luxx.domain.agents.models import (
     AgentPrompt,
     AgentRole,
     AgentView,
-    MaxIterations,
-    MaxTokens,
     NewAgent,
-    SkillNames,
-    Temperature,
-    ToolNames,
+    TurnSettings,
 )
-from luxx.infra.documents.yaml_text import dump_yaml, parse_yaml
+from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
+from luxx.wire.model_settings import first_given
 from luxx.wire.tool import PermissionRule, RuleAction
 
 VERSION = 1
@@ -48,21 +46,14 @@ class RuleDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return PermissionRule(tool=self.tool, pattern=self.pattern, action=self.action)
 
 
-class AgentDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """`tools` and `skills` left out: all that the user may use. `provider` left out: the user's default."""
 
     version: Annotated[int, Meta(ge=VERSION, le=VERSION)]
     name: AgentName
     role: AgentRole = ""
     provider: ProviderName | None = None
-    model: AgentModel | None = None
     color: AgentColor | None = None
-    tools: ToolNames | None = None
-    skills: SkillNames | None = None
-    temperature: Temperature | None = None
-    max_tokens: MaxTokens | None = None
-    max_iterations: MaxIterations | None = None
-    thinking_enabled: bool | None = None
     fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
     system_prompt: AgentPrompt = ""
@@ -81,14 +72,6 @@ def decode_document(text: str) -> AgentDocument:
     return msgspec.convert(parse_yaml(text, max_characters=MAX_CHARACTERS), AgentDocument)
 
 
-def encode_document(document: AgentDocument, format: str) -> str:
-    """The document as `json` or `yaml`; fields with their default values are left out."""
-    plain: dict[str, Any] = msgspec.to_builtins(document)
-    if format == "json":
-        return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()
-    return dump_yaml(plain)
-
-
 def document_of(
     agent: AgentView, provider: str | None, fallbacks: list[FallbackDocument], rules: Sequence[PermissionRule]
 ) -> AgentDocument:
@@ -98,15 +81,9 @@ def document_of(
         name=agent.name,
         role=agent.role,
         provider=provider,
-        model=agent.model,
         color=agent.color,
-        tools=agent.tools,
-        skills=agent.skills,
-        temperature=agent.temperature,
-        max_tokens=agent.max_tokens,
-        max_iterations=agent.max_iterations,
-        thinking_enabled=agent.thinking_enabled,
         fallbacks=fallbacks,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
         system_prompt=agent.system_prompt,
+        **first_given(agent, names=TURN_SETTINGS),
     )

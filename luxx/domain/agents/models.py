@@ -1,26 +1,91 @@
 """The table and the API structs of agents. `service.py` has the rules about who sees and changes one."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import ForeignKey, Index, String, Text, text
+from sqlalchemy import ForeignKey, Index, Row, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
 from luxx.wire.line import IN_LINE, IN_NAME, LINE, NAME
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, ProviderId, first_given
 from luxx.wire.tool import PermissionRule
 
 MAX_TOOLS = 200
 MAX_FALLBACKS = 5
-MAX_ID = 2**31 - 1
 
 
-class AgentRow(Base):
+AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
+AgentRole = Annotated[str, Meta(max_length=500, pattern=LINE, description=IN_LINE)]
+AgentModel = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
+AgentPrompt = Annotated[str, Meta(max_length=100_000)]
+AgentColor = Annotated[
+    str, Meta(pattern=r"^#[0-9A-Fa-f]{6}$(?!\n)", description="# and six hexadecimal digits, like #0f8a6d")
+]
+ToolName = Annotated[str, Meta(min_length=1, max_length=200, pattern=LINE, description=IN_LINE)]
+ToolNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
+SkillNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
+MaxIterations = Annotated[int, Meta(ge=1, le=100)]
+
+
+class TurnSettings(ModelSettings, frozen=True, kw_only=True):
+    """The settings of the turns of an agent or a seat. `tools` and `skills` null: all that the user may use;
+    an empty list: none. `max_iterations`: model calls with tools; null: as configured.
+    """
+
+    model: AgentModel | None = None
+    tools: ToolNames | None = None
+    skills: SkillNames | None = None
+    max_iterations: MaxIterations | None = None
+
+
+class TurnSettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
+    """Settings to change: UNSET leaves a value as it is, None clears it."""
+
+    provider_id: ProviderId | UnsetType | None = UNSET
+    model: AgentModel | UnsetType | None = UNSET
+    tools: ToolNames | UnsetType | None = UNSET
+    skills: SkillNames | UnsetType | None = UNSET
+    max_iterations: MaxIterations | UnsetType | None = UNSET
+
+
+class TurnColumns(ModelSettingsColumns):
+    """The columns of a row with the settings of turns; `tools` and `skills` are JSON.
+
+    `lost_provider`: the name of a provider that was chosen and is gone (`infra/store/lost_names.py`).
+    """
+
+    provider_id: Mapped[int | None] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
+    )
+    model: Mapped[str | None] = mapped_column(String(200))
+    tools: Mapped[str | None] = mapped_column(Text)
+    skills: Mapped[str | None] = mapped_column(Text)
+    max_iterations: Mapped[int | None] = mapped_column()
+    lost_provider: Mapped[str | None] = mapped_column(String(100))
+
+
+TURN_SETTINGS = TurnSettings.__struct_fields__
+
+_names = msgspec.json.Decoder(list[str])
+
+
+def turn_settings_in(*rows: TurnColumns | Row[Any]) -> dict[str, Any]:
+    """Each setting of turns from the first of these rows that has it, as arguments of a struct."""
+    values = first_given(*rows, names=TURN_SETTINGS)
+    for name in ("tools", "skills"):
+        if values[name] is not None:
+            values[name] = _names.decode(values[name])
+    return values
+
+
+class AgentRow(TurnColumns, Base):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
-    `tools`, `skills` and `fallbacks` are JSON; `tools` and `skills` are null for "no restriction". Ids are
-    never reused, so that the id of a deleted agent cannot refer to another one.
+    `fallbacks` is JSON. Ids are never reused, so that the id of a deleted agent cannot refer to another
+    one.
     """
 
     __tablename__ = "agents"
@@ -42,39 +107,12 @@ class AgentRow(Base):
     shipped_name: Mapped[str | None] = mapped_column(String(40))
     name: Mapped[str] = mapped_column(String(100))
     role: Mapped[str] = mapped_column(String(500), default="")
-    provider_id: Mapped[int | None] = mapped_column(
-        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
-    )
-    model: Mapped[str | None] = mapped_column(String(200))
     system_prompt: Mapped[str] = mapped_column(Text, default="")
     color: Mapped[str] = mapped_column(String(7))
-    tools: Mapped[str | None] = mapped_column(Text)
-    skills: Mapped[str | None] = mapped_column(Text)
-    temperature: Mapped[float | None] = mapped_column()
-    max_tokens: Mapped[int | None] = mapped_column()
-    max_iterations: Mapped[int | None] = mapped_column()
-    thinking_enabled: Mapped[bool | None] = mapped_column()
     fallbacks: Mapped[str] = mapped_column(Text, default="[]")
     is_shared: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    lost_provider: Mapped[str | None] = mapped_column(String(100))
-
-
-AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
-AgentRole = Annotated[str, Meta(max_length=500, pattern=LINE, description=IN_LINE)]
-AgentModel = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
-AgentPrompt = Annotated[str, Meta(max_length=100_000)]
-AgentColor = Annotated[
-    str, Meta(pattern=r"^#[0-9A-Fa-f]{6}$(?!\n)", description="# and six hexadecimal digits, like #0f8a6d")
-]
-ProviderId = Annotated[int, Meta(ge=1, le=MAX_ID)]
-ToolName = Annotated[str, Meta(min_length=1, max_length=200, pattern=LINE, description=IN_LINE)]
-ToolNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
-SkillNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
-Temperature = Annotated[float, Meta(ge=0, le=2)]
-MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
-MaxIterations = Annotated[int, Meta(ge=1, le=100)]
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,47 +125,30 @@ class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 Fallbacks = Annotated[list[AgentFallback], Meta(max_length=MAX_FALLBACKS)]
 
 
-class NewAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`provider_id` null: the default provider of whoever uses the agent. `tools` and `skills` null: all that
-    the user may use; an empty list: none.
-    """
+class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`provider_id` null: the default provider of whoever uses the agent."""
 
     name: AgentName
     role: AgentRole = ""
     provider_id: ProviderId | None = None
-    model: AgentModel | None = None
     system_prompt: AgentPrompt = ""
     color: AgentColor | None = None
-    tools: ToolNames | None = None
-    skills: SkillNames | None = None
-    temperature: Temperature | None = None
-    max_tokens: MaxTokens | None = None
-    max_iterations: MaxIterations | None = None
-    thinking_enabled: bool | None = None
     fallbacks: Fallbacks = []
     is_shared: bool = False
 
 
-class AgentChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Omitted fields do not change; null clears a field that may be null."""
 
     name: AgentName | UnsetType = UNSET
     role: AgentRole | UnsetType = UNSET
-    provider_id: ProviderId | UnsetType | None = UNSET
-    model: AgentModel | UnsetType | None = UNSET
     system_prompt: AgentPrompt | UnsetType = UNSET
     color: AgentColor | UnsetType = UNSET
-    tools: ToolNames | UnsetType | None = UNSET
-    skills: SkillNames | UnsetType | None = UNSET
-    temperature: Temperature | UnsetType | None = UNSET
-    max_tokens: MaxTokens | UnsetType | None = UNSET
-    max_iterations: MaxIterations | UnsetType | None = UNSET
-    thinking_enabled: bool | UnsetType | None = UNSET
     fallbacks: Fallbacks | UnsetType = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
-class AgentView(Struct, frozen=True, kw_only=True):
+class AgentView(TurnSettings, frozen=True, kw_only=True):
     """An agent as the API shows it. `is_shipped`: it comes with Luxx and has no owner. `lost_provider`: the
     name of its provider that was deleted or is no longer shared; the agent answers after another is chosen.
     """
@@ -137,15 +158,8 @@ class AgentView(Struct, frozen=True, kw_only=True):
     name: str
     role: str
     provider_id: int | None
-    model: str | None
     system_prompt: str
     color: str
-    tools: list[str] | None
-    skills: list[str] | None
-    temperature: float | None
-    max_tokens: int | None
-    max_iterations: int | None
-    thinking_enabled: bool | None
     fallbacks: list[AgentFallback]
     lost_provider: str | None
     is_shared: bool

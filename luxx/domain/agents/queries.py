@@ -10,20 +10,20 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
-from luxx.domain.agents.models import MAX_ID, AgentFallback, AgentRow, AgentView
+from luxx.domain.agents.models import AgentFallback, AgentRow, AgentView, TurnSettings, turn_settings_in
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.lost_names import keep_name
+from luxx.wire.model_settings import MAX_ID
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
 
-_names = msgspec.json.Decoder(list[str])
 _fallbacks = msgspec.json.Decoder(list[AgentFallback])
 
 
-class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     """What a run takes from its agent; None: the agent leaves it open. `system_prompt` includes the
     role.
 
@@ -34,14 +34,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     id: int | None = None
     name: str = ""
     provider_id: int | None = None
-    model: str | None = None
     system_prompt: str | None = None
-    tools: list[str] | None = None
-    skills: list[str] | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    max_iterations: int | None = None
-    thinking_enabled: bool | None = None
     fallbacks: list[AgentFallback] = []
     owner_id: int | None = None
     is_shipped: bool = False
@@ -103,18 +96,12 @@ def settings_of(row: AgentRow) -> AgentSettings:
         id=row.id,
         name=row.name,
         provider_id=row.provider_id,
-        model=row.model,
         system_prompt=prompt_of(row.name, role, row.system_prompt),
-        tools=None if row.tools is None else _names.decode(row.tools),
-        skills=None if row.skills is None else _names.decode(row.skills),
-        temperature=row.temperature,
-        max_tokens=row.max_tokens,
-        max_iterations=row.max_iterations,
-        thinking_enabled=row.thinking_enabled,
         fallbacks=_fallbacks.decode(row.fallbacks),
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,
+        **turn_settings_in(row),
     )
 
 
@@ -214,15 +201,8 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         name=row.name,
         role=row.role,
         provider_id=row.provider_id,
-        model=row.model,
         system_prompt=row.system_prompt,
         color=row.color,
-        tools=None if row.tools is None else _names.decode(row.tools),
-        skills=None if row.skills is None else _names.decode(row.skills),
-        temperature=row.temperature,
-        max_tokens=row.max_tokens,
-        max_iterations=row.max_iterations,
-        thinking_enabled=row.thinking_enabled,
         fallbacks=_fallbacks.decode(row.fallbacks),
         lost_provider=row.lost_provider,
         is_shared=row.is_shared,
@@ -230,6 +210,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         is_own=row.user_id == caller.user_id,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        **turn_settings_in(row),
     )
 
 

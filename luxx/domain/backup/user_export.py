@@ -31,6 +31,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS, composition_of, read_own
 from luxx.wire.composition import Composition
+from luxx.wire.model_settings import ModelSettings
 
 
 class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +64,10 @@ FILES = "files.tar"
 MAX_PROFILE_BYTES = 256 * 1024 * 1024
 
 
-class ExportedSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
     """A user's defaults, without the provider, which belongs to its server."""
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    thinking_enabled: bool | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
 
 

@@ -30,6 +30,7 @@ from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
+from luxx.wire.model_settings import first_given
 
 COPY_ROWS = 200
 COPY_SIZE = 1024 * 1024
@@ -194,10 +195,9 @@ def _copy_of(source: ConversationRow) -> ConversationRow:
     return ConversationRow(
         id=new_id(), user_id=source.user_id, provider_id=source.provider_id, project_id=source.project_id,
         agent_id=source.agent_id, title=source.title, model=source.model,
-        system_prompt=source.system_prompt, temperature=source.temperature, max_tokens=source.max_tokens,
-        thinking_enabled=source.thinking_enabled, pinned=False, archived=False, tags=source.tags,
+        system_prompt=source.system_prompt, pinned=False, archived=False, tags=source.tags,
         lost_provider=source.lost_provider, lost_agent=source.lost_agent, lost_project=source.lost_project,
-        created_at=now, updated_at=now,
+        created_at=now, updated_at=now, **first_given(source),
     )  # fmt: skip
 
 

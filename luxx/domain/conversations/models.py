@@ -6,7 +6,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
 from luxx.wire.turn import MODEL_LENGTH
 
 
@@ -21,7 +21,7 @@ class ProjectRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ConversationRow(Base):
+class ConversationRow(ModelSettingsColumns, Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/lost_names.py`. `lost_project` is kept only of a project
     with permission rules.
@@ -52,9 +52,6 @@ class ConversationRow(Base):
     title: Mapped[str] = mapped_column(String(300))
     model: Mapped[str | None] = mapped_column(String(200))
     system_prompt: Mapped[str | None] = mapped_column(Text)
-    temperature: Mapped[float | None] = mapped_column()
-    max_tokens: Mapped[int | None] = mapped_column()
-    thinking_enabled: Mapped[bool | None] = mapped_column()
     pinned: Mapped[bool] = mapped_column(default=False)
     archived: Mapped[bool] = mapped_column(default=False)
     tags: Mapped[str] = mapped_column(Text, default="[]")

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.wire.message import Attachment
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange
 from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
@@ -32,7 +33,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str
 
 
-class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
+class ConversationView(ModelSettings, frozen=True, kw_only=True):
     """`run_id` is the run in progress, if any; nulls fall back to the user's settings.
 
     `lost_provider`, `lost_agent`, `lost_project` (one with permission rules): the name of one that was chosen
@@ -50,9 +51,6 @@ class ConversationView(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     model: str | None
     system_prompt: str | None
-    temperature: float | None
-    max_tokens: int | None
-    thinking_enabled: bool | None
     pinned: bool
     archived: bool
     tags: list[str]
@@ -91,7 +89,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
+class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     """The fields to set: UNSET leaves a field unchanged, None clears it."""
 
     title: str | UnsetType = UNSET
@@ -100,9 +98,6 @@ class ConversationChange(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: int | UnsetType | None = UNSET
     model: str | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
-    temperature: float | UnsetType | None = UNSET
-    max_tokens: int | UnsetType | None = UNSET
-    thinking_enabled: bool | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET

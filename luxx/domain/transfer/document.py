@@ -31,6 +31,7 @@ from luxx.domain.transfer.draft import (
 )
 from luxx.infra.clock import new_id
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
@@ -79,16 +80,13 @@ class ExportedMessage(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
-class ExportedConversation(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedConversation(ModelSettings, frozen=True, kw_only=True):
     """A conversation's settings, without the provider, which belongs to its server."""
 
     id: MessageKey
     title: str
     model: Annotated[str, Meta(max_length=200)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
-    thinking_enabled: bool | None = None
     pinned: bool = False
     archived: bool = False
     tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
@@ -134,16 +132,13 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     skipped_total: int
 
 
-class ReadyConversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
+class ReadyConversation(ModelSettings, frozen=True, kw_only=True, tag="conversation"):
     """The columns of a conversation that an import sets."""
 
     id: str
     title: str
     model: str | None
     system_prompt: str | None
-    temperature: float | None
-    max_tokens: int | None
-    thinking_enabled: bool | None
     pinned: bool
     archived: bool
     tags: str

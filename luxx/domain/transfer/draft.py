@@ -21,6 +21,7 @@ from luxx.wire.message import (
     Attachment,
     PromptImage,
 )
+from luxx.wire.model_settings import MODEL_SETTINGS, ModelSettings
 from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 MAX_TEXT_CHARACTERS = 4_000_000
@@ -75,7 +76,7 @@ class DraftMessage(msgspec.Struct, kw_only=True):
     created_at: datetime | None = None
 
 
-class ConversationDraft(msgspec.Struct, kw_only=True):
+class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
     """A conversation with its messages in any order; `leaf` is the key of the last message of the selected
     path."""
 
@@ -84,9 +85,6 @@ class ConversationDraft(msgspec.Struct, kw_only=True):
     leaf: str | None = None
     model: str | None = None
     system_prompt: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    thinking_enabled: bool | None = None
     pinned: bool = False
     archived: bool = False
     tags: list[str] = []
@@ -96,7 +94,7 @@ class ConversationDraft(msgspec.Struct, kw_only=True):
 
 
 CONVERSATION_SETTINGS = (
-    "model", "system_prompt", "temperature", "max_tokens", "thinking_enabled", "pinned", "archived",
+    "model", "system_prompt", "pinned", "archived", *MODEL_SETTINGS,
 )  # fmt: skip
 ORIGIN_DETAILS = ("finish", "provider_name", "model")
 """What a file says about the model of a message. A provider's id belongs to its server."""

@@ -16,11 +16,7 @@ from luxx.domain.agents.models import (
     AgentName,
     AgentPrompt,
     AgentRole,
-    MaxIterations,
-    MaxTokens,
-    SkillNames,
-    Temperature,
-    ToolNames,
+    TurnSettings,
 )
 from luxx.features.rooms.models import (
     DEFAULT_ROUNDS,
@@ -32,7 +28,6 @@ from luxx.features.rooms.models import (
 )
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import MAX_PARTS, Amount, Count, Phrase, Stop
-from luxx.infra.documents.yaml_text import dump_yaml
 from luxx.wire.line import IN_NAME, NAME
 
 VERSION = 1
@@ -63,22 +58,15 @@ class StopDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     all: "Annotated[list[StopDocument], Meta(min_length=1, max_length=MAX_PARTS)] | UnsetType" = UNSET
 
 
-class SeatDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class SeatDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A seat. `agent`: the name of an agent of the importing user, whose values count where none is given."""
 
     agent: NameInFile | None = None
     name: AgentName | None = None
     role: AgentRole | None = None
     provider: NameInFile | None = None
-    model: AgentModel | None = None
     color: AgentColor | None = None
     muted: bool = False
-    tools: ToolNames | None = None
-    skills: SkillNames | None = None
-    temperature: Temperature | None = None
-    max_tokens: MaxTokens | None = None
-    max_iterations: MaxIterations | None = None
-    thinking_enabled: bool | None = None
     system_prompt: AgentPrompt | None = None
 
 
@@ -92,14 +80,6 @@ class RoomDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     policy: PolicyName | PolicyDocument = PolicyName.ROUND_ROBIN
     stop: StopDocument | None = None
     agents: Annotated[list[SeatDocument], Meta(max_length=MAX_SEATS)] = []
-
-
-def encode_document(document: RoomDocument, format: str) -> str:
-    """The document as `json` or `yaml`; fields with their default values are left out."""
-    plain: dict[str, Any] = msgspec.to_builtins(document)
-    if format == "json":
-        return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()
-    return dump_yaml(plain)
 
 
 def document_schema() -> dict[str, Any]:

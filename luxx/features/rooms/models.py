@@ -14,12 +14,10 @@ from luxx.domain.agents.models import (
     AgentName,
     AgentPrompt,
     AgentRole,
-    MaxIterations,
-    MaxTokens,
     ProviderId,
-    SkillNames,
-    Temperature,
-    ToolNames,
+    TurnColumns,
+    TurnSettings,
+    TurnSettingsChange,
 )
 from luxx.domain.conversations.views import MessageView
 from luxx.features.rooms.policies import PolicyName
@@ -60,7 +58,7 @@ class ChatRoomRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class RoomAgentRow(Base):
+class RoomAgentRow(TurnColumns, Base):
     """A seat. With an agent, a null value is that of the agent; `name` and `color` are always the seat's own.
 
     `name_key` is the name without regard to case. `fallbacks` is filled when the agent is deleted: the seat
@@ -77,23 +75,12 @@ class RoomAgentRow(Base):
     name: Mapped[str] = mapped_column(String(100))
     name_key: Mapped[str] = mapped_column(String(NAME_KEY_LENGTH))
     role: Mapped[str | None] = mapped_column(String(500))
-    provider_id: Mapped[int | None] = mapped_column(
-        ForeignKey("llm_providers.id", ondelete="SET NULL"), index=True
-    )
-    model: Mapped[str | None] = mapped_column(String(200))
     system_prompt: Mapped[str | None] = mapped_column(Text)
     color: Mapped[str] = mapped_column(String(7))
     turn_order: Mapped[int] = mapped_column()
     muted: Mapped[bool] = mapped_column(default=False)
-    tools: Mapped[str | None] = mapped_column(Text)
-    skills: Mapped[str | None] = mapped_column(Text)
-    temperature: Mapped[float | None] = mapped_column()
-    max_tokens: Mapped[int | None] = mapped_column()
-    max_iterations: Mapped[int | None] = mapped_column()
-    thinking_enabled: Mapped[bool | None] = mapped_column()
     fallbacks: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    lost_provider: Mapped[str | None] = mapped_column(String(100))
     lost_agent: Mapped[str | None] = mapped_column(String(100))
 
 
@@ -117,7 +104,7 @@ class RoomPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     prompt: SelectorPrompt | None = None
 
 
-class NewSeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewSeat(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A seat of an agent (`agent_id`) with overrides, or a whole seat, which needs a name.
 
     A null value is that of the agent; without an agent it is left open, as in an agent. `turn_order` null:
@@ -128,20 +115,13 @@ class NewSeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: AgentName | None = None
     role: AgentRole | None = None
     provider_id: ProviderId | None = None
-    model: AgentModel | None = None
     system_prompt: AgentPrompt | None = None
     color: AgentColor | None = None
     turn_order: TurnOrder | None = None
     muted: bool = False
-    tools: ToolNames | None = None
-    skills: SkillNames | None = None
-    temperature: Temperature | None = None
-    max_tokens: MaxTokens | None = None
-    max_iterations: MaxIterations | None = None
-    thinking_enabled: bool | None = None
 
 
-class SeatChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SeatChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Omitted fields do not change; null removes an override, so that the agent's value counts again.
 
     `agent_id`: another agent, whose values replace the copy of a lost one; null: none. A seat that loses its
@@ -151,18 +131,10 @@ class SeatChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     agent_id: AgentId | UnsetType | None = UNSET
     name: AgentName | UnsetType = UNSET
     role: AgentRole | UnsetType | None = UNSET
-    provider_id: ProviderId | UnsetType | None = UNSET
-    model: AgentModel | UnsetType | None = UNSET
     system_prompt: AgentPrompt | UnsetType | None = UNSET
     color: AgentColor | UnsetType = UNSET
     turn_order: TurnOrder | UnsetType = UNSET
     muted: bool | UnsetType = UNSET
-    tools: ToolNames | UnsetType | None = UNSET
-    skills: SkillNames | UnsetType | None = UNSET
-    temperature: Temperature | UnsetType | None = UNSET
-    max_tokens: MaxTokens | UnsetType | None = UNSET
-    max_iterations: MaxIterations | UnsetType | None = UNSET
-    thinking_enabled: bool | UnsetType | None = UNSET
 
 
 NewSeats = Annotated[list[NewSeat], Meta(max_length=MAX_SEATS)]
@@ -217,7 +189,7 @@ class RoomRight(StrEnum):
     OWNER = "owner"
 
 
-class SeatView(Struct, frozen=True, kw_only=True):
+class SeatView(TurnSettings, frozen=True, kw_only=True):
     """A seat with the values that count now. `overrides` names those that are the seat's own; the others are
     the agent's. Only the owner of the room sees `system_prompt`; for members it is null.
 
@@ -234,17 +206,10 @@ class SeatView(Struct, frozen=True, kw_only=True):
     name: str
     role: str
     provider_id: int | None
-    model: str | None
     system_prompt: str | None
     color: str
     turn_order: int
     muted: bool
-    tools: list[str] | None
-    skills: list[str] | None
-    temperature: float | None
-    max_tokens: int | None
-    max_iterations: int | None
-    thinking_enabled: bool | None
     overrides: list[str]
     created_at: datetime
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, sele
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.models import AgentFallback, AgentRow
+from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, TurnSettings, turn_settings_in
 from luxx.domain.agents.queries import AgentSettings, prompt_of
 from luxx.domain.conversations.search_index import SearchedSubject
 from luxx.errors import NotAllowed, NotFound
@@ -27,12 +27,10 @@ from luxx.features.rooms.models import (
 from luxx.features.rooms.stops import Stop
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow, SubjectMemberRow, member_right
+from luxx.wire.model_settings import first_given
 from luxx.wire.run import RunStatus
 
-OVERRIDES = (
-    "role", "provider_id", "model", "system_prompt", "tools", "skills", "temperature", "max_tokens",
-    "max_iterations", "thinking_enabled", "fallbacks",
-)  # fmt: skip
+OVERRIDES = ("role", "provider_id", "system_prompt", *TURN_SETTINGS, "fallbacks")
 """The columns of a seat that override the value of its agent unless they are null."""
 
 JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
@@ -46,7 +44,6 @@ _needed_text = {
     RoomRight.STEER: "have the right to steer this room",
     RoomRight.OWNER: "own this room",
 }
-_names = msgspec.json.Decoder(list[str])
 _fallbacks = msgspec.json.Decoder(list[AgentFallback])
 _policy = msgspec.json.Decoder(RoomPolicy)
 _stop = msgspec.json.Decoder(Stop)
@@ -252,37 +249,24 @@ def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> 
             id=None if agent is None else agent.id,
             name=row.name,
             provider_id=values.provider_id,
-            model=values.model,
             system_prompt=prompt_of(row.name, role, values.system_prompt),
-            tools=values.tools,
-            skills=values.skills,
-            temperature=values.temperature,
-            max_tokens=values.max_tokens,
-            max_iterations=values.max_iterations,
-            thinking_enabled=values.thinking_enabled,
             fallbacks=values.fallbacks,
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
             lost_agent=row.lost_agent if agent is None else None,
             lost_provider=values.lost_provider,
             chosen_by=f"the seat '{row.name}'",
+            **first_given(values, names=TURN_SETTINGS),
         ),
     )
 
 
-class SeatValues(msgspec.Struct, frozen=True, kw_only=True):
+class SeatValues(TurnSettings, frozen=True, kw_only=True):
     """The values of a seat: its own, else those of its agent, else open."""
 
     role: str
     provider_id: int | None
-    model: str | None
     system_prompt: str
-    tools: list[str] | None
-    skills: list[str] | None
-    temperature: float | None
-    max_tokens: int | None
-    max_iterations: int | None
-    thinking_enabled: bool | None
     fallbacks: list[AgentFallback]
     lost_provider: str | None
 
@@ -294,22 +278,18 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
         own = getattr(row, name)
         return own if own is not None or agent is None else getattr(agent, name)
 
-    has_own_provider = row.provider_id is not None and row.model is None
-    tools, skills, fallbacks = value("tools"), value("skills"), value("fallbacks")
+    settings = turn_settings_in(*([row] if agent is None else [row, agent]))
+    if row.provider_id is not None and row.model is None:
+        settings["model"] = None
+    fallbacks = value("fallbacks")
     return SeatValues(
         role=value("role") or "",
         provider_id=row.provider_id if row.lost_provider is not None else value("provider_id"),
-        model=None if has_own_provider else value("model"),
         system_prompt=value("system_prompt") or "",
-        tools=None if tools is None else _names.decode(tools),
-        skills=None if skills is None else _names.decode(skills),
-        temperature=value("temperature"),
-        max_tokens=value("max_tokens"),
-        max_iterations=value("max_iterations"),
-        thinking_enabled=value("thinking_enabled"),
         fallbacks=[] if fallbacks is None else _fallbacks.decode(fallbacks),
         # A lost provider of the seat's own is not replaced by that of the agent.
         lost_provider=value("lost_provider") if row.provider_id is None else row.lost_provider,
+        **settings,
     )
 
 
@@ -325,19 +305,13 @@ def seat_view(row: RoomAgentRow, agent: AgentRow | None, right: RoomRight) -> Se
         name=row.name,
         role=values.role,
         provider_id=values.provider_id,
-        model=values.model,
         system_prompt=values.system_prompt if right == RoomRight.OWNER else None,
         color=row.color,
         turn_order=row.turn_order,
         muted=row.muted,
-        tools=values.tools,
-        skills=values.skills,
-        temperature=values.temperature,
-        max_tokens=values.max_tokens,
-        max_iterations=values.max_iterations,
-        thinking_enabled=values.thinking_enabled,
         overrides=[name for name in OVERRIDES if name != "fallbacks" and getattr(row, name) is not None],
         created_at=row.created_at,
+        **first_given(values, names=TURN_SETTINGS),
     )
 
 

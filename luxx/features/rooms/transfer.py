@@ -8,6 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.agents.models import TURN_SETTINGS
 from luxx.domain.agents.queries import agent_named
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import message_view
@@ -41,10 +42,7 @@ from luxx.providers.queries import provider_named, visible_row
 MAX_MARKDOWN_MIB = 32
 ROWS_AT_ONCE = 50
 
-SEAT_FIELDS = (
-    "name", "role", "model", "color", "muted", "tools", "skills", "temperature", "max_tokens",
-    "max_iterations", "thinking_enabled", "system_prompt",
-)  # fmt: skip
+SEAT_FIELDS = ("name", "role", "color", "muted", *TURN_SETTINGS, "system_prompt")
 """The fields that a seat in a file has like a new seat."""
 
 

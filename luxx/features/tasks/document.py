@@ -23,7 +23,6 @@ from luxx.features.tasks.models import (
     TaskStepIds,
     TaskStepText,
 )
-from luxx.infra.documents.yaml_text import dump_yaml
 
 VERSION = 1
 MAX_CHARACTERS = 500_000
@@ -94,14 +93,6 @@ def document_of(
         for step in task.steps
     ]
     return TaskDocument(version=VERSION, provider=provider, agent=agent, **values)
-
-
-def encode_document(document: TaskDocument, format: str) -> str:
-    """The document as `json` or `yaml`; fields with their default values are left out."""
-    plain: dict[str, Any] = msgspec.to_builtins(document)
-    if format == "json":
-        return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()
-    return dump_yaml(plain)
 
 
 def document_schema() -> dict[str, Any]:

@@ -12,10 +12,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.domain.agents.models import ProviderId, ToolNames
+from luxx.domain.agents.models import ToolNames
 from luxx.features.tasks.graph import Problem, TaskStepStatus
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.wire.line import IN_NAME, NAME
+from luxx.wire.model_settings import ProviderId
 from luxx.wire.task_event import PlanEstimate
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 

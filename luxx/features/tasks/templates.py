@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
-from luxx.domain.agents.models import ProviderId
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.tasks.changes import create_task, new_task_problems, with_ids
 from luxx.features.tasks.checks import ReferenceChecker, refuse, with_wrong
@@ -25,6 +24,7 @@ from luxx.features.tasks.resolving import resolve
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldError
 from luxx.infra.store.engine import Store
+from luxx.wire.model_settings import ProviderId
 
 TemplateDescription = Annotated[str, Meta(max_length=2_000)]
 

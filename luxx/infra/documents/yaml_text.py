@@ -1,10 +1,13 @@
-"""YAML from users, with bounds on what costs time to parse: size, depth, number of values; no aliases."""
+"""YAML from users, with bounds on what costs time to parse: size, depth, number of values; no aliases. And
+documents for users, as YAML or JSON.
+"""
 
 import re
 from collections.abc import Iterator
 from math import isfinite
 from typing import Any, cast
 
+import msgspec
 import yaml
 
 from luxx.errors import InvalidInput, LuxxError
@@ -55,7 +58,8 @@ def parse_yaml(text: str, *, max_characters: int) -> Any:
         value: Any = yaml.load(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = f" in line {mark.line + 1}" if mark is not None else ""
+        # At its end libyaml counts a line that the text does not have.
+        line = f" in line {min(mark.line + 1, len(text.splitlines()) or 1)}" if mark is not None else ""
         raise InvalidInput(f"the document is not valid YAML or JSON{line}: {error.problem}") from error
     except yaml.YAMLError as error:
         raise InvalidInput(
@@ -71,6 +75,26 @@ def parse_yaml(text: str, *, max_characters: int) -> Any:
 def dump_yaml(value: Any) -> str:
     """The value as YAML for people: keys in their order, text with line breaks as a block."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def encode_document(document: msgspec.Struct, format: str) -> str:
+    """The document as `json` or `yaml`; fields with their default values are left out."""
+    plain = _in_order(document)
+    if format == "json":
+        return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode()
+    return dump_yaml(plain)
+
+
+def _in_order(value: Any) -> Any:
+    """The value in the types of JSON: of each struct its own fields stand before those of its bases, because
+    these have the names that people look for first."""
+    if isinstance(value, list):
+        return [_in_order(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    fields = cast("dict[str, Any]", msgspec.to_builtins(value))
+    own = [name for name in type(value).__annotations__ if name in fields]
+    return {name: _in_order(getattr(value, name)) for name in dict.fromkeys([*own, *fields])}
 
 
 class _Dumper(yaml.SafeDumper):

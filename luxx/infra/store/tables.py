@@ -10,8 +10,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
 import structlog
-from sqlalchemy import ColumnElement, Connection, Dialect, MetaData, Table, extract, func, literal, select
-from sqlalchemy.orm import DeclarativeBase, Session
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    MetaData,
+    String,
+    Table,
+    extract,
+    func,
+    literal,
+    select,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.infra.clock import utc_now
@@ -40,6 +51,15 @@ class Base(DeclarativeBase):
 def table_of(row: type[Base]) -> Table:
     """The table of a row's class, for statements on hot paths, which bypass the ORM."""
     return cast("Table", row.__table__)
+
+
+class ModelSettingsColumns:
+    """The columns of a row with settings of model calls (`wire/model_settings.py`)."""
+
+    temperature: Mapped[float | None] = mapped_column()
+    max_tokens: Mapped[int | None] = mapped_column()
+    thinking_enabled: Mapped[bool | None] = mapped_column()
+    reasoning_effort: Mapped[str | None] = mapped_column(String(10))
 
 
 class UtcDateTime(TypeDecorator[datetime]):

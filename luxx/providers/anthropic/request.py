@@ -26,6 +26,7 @@ from luxx.providers.anthropic.turns import (
 from luxx.providers.catalog import Catalog, ModelCard
 from luxx.providers.demanded_forms import schema_instruction, takes_schema, with_demanded_roles
 from luxx.providers.parsing import json_objects
+from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolChoiceMode, ToolSpec
 
 MIN_BUDGET = 1024
@@ -33,6 +34,9 @@ MIN_BUDGET = 1024
 
 MAX_BUDGET = 16_000
 """More thinking is seldom worth its time, and long completions need the remaining tokens."""
+
+BUDGETS = {ReasoningEffort.LOW: 2_000, ReasoningEffort.MEDIUM: 8_000, ReasoningEffort.HIGH: MAX_BUDGET}
+"""The most tokens of thinking of a model that takes a budget in place of an effort."""
 
 ADAPTIVE = (4, 6)
 """From this version on, a model decides itself how much to think; older ones need a token budget."""
@@ -61,12 +65,13 @@ def takes_temperature(model: str) -> bool:
     return tuple(version) < ((4, 7) if family == "opus" else (5, 0))
 
 
-def thinking_switch(model: str, *, wanted: bool, max_tokens: int) -> dict[str, Any]:
-    """The request's `thinking`; empty if the model's default is wanted.
+def thinking_switch(request: CompletionRequest, max_tokens: int) -> dict[str, Any]:
+    """The options of thinking; empty if the model's default is wanted.
 
     Thinking stays off if `max_tokens` is too small for it.
     """
-    if not wanted:
+    model, effort = request.model, request.reasoning_effort
+    if not request.thinking_enabled:
         off = _THINKING_OFF.get(version_of(model))
         return {"thinking": {"type": off}} if off else {}
     version = version_of(model)[1:]
@@ -74,8 +79,10 @@ def thinking_switch(model: str, *, wanted: bool, max_tokens: int) -> dict[str, A
         return {}  # These models cannot think.
     if version >= ADAPTIVE:
         # Without `display`, newer models send empty thinking blocks.
-        return {"thinking": {"type": "adaptive", "display": "summarized"}}
-    budget = min(MAX_BUDGET, max(MIN_BUDGET, max_tokens // 2))
+        adaptive = {"thinking": {"type": "adaptive", "display": "summarized"}}
+        return adaptive if effort is None else {**adaptive, "output_config": {"effort": effort.value}}
+    most = MAX_BUDGET if effort is None else BUDGETS[effort]
+    budget = min(most, max(MIN_BUDGET, max_tokens // 2))
     if budget >= max_tokens:
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": budget}}
@@ -203,7 +210,7 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
         "stream": stream,
     }
     system = system_text(messages)
-    body |= thinking_switch(request.model, wanted=request.thinking_enabled, max_tokens=max_tokens)
+    body |= thinking_switch(request, max_tokens)
     if "budget_tokens" in body.get("thinking", {}) and not begins_with_thinking(request_messages):
         # The API rejects thinking in a turn whose earlier tool calls were made without it.
         del body["thinking"]
@@ -217,7 +224,8 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
         body["temperature"] = min(request.temperature, 1.0)
     body |= _tools(request, request_messages)
     answer_format, instruction = _answer_format(request, card)
-    body |= answer_format
+    if answer_format:
+        body["output_config"] = body.get("output_config", {}) | answer_format
     system = "\n\n".join(text for text in (system, instruction) if text)
     if system:
         body["system"] = system
@@ -227,14 +235,14 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
 
 
 def _answer_format(request: CompletionRequest, card: ModelCard) -> tuple[dict[str, Any], str]:
-    """The field that demands the schema, and the sentence for what the field does not say."""
+    """The output options that demand the schema, and the sentence for what they do not say."""
     schema = request.response_schema
     if schema is None:
         return {}, ""
     may_take = (card.structured or card.is_unknown) and takes_schema(request)
     if not may_take or not is_closed(schema):
         return {}, schema_instruction(schema)
-    field = {"output_config": {"format": {"type": "json_schema", "schema": strict_schema(schema)}}}
+    field = {"format": {"type": "json_schema", "schema": strict_schema(schema)}}
     # A server that does not know the field may ignore it.
     return field, schema_instruction(schema) if card.is_unknown else ""
 

@@ -27,6 +27,7 @@ from luxx.providers.demanded_forms import (
     with_demanded_roles,
     with_instruction,
 )
+from luxx.providers.gemini.thinking import generation_of, thinking_config
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -177,8 +178,6 @@ _SIGNATURE_PLACEHOLDER = "skip_thought_signature_validator"
 """The value that the API accepts as the signature of a call that another model made."""
 
 _VERSION = re.compile(r"/v\d+[a-z0-9]*(/|$)")
-_GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
-_MODELS_WITHOUT_THINKING = re.compile(r"image|tts|live|audio|embedding")
 _SUPPORTED_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 
 ContentJson = dict[str, Any]
@@ -250,7 +249,7 @@ def _model_path(model: str) -> str:
 def _contents(request: CompletionRequest) -> list[ContentJson]:
     """Contents that begin with the user and alternate; adjacent messages of one role are merged."""
     contents: list[ContentJson] = []
-    nests_images = _generation(request.model) >= (3, 0)
+    nests_images = generation_of(request.model) >= (3, 0)
     for message in request.messages if nests_images else with_images_after_results(request.messages):
         role, parts = _role_and_parts(message)
         if not parts:
@@ -261,7 +260,7 @@ def _contents(request: CompletionRequest) -> list[ContentJson]:
             contents.append({"role": role, "parts": parts})
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": _FIRST_USER_TEXT}]})
-    if _generation(request.model) >= (3, 0):
+    if generation_of(request.model) >= (3, 0):
         _sign_foreign_calls(contents)
     return contents
 
@@ -356,7 +355,7 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
         config["maxOutputTokens"] = request.max_tokens
     if request.stop:
         config["stopSequences"] = request.stop
-    thinking = _thinking_config(request.model, wanted=request.thinking_enabled)
+    thinking = thinking_config(request)
     if thinking:
         config["thinkingConfig"] = thinking
     if request.response_schema is not None and _sends_schema(request):
@@ -370,31 +369,4 @@ def _generation_config(request: CompletionRequest) -> dict[str, Any]:
 
 def _sends_schema(request: CompletionRequest) -> bool:
     """Whether a field demands the schema. Models before Gemini 3 reject it together with tools."""
-    return takes_schema(request) and (not request.tools or _generation(request.model) >= (3, 0))
-
-
-def _generation(model: str) -> tuple[int, int]:
-    """(2, 5) for gemini-2.5-flash; (3, 0) for names that follow the newest model (`…-latest`)."""
-    name = model.lower()
-    match = _GENERATION.search(name)
-    if match is None:
-        return (3, 0) if "gemini" in name and name.endswith("-latest") else (0, 0)
-    return int(match[1]), int(match[2] or 0)
-
-
-def _thinking_config(model: str, *, wanted: bool) -> dict[str, Any]:
-    """The model's thinking options, at its minimum if not `wanted`; empty if it has none."""
-    name = model.lower()
-    generation = _generation(model)
-    if _MODELS_WITHOUT_THINKING.search(name) or generation < (2, 5):
-        return {}
-    is_pro = "pro" in name
-    if generation < (3, 0):
-        if wanted:
-            return {"includeThoughts": True, "thinkingBudget": -1}  # -1: the model decides.
-        return {"thinkingBudget": 128 if is_pro else 0}  # Tokens; the pro models accept no less.
-    if wanted:
-        return {"includeThoughts": True}
-    if name.endswith("-latest"):
-        return {}
-    return {"thinkingLevel": "LOW" if is_pro else "MINIMAL"}
+    return takes_schema(request) and (not request.tools or generation_of(request.model) >= (3, 0))

@@ -294,19 +294,26 @@ def _tool_options(request: CompletionRequest) -> dict[str, Any]:
 
 def _thinking_switch(request: CompletionRequest, kind: str) -> dict[str, Any]:
     """The provider's option that switches thinking on or off; empty if it has none."""
-    wanted = request.thinking_enabled
+    wanted = bool(request.thinking_enabled)
+    effort = None if request.reasoning_effort is None else request.reasoning_effort.value
     match kind:
         case "deepseek" | "glm":
             if not wanted and "reasoner" in request.model:
                 return {}
             return {"thinking": {"type": "enabled" if wanted else "disabled"}}
         case "openrouter":
-            return {"reasoning": {"enabled": True}} if wanted else {}
+            return (
+                {"reasoning": {"enabled": True} if effort is None else {"effort": effort}} if wanted else {}
+            )
         case "openai" | "azure_openai":
-            return {"reasoning_effort": "medium"} if wanted and is_reasoning_model(request.model) else {}
+            reasons = wanted and is_reasoning_model(request.model)
+            return {"reasoning_effort": effort or "medium"} if reasons else {}
         case "qwen":
             return {"enable_thinking": wanted}
         case "local":
-            return {"chat_template_kwargs": {"enable_thinking": wanted}}
+            options = {"enable_thinking": wanted}
+            return {
+                "chat_template_kwargs": options | ({"reasoning_effort": effort} if wanted and effort else {})
+            }
         case _:
             return {}

@@ -43,6 +43,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
+from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolCall, ToolSpec
 from luxx.wire.turn import REFUSAL_KEY
 
@@ -284,7 +285,8 @@ def _tool_options(request: CompletionRequest) -> dict[str, Any]:
 
 def _reasoning(request: CompletionRequest, vendor: str) -> dict[str, Any]:
     """The effort, where the vendor takes one from every reasoning model, and a summary to show."""
-    reasoning: dict[str, Any] = {"effort": "medium"} if vendor in _TAKES_EFFORT else {}
+    effort = request.reasoning_effort or ReasoningEffort.MEDIUM
+    reasoning: dict[str, Any] = {"effort": effort.value} if vendor in _TAKES_EFFORT else {}
     if Adaptation.NO_SUMMARY not in request.adaptations:
         reasoning["summary"] = "auto"
     return reasoning

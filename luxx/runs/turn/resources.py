@@ -57,6 +57,7 @@ from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.service_tools import ReadOwnTools, tool_caller
 from luxx.wire.event import ContextCompressed
 from luxx.wire.message import ContextRecord, PromptImage
+from luxx.wire.model_settings import first_given
 from luxx.wire.run import RunKind
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import StepImage, Usage
@@ -149,15 +150,13 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             model=request.model,
             messages=fitted.messages,
             tools=tools,
-            thinking_enabled=request.thinking_enabled,
-            temperature=request.temperature,
-            max_tokens=request.max_tokens,
             response_schema=request.response_schema,
             stop=request.stop,
             tool_choice=None if request.given is None else request.given.tool_choice,
             parallel_tool_calls=None if request.given is None else request.given.parallel_tool_calls,
             uncallable=[] if tools else self.tools,
             caches_prompt=True,
+            **first_given(request),
         )
         return completion_request, _compressed(prompt, state.context, fitted, window)
 
@@ -296,10 +295,8 @@ class ResourceFinder:
             max_iterations=agent.max_iterations,
             skills=agent.skills,
             tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
-            thinking_enabled=bool(agent.thinking_enabled),
-            temperature=agent.temperature,
-            max_tokens=agent.max_tokens or choice.max_tokens,
             system_prompt=agent.system_prompt or "",
+            **first_given(agent, choice),
         )
 
     def _own_tools(self, connection: Connection, spec: RunSpec) -> OwnTools | None:

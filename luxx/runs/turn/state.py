@@ -30,6 +30,7 @@ from luxx.wire.event import (
     Tainted,
 )
 from luxx.wire.message import ContextRecord
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.question import WhenAsked
 from luxx.wire.run import Delegated, RunKind
 from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
@@ -59,7 +60,7 @@ class GivenPrompt(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
 
 
-class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     """The request of a run, with every default resolved at admission: later changes do not alter a run.
 
     `parent_id` is the user's message to answer. `agent_id` is the agent that the values come from, if any;
@@ -82,9 +83,6 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
     takes_images: bool = False
-    thinking_enabled: bool = False
-    temperature: float | None = None
-    max_tokens: int | None = None
     system_prompt: str = ""
     response_schema: dict[str, Any] | None = None
     when_asked: WhenAsked = WhenAsked.WAIT

@@ -5,6 +5,7 @@ import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import { roleOf } from '@/components/agentRole'
+import { type ModelSettingsDraft, numberIn, settingsBody, settingsDraft } from '@/components/modelSettings'
 
 export type Agent = Schema<'AgentView'>
 export const LIST_KEY = ['agents'] as const
@@ -17,7 +18,7 @@ export interface Fallback {
   model: string
 }
 
-export interface AgentDraft {
+export interface AgentDraft extends ModelSettingsDraft {
   name: string
   role: string
   systemPrompt: string
@@ -28,9 +29,6 @@ export interface AgentDraft {
   hasTools: boolean
   skills: string[]
   hasSkills: boolean
-  thinking: '' | 'on' | 'off'
-  temperature: string
-  maxTokens: string
   maxIterations: string
   color: string
   fallbacks: Fallback[]
@@ -58,7 +56,6 @@ export function newFallback(provider = '', model = ''): Fallback {
 
 export function draftOf(agent: Agent | null): AgentDraft {
   const text = (value: number | string | null | undefined): string => (value === null || value === undefined ? '' : String(value))
-  const thinking = agent?.thinking_enabled ?? null
   return {
     name: agent?.name ?? '',
     role: agent ? roleOf(agent) : '',
@@ -69,18 +66,12 @@ export function draftOf(agent: Agent | null): AgentDraft {
     hasTools: agent !== null && agent.tools !== null,
     skills: [...(agent?.skills ?? [])],
     hasSkills: agent !== null && agent.skills !== null,
-    thinking: thinking === null ? '' : thinking ? 'on' : 'off',
-    temperature: text(agent?.temperature),
-    maxTokens: text(agent?.max_tokens),
+    ...settingsDraft(agent),
     maxIterations: text(agent?.max_iterations),
     color: agent?.color ?? '',
     fallbacks: (agent?.fallbacks ?? []).map((each) => newFallback(String(each.provider_id), each.model ?? '')),
     isShared: agent?.is_shared ?? false,
   }
-}
-
-function numberIn(text: string): number | null {
-  return String(text).trim() === '' ? null : Number(text)
 }
 
 export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
@@ -92,9 +83,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     model: draft.model.trim() || null,
     tools: draft.hasTools ? draft.tools : null,
     skills: draft.hasSkills ? draft.skills : null,
-    thinking_enabled: draft.thinking === '' ? null : draft.thinking === 'on',
-    temperature: numberIn(draft.temperature),
-    max_tokens: numberIn(draft.maxTokens),
+    ...settingsBody(draft),
     max_iterations: numberIn(draft.maxIterations),
     ...(draft.color ? { color: draft.color } : {}),
     fallbacks: draft.fallbacks

@@ -1,8 +1,9 @@
 /** Seats as forms change them, and what is sent for them. */
 import type { Schema } from '@/api/types'
+import { type ModelSettingsDraft, numberIn, settingsBody, settingsDraft } from '@/components/modelSettings'
 import type { Seat } from './rooms'
 
-export interface SeatDraft {
+export interface SeatDraft extends ModelSettingsDraft {
   key: number
   agentId: number | null
   /** What the agent has: shown where the seat has nothing of its own. */
@@ -17,10 +18,7 @@ export interface SeatDraft {
   hasTools: boolean
   skills: string[]
   hasSkills: boolean
-  temperature: string
-  maxTokens: string
   maxIterations: string
-  thinking: '' | 'on' | 'off'
 }
 
 /** Above those of drafts from an earlier visit. */
@@ -40,10 +38,8 @@ export function emptySeat(name = ''): SeatDraft {
     hasTools: false,
     skills: [],
     hasSkills: false,
-    temperature: '',
-    maxTokens: '',
     maxIterations: '',
-    thinking: '',
+    ...settingsDraft(null),
   }
 }
 
@@ -58,7 +54,6 @@ export function draftOf(seat: Seat): SeatDraft {
   const isOwn = (field: string): boolean => seat.agent_id === null || seat.overrides.includes(field)
   const text = (field: keyof Seat): string => (isOwn(field) && seat[field] !== null ? String(seat[field]) : '')
   const names = (field: 'tools' | 'skills'): string[] => (isOwn(field) ? [...(seat[field] ?? [])] : [])
-  const thinking = isOwn('thinking_enabled') ? seat.thinking_enabled : null
   return {
     ...emptySeat(seat.name),
     key: seat.id,
@@ -75,15 +70,9 @@ export function draftOf(seat: Seat): SeatDraft {
     hasTools: isOwn('tools') && seat.tools !== null,
     skills: names('skills'),
     hasSkills: isOwn('skills') && seat.skills !== null,
-    temperature: text('temperature'),
-    maxTokens: text('max_tokens'),
     maxIterations: text('max_iterations'),
-    thinking: thinking === null ? '' : thinking ? 'on' : 'off',
+    ...settingsDraft(seat, isOwn),
   }
-}
-
-function numberIn(text: string): number | null {
-  return String(text).trim() === '' ? null : Number(text)
 }
 
 /** All fields; null where the agent's value or the default counts. */
@@ -97,10 +86,8 @@ export function bodyOf(draft: SeatDraft): Schema<'NewSeat'> {
     model: draft.model.trim() || null,
     tools: draft.hasTools ? draft.tools : null,
     skills: draft.hasSkills ? draft.skills : null,
-    temperature: numberIn(draft.temperature),
-    max_tokens: numberIn(draft.maxTokens),
     max_iterations: numberIn(draft.maxIterations),
-    thinking_enabled: draft.thinking === '' ? null : draft.thinking === 'on',
+    ...settingsBody(draft),
   }
 }
 

@@ -1,0 +1,58 @@
+"""The settings of model calls: a user, a conversation, an agent, a seat and a request each may choose them.
+
+A new setting is a line in `ModelSettings` and `ModelSettingsChange`, one in `ModelSettingsColumns`
+(`infra/store/tables.py`), a migration, and what the dialects send for it (`providers/`).
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+MAX_ID = 2**31 - 1
+
+ProviderId = Annotated[int, Meta(ge=1, le=MAX_ID)]
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+
+
+class ReasoningEffort(StrEnum):
+    """How much a model thinks, where it thinks. Vendors have more names for it; these all of them take."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True):
+    """A null value is left to the next source, see `first_given`, and in the end to the provider.
+
+    `max_tokens`: of a completion. `reasoning_effort` counts only where the model thinks.
+    """
+
+    temperature: Temperature | None = None
+    max_tokens: MaxTokens | None = None
+    thinking_enabled: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+
+
+class ModelSettingsChange(Struct, frozen=True, kw_only=True):
+    """Settings to change: UNSET leaves a value as it is, None clears it."""
+
+    temperature: Temperature | UnsetType | None = UNSET
+    max_tokens: MaxTokens | UnsetType | None = UNSET
+    thinking_enabled: bool | UnsetType | None = UNSET
+    reasoning_effort: ReasoningEffort | UnsetType | None = UNSET
+
+
+MODEL_SETTINGS = ModelSettings.__struct_fields__
+
+
+def first_given(*sources: Any, names: Iterable[str] = MODEL_SETTINGS) -> dict[str, Any]:
+    """Each of these settings from the first source that has it, as arguments of a struct; None: none has it.
+
+    Sources are rows and structs; one without the attribute has no such setting.
+    """
+    given = ((name, (getattr(source, name, None) for source in sources)) for name in names)
+    return {name: next((value for value in values if value is not None), None) for name, values in given}

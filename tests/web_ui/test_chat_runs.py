@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 from live_server import LiveServer
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from luxx.providers.scripted import Call, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
 from web_ui.browser import WAIT_MS, Tab, open_tab, take_screenshots
@@ -316,3 +316,26 @@ def test_a_run_that_began_to_wait_without_the_page_is_a_notice_when_it_opens(per
         person.post(f"/runs/{run['id']}/questions/{questions[0]['id']}/answer", {"answer": "once"})
         expect(notices.get_by_role("button", name="Once")).to_be_hidden()
         expect(notices).to_contain_text("Done")
+
+
+def test_an_answer_that_is_stored_before_its_events_arrive_is_shown_once(person: Person) -> None:
+    conversation = person.post("/conversations", {"title": "Fast"})["id"]
+
+    def answer_later(route: Route) -> None:
+        [run] = person.get("/runs", subject_id=conversation)["items"]
+        person.wait_for(run["id"], "completed")
+        route.continue_()
+
+    with person.tab() as tab:
+        tab.expected_problems.append("Failed to load")
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.wait_for_load_state("networkidle")
+        page.route("**/runs/*/events*", lambda _: None)
+        for address in ("**/messages?*", "**/tree"):
+            page.route(address, answer_later)
+        page.get_by_label("Message", exact=True).fill("other words")
+        page.keyboard.press("Enter")
+        answer = page.get_by_role("article", name="Answer")
+        expect(answer.get_by_role("button", name="Answer again")).to_be_visible()
+        expect(answer).to_have_count(1)
+        page.unroute_all(behavior="ignoreErrors")

@@ -236,7 +236,7 @@ def test_no_page_is_wider_than_the_screen(owner: Person, pages: dict[str, str]) 
                 take_screenshots(tab, f"every-{name}{what}-{width}")
 
         for route in routes:
-            page.goto(f"{tab.url}/ui{pages.get(route, route)}", wait_until="networkidle")
+            page.goto(f"{tab.url}/ui{pages.get(route, route)}", wait_until="networkidle", timeout=30_000)
             page.wait_for_function(IS_READY)
             look(route, "")
             if also := ALSO.get(route):
@@ -246,7 +246,7 @@ def test_no_page_is_wider_than_the_screen(owner: Person, pages: dict[str, str]) 
         page.evaluate("localStorage.setItem('luxx.language', 'zh')")
         page.set_viewport_size({"width": 820, "height": WIDTHS[820]})
         for route in TABLES:
-            page.goto(f"{tab.url}/ui{route}", wait_until="networkidle")
+            page.goto(f"{tab.url}/ui{route}", wait_until="networkidle", timeout=30_000)
             expect(page.get_by_role("table").first).to_be_visible()
             problems.extend(f"{route} in Chinese: {each}" for each in page.evaluate(FIND_WIDE))
     with open_tab(owner.browser, owner.server.url) as tab:

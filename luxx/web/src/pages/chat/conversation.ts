@@ -29,11 +29,14 @@ export function useConversation(id: () => string | undefined) {
   const runs = useLiveRuns()
   const conversation = shallowRef<Conversation | null>(null)
   const live = shallowRef<LiveRun | null>(null)
+  const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
   const loadError = shallowRef<unknown>(null)
   /** A message that is being sent. */
   const sending = shallowRef<Draft | null>(null)
 
+  /** The id of the message that the run in progress writes; empty while it is not known. */
+  const liveAnswerId = computed(() => live.value?.state.value.run?.message_id ?? expectedId.value)
   /** The id of the newest message; null before the messages are loaded. */
   const newest = computed(() => messages.tree.value && messages.tree.value.nodes.reduce((found, { id: each }) => (each > found ? each : found), ''))
   const isBusy = computed(() => sending.value !== null || (live.value !== null && !live.value.state.value.done))
@@ -79,8 +82,10 @@ export function useConversation(id: () => string | undefined) {
     failure.value = isMine && run.status === 'failed' && run.error ? { sentence: run.error, kind: '' } : null
   }
 
-  function attach(runId: string): void {
+  /** `answerId`: what its answer will be, where that is known before its first event. */
+  function attach(runId: string, answerId = ''): void {
     if (live.value?.runId === runId) return
+    expectedId.value = answerId
     live.value?.stop()
     const run = runs.follow(runId)
     live.value = run
@@ -138,7 +143,7 @@ export function useConversation(id: () => string | undefined) {
     failure.value = null
     try {
       const run = await request
-      attach(run.id)
+      attach(run.id, run.message_id ?? '')
       await Promise.all([messages.load(), refreshConversation()])
     } catch (error) {
       // Another tab was faster: its run is what there is to see.
@@ -194,6 +199,7 @@ export function useConversation(id: () => string | undefined) {
     loadError,
     sending,
     isBusy,
+    liveAnswerId,
     newest,
     open,
     refreshConversation,

@@ -16,9 +16,8 @@ from luxx.api.routes.auth import AuthController
 from luxx.api.routes.setup import SetupController
 from luxx.errors import InvalidInput
 from luxx.infra.config.schema import Config
-from luxx.infra.json_keys import has_duplicate_key
-from luxx.infra.json_size import MAX_DIGITS, MAX_VALUES
 from luxx.infra.observe import Metrics
+from luxx.infra.strict_json import MAX_DIGITS, MAX_VALUES, has_duplicate_key
 
 
 class ExpectedBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

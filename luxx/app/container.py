@@ -227,13 +227,10 @@ class Services(CoreServices):
 
     def _make_providers(self) -> None:
         config = self.config
-        self.local = LocalModel(config.local, self.data_dir)
-        self.demo = DemoServer()
-        guard = AddressGuard(
-            self.store,
-            config.providers.allow_private,
-            internal=lambda: self.local.internal_keys() | self.demo.internal_keys(),
-        )
+        internal_keys: dict[str, str] = {}
+        self.local = LocalModel(config.local, self.data_dir, internal_keys)
+        self.demo = DemoServer(internal_keys)
+        guard = AddressGuard(self.store, config.providers.allow_private, internal=internal_keys)
         self.transport = Transport(config.providers, guard)
         self.client = ModelClient(self.transport, config.providers)
         local = self.local if config.local.enabled else None

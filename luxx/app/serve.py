@@ -53,13 +53,15 @@ class _MaintainedServer(uvicorn.Server):
     _peak = 0
     _trimmed_at = 0.0
 
-    async def on_tick(self, counter: int) -> bool:
-        # uvicorn calls this every tenth of a second.
-        if counter % 10 == 0:
-            now = asyncio.get_running_loop().time()
-            check_deadlines(self.server_state.connections, now)
-            self._trim_memory(len(self.server_state.connections), now)
-        return await super().on_tick(counter)
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        # uvicorn calls it every second, unless the last call was less than `timeout_notify` ago.
+        config.callback_notify, config.timeout_notify = self._maintain, 0
+
+    async def _maintain(self) -> None:
+        now = asyncio.get_running_loop().time()
+        check_deadlines(self.server_state.connections, now)
+        self._trim_memory(len(self.server_state.connections), now)
 
     def _trim_memory(self, connections: int, now: float) -> None:
         self._peak = max(self._peak, connections)

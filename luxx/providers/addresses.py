@@ -116,7 +116,7 @@ class CheckedBaseUrl(msgspec.Struct, frozen=True, kw_only=True):
 class AddressGuard:
     """Decides whether Luxx may connect to a server.
 
-    `internal` returns the keys of Luxx's own servers (the embedded model, the demo) by their `host:port`. No
+    `internal` has the keys of Luxx's own servers (the embedded model, the demo) by their `host:port`. No
     user can name these addresses: a request needs the key, which none knows.
     """
 
@@ -125,12 +125,12 @@ class AddressGuard:
         store: Store,
         allow_private: Collection[str] = (),
         *,
-        internal: Callable[[], Mapping[str, str]] = dict,
+        internal: Mapping[str, str] | None = None,
         resolve: Callable[[str, int], Awaitable[list[str]]] = resolve_host,
     ) -> None:
         self._store = store
         self.configured = frozenset(join_host_port(*parse_host_port(entry)) for entry in allow_private)
-        self._internal = internal
+        self._internal: Mapping[str, str] = {} if internal is None else internal
         self._resolve = resolve
         self._allowed_cache: dict[str, tuple[bool, float]] = {}
         self._generation = 0
@@ -175,7 +175,7 @@ class AddressGuard:
 
     def _is_internal(self, addresses: Iterable[str], port: int) -> bool:
         """Whether one of these addresses, with this port, is a server of Luxx on this machine."""
-        if not any(host_port.endswith(f":{port}") for host_port in self._internal()):
+        if not any(host_port.endswith(f":{port}") for host_port in self._internal):
             return False
         return any(_is_this_machine(address) for address in addresses)
 
@@ -209,7 +209,7 @@ class AddressGuard:
         A resolver that calls `check_connect` is not enough: it is not called for literal addresses.
         """
         if reach_of_name(_canonical_host(host)) not in (None, Reach.PUBLIC):
-            key = self._internal().get(join_host_port(host, port))
+            key = self._internal.get(join_host_port(host, port))
             if key is not None and secrets.compare_digest(key.encode(), secret.encode()):
                 return
             await self.check_connect(host, port)

@@ -15,8 +15,8 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
-from luxx.infra.json_size import SMALL_BYTES
 from luxx.infra.long_work import run_sized
+from luxx.infra.strict_json import SMALL_BYTES
 from luxx.providers.adaptations import Adaptations
 from luxx.providers.adapter import CompletionRequest, StreamParser, Target
 from luxx.providers.failures import redact_error

@@ -25,8 +25,7 @@ from luxx.errors import (
     RateLimited,
 )
 from luxx.infra.clock import utc_now
-from luxx.infra.json_size import check_size
-from luxx.infra.surrogates import without_lone_surrogates
+from luxx.infra.strict_json import check_size, without_lone_surrogates
 
 SHORT_DELAY_SECONDS = 60.0
 MAX_SPAN_SECONDS = 10 * 365 * 86_400.0

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
-from luxx.infra.json_size import SMALL_BYTES, check_size
+from luxx.infra.strict_json import SMALL_BYTES, check_size
 from luxx.providers.failures import as_provider_error, read_error_body, truncate
 from luxx.wire.turn import Delta, FinishDelta, FinishReason, TextDelta, ThinkingDelta, ToolCallDelta
 

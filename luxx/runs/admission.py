@@ -101,7 +101,8 @@ def admit(
         message = _message_row(caller, conversation.id, chat, message_id, run_id, now)
         connection.execute(_insert_message, message)
         index_message(connection, message)
-        store_images(connection, message_id, chat.images)
+        if chat.images:
+            store_images(connection, message_id, chat.images)
     request = msgspec.structs.replace(chat.request, parent_id=message_id)
     run = new_run(run_id, conversation.id, status, request=request, message_id=answer_id, created_at=now)
     create_run(connection, run, request, caller, process, size=chat.size)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import read_settings
 from luxx.domain.agents.queries import NO_AGENT, AgentSettings, lost_agent_error, read_agent
@@ -21,7 +22,7 @@ from luxx.infra.store.tables import read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.turn.rights import MCP_PREFIX, caller_of_turn, check_skills, lost_names_error
+from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import OwnTools, ToolRegistry, available_own_tools
 from luxx.tools.service_tools import ReadOwnTools
@@ -175,7 +176,8 @@ class RequestResolver:
         choice = selection.choice
         self.providers.model_lists.check(selection.row, choice.model)
         self._check(choice, attached)
-        check_skills(self.skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
+        if agent.skills:
+            check_skills(self.skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
             parent_id="",

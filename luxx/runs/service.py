@@ -114,9 +114,10 @@ class RunService:
         if isinstance(submission, NewCall):
             size = submission.size
         elif not isinstance(submission, Regeneration):
+            size = len(submission.text.encode())
             if submission.attachments:
                 gathered = await self._attachments.read_attachments(caller, submission.attachments)
-            size = len(submission.text.encode()) + gathered.size
+                size += gathered.size
         self._engine.check_open()
         await self._storage.check(caller.user_id, size)
         try:

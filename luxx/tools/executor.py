@@ -15,7 +15,7 @@ import msgspec
 from luxx.errors import ToolFailed
 from luxx.infra.clock import timestamp
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.json_keys import decode_strict_async
+from luxx.infra.strict_json import decode_strict_async
 from luxx.tools.core import Approved, NeedsAnswer, Rejected, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.history import CallRecord, CallStatus, Executed, record_of
 from luxx.tools.hooks import CallMetadata, HookedCall, result_of, result_of_error

@@ -189,6 +189,12 @@ def steps_text(steps: Iterable[Step]) -> str:
     )
 
 
+def tool_images(steps: Iterable[Step]) -> list[StepImage]:
+    """The images of the results among these steps, in order."""
+    results = (step for step in steps if step.type == StepType.TOOL_RESULT)
+    return [image for step in results if isinstance(step.images, list) for image in step.images]
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts. `total_tokens` is prompt plus completion unless the provider reports another total.
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.infra.composing import MAX_MARKS, PIECE, composed
+from luxx.infra.store.search_words import MAX_MARKS, PIECE, composed
 
 MARKS = "\u0301\u0323\u0344\u0f71\u0f72\u0f73"
 

@@ -26,8 +26,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
-async def run_model(model: Path | str | None, data_dir: Path, **config: Any) -> AsyncGenerator[LocalModel]:
-    local = LocalModel(LocalConfig(model_path=str(model) if model else None, **config), data_dir)
+async def run_model(
+    model: Path | str | None, data_dir: Path, keys: dict[str, str] | None = None, **config: Any
+) -> AsyncGenerator[LocalModel]:
+    local = LocalModel(LocalConfig(model_path=str(model) if model else None, **config), data_dir, keys)
     try:
         yield local
     finally:
@@ -53,12 +55,15 @@ def is_gone(pid: int, seconds: float) -> bool:
 
 
 async def test_chat_completion_is_streamed(model_data: Path, tmp_path: Path) -> None:
-    async with run_model(file_in(model_data), tmp_path) as local:
+    keys: dict[str, str] = {}
+    async with run_model(file_in(model_data), tmp_path, keys) as local:
         assert local.state is LocalState.STOPPED
         address = await local.ensure_ready(60)
         assert local.state is LocalState.READY
         assert local.base_url == address.base_url
-        assert {f"http://{host_port}/v1" for host_port in local.internal_keys()} == {address.base_url}
+        assert {f"http://{host_port}/v1": key for host_port, key in keys.items()} == {
+            address.base_url: address.api_key
+        }
         body = {
             "model": local.model_name,
             "stream": True,
@@ -112,13 +117,14 @@ async def test_childs_environment_contains_no_secret_of_the_server(
 
 
 async def test_stopping_ends_the_child_and_nothing_starts_it_again(model_data: Path, tmp_path: Path) -> None:
-    async with run_model(file_in(model_data), tmp_path) as local:
+    keys: dict[str, str] = {}
+    async with run_model(file_in(model_data), tmp_path, keys) as local:
         await local.ensure_ready(60)
         pid = local.pid
         assert pid is not None
         await local.stop()
         assert is_gone(pid, 3)
-        assert (local.base_url, local.internal_keys()) == (None, {})
+        assert (local.base_url, keys) == (None, {})
         with pytest.raises(Unavailable, match="shut down"):
             await local.ensure_ready(1)
 

@@ -175,7 +175,7 @@ async def test_a_server_of_luxx_is_reached_with_its_key_and_named_by_nobody(
     keys = {"127.0.0.1:40001": "its key"}
     services.names["mine.example"] = ["127.0.0.1"]
     allowed = ["127.0.0.1:40001", "mine.example:40001"]
-    guard = AddressGuard(services.store, allowed, internal=lambda: keys, resolve=services.resolve)
+    guard = AddressGuard(services.store, allowed, internal=keys, resolve=services.resolve)
     await guard.check_literal("127.0.0.1", 40001, "its key")
     for secret in ("", "another key"):
         with pytest.raises(ProviderRefused, match="port of this server itself"):

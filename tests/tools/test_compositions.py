@@ -11,7 +11,7 @@ import pytest
 
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.runs.turn.call_entries import executed_entry
+from luxx.runs.turn.entries import executed_entry
 from luxx.runs.turn.state import TurnState, count_calls
 from luxx.tools.builtin.run import run_tools
 from luxx.tools.compositions.checking import check_composition

@@ -39,9 +39,9 @@ class CrossOrigin:
             return False
         return self._is_any or origin.lower() in self._origins
 
-    def headers(self, path: str, origin: bytes | None) -> RawHeaders:
+    def headers(self, path: str, origin: bytes) -> RawHeaders:
         """What the response to a request of this origin gets; nothing if it is not allowed."""
-        if origin is None or not self.allows(path, origin):
+        if not self.allows(path, origin):
             return []
         allowed = b"*" if self._is_any else origin
         headers = [(b"access-control-allow-origin", allowed), (b"access-control-expose-headers", EXPOSED)]

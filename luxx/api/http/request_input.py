@@ -28,9 +28,15 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError
 from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.field_errors import MAX_REPORTED_FIELDS, FieldErrors
-from luxx.infra.json_keys import duplicate_key_paths, has_duplicate_key
-from luxx.infra.json_size import SMALL_BYTES, check_size, decoder, without_escapes
-from luxx.infra.surrogates import without_lone_surrogates
+from luxx.infra.strict_json import (
+    SMALL_BYTES,
+    check_size,
+    decoder,
+    duplicate_key_paths,
+    has_duplicate_key,
+    without_escapes,
+    without_lone_surrogates,
+)
 
 BODY = "data"
 """The parameter of handlers for the body."""

@@ -142,12 +142,12 @@ class _ProtectionMiddleware:
             await self._app(scope, receive, send)
 
     async def _handle_request(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
-        started = time.perf_counter()
-        request_id = new_id()
+        started, request_id = time.perf_counter(), new_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         scope[REQUEST_ID] = request_id
         request_headers = _read_headers(scope["headers"])
-        cors = self._cross_origin.headers(scope["path"], request_headers.origin)
+        origin = request_headers.origin
+        cors = [] if origin is None else self._cross_origin.headers(scope["path"], origin)
         response = _ResponseSender(send, request_id, cors)
         scope[RAW_SEND_KEY] = send
         limit = self._limit(scope["method"], scope["path"])

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import jwt
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select
+from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, Peer, RateLimits
 from luxx.domain.accounts.key_access import KEY_START, VALID_KEYS, KeyReader
@@ -27,7 +28,7 @@ from luxx.errors import NotAllowed, NotSignedIn
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.secrets import derive_key
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import read_once, table_of
 from luxx.wire.tool import CommandPermission
 
 
@@ -173,6 +174,11 @@ def user_as_caller(connection: Connection, user_id: int) -> Caller:
     if user is None or not user.is_active:
         raise NotAllowed("the user of this run is disabled", kind="account_disabled")
     return caller_without_sign_in(user)
+
+
+def caller_of_turn(session: Session, user_id: int) -> Caller:
+    """The user of turns that begin in one transaction. Raises NotAllowed."""
+    return read_once(session, ("caller", user_id), lambda: user_as_caller(session.connection(), user_id))
 
 
 def caller_without_sign_in(user: User | Row[Any, Any, Any, Any, Any]) -> Caller:

@@ -26,7 +26,7 @@ from luxx.errors import TooLarge
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, table_of
 from luxx.wire.message import Attachment, PromptImage, UserContent
-from luxx.wire.turn import Step, StepImage, StepType
+from luxx.wire.turn import Step, tool_images
 
 _QUERY_BATCH_SIZE = 500
 
@@ -118,12 +118,6 @@ def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]
                 return newest
             newest.append(key)
     return newest
-
-
-def tool_images(steps: Iterable[Step]) -> list[StepImage]:
-    """The images of the results among these steps, in order."""
-    results = (step for step in steps if step.type == StepType.TOOL_RESULT)
-    return [image for step in results if isinstance(step.images, list) for image in step.images]
 
 
 def _image_keys(content: UserContent | Sequence[Step]) -> list[tuple[str, int]]:

@@ -64,7 +64,8 @@ def read_path(connection: Connection, leaf_id: str, *, with_images: bool = False
     past_messages = [_past_message(row) for row in connection.execute(_path, {"leaf_id": leaf_id})]
     if not with_images:
         return past_messages
-    blob_ids = newest_images([message.user for message in past_messages if message.user is not None])
+    with_files = [message.user for message in past_messages if message.user and message.user.attachments]
+    blob_ids = newest_images(with_files) if with_files else []
     if not blob_ids:
         return past_messages
     image_rows = connection.execute(_images, {"leaf_id": leaf_id, "ids": blob_ids})

@@ -19,12 +19,12 @@ from luxx.domain.conversations.access import own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
 from luxx.domain.conversations.search_index import SearchedSubject, SubjectReaders
 from luxx.errors import NotFound
-from luxx.infra.composing import composed
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import (
     SearchKind,
     Term,
     TermMatcher,
+    composed,
     fold,
     owner_word,
     searched_text,

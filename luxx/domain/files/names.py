@@ -4,7 +4,7 @@ import mimetypes
 import unicodedata
 from urllib.parse import quote
 
-from luxx.infra.composing import composed
+from luxx.infra.store.search_words import composed
 
 MAX_NAME_BYTES = 255
 """The limit of Linux for one name."""

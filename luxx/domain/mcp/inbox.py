@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.infra.surrogates import without_lone_surrogates
+from luxx.infra.strict_json import without_lone_surrogates
 
 MIB = 1024 * 1024
 MOST_BYTES = 4 * MIB

@@ -9,6 +9,7 @@ from itertools import starmap
 from msgspec import UNSET
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AgentSettings, lost_agent_error, visible_agent
@@ -21,7 +22,6 @@ from luxx.infra.field_errors import FieldError, FieldErrors
 from luxx.providers.choosing import lost_provider_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
-from luxx.runs.turn.rights import caller_of_turn
 
 FindUnknownNames = Callable[[Session, Caller, Sequence[str] | None, Sequence[str] | None], dict[str, str]]
 """The problems of a list of tools and a list of skills that an agent may use, by `tools` and `skills`."""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached, LuxxError
@@ -65,7 +66,6 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.turn.ending import Closing, Ending
-from luxx.runs.turn.rights import caller_of_turn
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.permissions.rules import ACTIVATE_TOOL

@@ -12,8 +12,7 @@ import yaml
 
 from luxx.errors import InvalidInput, LuxxError
 from luxx.infra.field_errors import FieldErrors
-from luxx.infra.json_keys import decode_strict
-from luxx.infra.json_size import MAX_DIGITS
+from luxx.infra.strict_json import MAX_DIGITS, decode_strict
 
 _FastLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml is a hundred times as fast; PyYAML is built without it on some systems."""

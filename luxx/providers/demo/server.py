@@ -24,9 +24,13 @@ SEARCHED_CHARACTERS = 50_000
 
 
 class DemoServer:
-    """Serves the scripted answers from `start` to `stop`, to requests with `api_key`."""
+    """Serves the scripted answers from `start` to `stop`, to requests with `api_key`.
 
-    def __init__(self) -> None:
+    `internal_keys` has the key meanwhile, by the `host:port` at which requests need it.
+    """
+
+    def __init__(self, internal_keys: dict[str, str]) -> None:
+        self._internal_keys = internal_keys
         self.api_key = secrets.token_urlsafe(32)
         self._server: ScriptedProvider | None = None
 
@@ -34,10 +38,6 @@ class DemoServer:
     def base_url(self) -> str:
         """The address for the OpenAI dialect; empty while it is not listening."""
         return f"{self._server.url}/v1" if self._server else ""
-
-    def internal_keys(self) -> dict[str, str]:
-        """The key by the `host:port` at which requests need it."""
-        return {self._server.url.removeprefix("http://"): self.api_key} if self._server else {}
 
     async def start(self) -> None:
         server = ScriptedProvider(
@@ -48,10 +48,12 @@ class DemoServer:
         )
         await server.start()
         self._server = server
+        self._internal_keys[server.host_port] = self.api_key
 
     async def stop(self) -> None:
         server, self._server = self._server, None
         if server is not None:
+            del self._internal_keys[server.host_port]
             await server.stop()
 
 

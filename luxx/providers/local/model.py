@@ -89,9 +89,15 @@ class _StartupReport(msgspec.Struct):
 
 
 class LocalModel:
-    """Starts the child, supervises it and ends it. `reason`: why it is not running, after a failure."""
+    """Starts the child, supervises it and ends it. `reason`: why it is not running, after a failure.
 
-    def __init__(self, config: LocalConfig, data_dir: Path) -> None:
+    `internal_keys` has the key by the `host:port` at which requests need it, while the child listens.
+    """
+
+    def __init__(
+        self, config: LocalConfig, data_dir: Path, internal_keys: dict[str, str] | None = None
+    ) -> None:
+        self._internal_keys = {} if internal_keys is None else internal_keys
         self._config = config
         self._data_dir = data_dir.absolute()
         self.state = LocalState.STOPPED
@@ -129,12 +135,6 @@ class LocalModel:
         if not path.is_file():
             return f"local.model_path: the file {path} does not exist"
         return None
-
-    def internal_keys(self) -> dict[str, str]:
-        """The key by the `host:port` at which requests need it: the one the child listens on."""
-        if self._address is None:
-            return {}
-        return {httpx.URL(self._address.base_url).netloc.decode(): self._address.api_key}
 
     def start(self) -> None:
         """Starts the child in the background. Does nothing if it is running or starting, or after `stop`."""
@@ -210,9 +210,11 @@ class LocalModel:
             child = await self._spawn(path, api_key)
         except OSError as error:
             raise _ServerExited(f"the embedded model's process cannot be started: {error}") from error
-        self.pid = child.pid
+        self.pid, host_port = child.pid, ""
         try:
             url = await self._wait_until_listening(child, path)
+            host_port = httpx.URL(url).netloc.decode()
+            self._internal_keys[host_port] = api_key
             self._address = LocalAddress(base_url=f"{url}/v1", api_key=api_key)
             self.state, self.reason = LocalState.READY, ""
             self._start_finished.set()
@@ -229,6 +231,7 @@ class LocalModel:
         finally:
             self._start_finished.clear()
             self._address, self.pid = None, None
+            self._internal_keys.pop(host_port, None)
             if child.returncode is None:
                 child.kill()
             await child.wait()

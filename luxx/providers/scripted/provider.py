@@ -84,7 +84,12 @@ class ScriptedProvider:
     @property
     def url(self) -> str:
         """The root, `http://host:port`; an OpenAI client may use it with or without `/v1`."""
-        return f"http://{self._host}:{self._port}"
+        return f"http://{self.host_port}"
+
+    @property
+    def host_port(self) -> str:
+        """Where it listens."""
+        return f"{self._host}:{self._port}"
 
     def check(self) -> None:
         """Raises ScriptBroken with every call that has no rule and every unused rule."""

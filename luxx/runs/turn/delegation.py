@@ -93,14 +93,17 @@ class Delegator:
     _append_requests: list[AppendRequest] = field(default_factory=list[AppendRequest], init=False)
     _ends: dict[str, SubagentEnd] = field(default_factory=dict[str, SubagentEnd], init=False)
     _delegated_calls: set[str] = field(default_factory=set[str], init=False)
-    _slots: SubagentSlots = field(init=False)
+    _kept_slots: SubagentSlots | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        spec = self.run.spec
-        services, engine = self.run.services, self.engine
-        limits = services.config.limits
-        slots = TurnSlots(services.store, limits, spec.run_id, spec.fence, spec.user_id, engine.release_slot)
-        self._slots = SubagentSlots(slots)
+    @property
+    def _slots(self) -> SubagentSlots:
+        """Made for the first subagent: few turns have one."""
+        if self._kept_slots is None:
+            spec, services = self.run.spec, self.run.services
+            limits, on_return = services.config.limits, self.engine.release_slot
+            slots = TurnSlots(services.store, limits, spec.run_id, spec.fence, spec.user_id, on_return)
+            self._kept_slots = SubagentSlots(slots)
+        return self._kept_slots
 
     def with_delegate(self, call: Step, context: ToolContext) -> ToolContext:
         """The context for one call, with the function that delegates."""

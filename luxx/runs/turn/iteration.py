@@ -17,23 +17,23 @@ from luxx.runs.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.channel import Frame
 from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
-from luxx.runs.turn.call_entries import (
+from luxx.runs.turn.completion import CompletionReader, Output
+from luxx.runs.turn.context import RunContext
+from luxx.runs.turn.delegation import Delegator
+from luxx.runs.turn.entries import (
     INTERRUPTED,
     call_of,
     closed_entries,
     executed_entry,
     full_output_row,
+    notices_for,
     refused_calls,
     refused_entries,
     result_entry,
     status_entry,
 )
-from luxx.runs.turn.completion import CompletionReader, Output
-from luxx.runs.turn.context import RunContext
-from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.notices import notices_for
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
-from luxx.runs.turn.restrictions import (
+from luxx.runs.turn.rights import (
     allowed_specs,
     inherited_taint,
     new_taint,
@@ -79,7 +79,7 @@ class Iteration:
         self._answer: CompletionStream | None = None
         self._activated_skills: dict[str, SkillHead] = {}
         """Skills that calls of this drive have activated, by call id."""
-        self._last_context = resources.context
+        self._last_context: ToolContext | None = None
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
 
@@ -89,20 +89,21 @@ class Iteration:
         Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
         does not fit the run's limits.
         """
-        steps, turn = self._log.state.steps, self._spec.turn
+        state, turn = self._log.state, self._spec.turn
         reader = CompletionReader(
             self._spec.run_id,
-            len(steps),
+            len(state.steps),
             self._channel.steps_of(turn),
             turn=turn,
-            preceding=steps_text(steps) if turn.msg_id else "",
+            preceding=steps_text(state.steps) if turn.msg_id else "",
             used_call_ids=self._log.used_call_ids(),
-            notices=notices_for(steps),
+            notices=notices_for(state.steps),
         )
-        self._deltas, offered = 0, self._resources.tools if with_tools else []
-        tools = allowed_specs(offered, self._executor.registry, self._log.state)
-        await self._resources.read_images(self._spec, self._log.state)
-        prompt, compressed = await self._resources.completion_request(self._spec, self._log.state, tools)
+        self._deltas, tools = 0, self._resources.tools if with_tools else []
+        if state.narrowed:
+            tools = allowed_specs(tools, self._executor.registry, state)
+        await self._resources.read_images(self._spec, state)
+        prompt, compressed = await self._resources.completion_request(self._spec, state, tools)
         if compressed is not None:
             await self._log.append([compressed])
         prompt = await self._spending.admit(
@@ -137,7 +138,7 @@ class Iteration:
         """
         refused = refused_calls(state, self._spending.excess_calls(state))
         calls = [call for call in open_calls(state) if call.index not in refused]
-        restricted = self._with_restrictions(self._last_context)
+        restricted = self._with_restrictions(self._last_context or self._resources.make_context())
         startable = [call for call in calls if not await self._asks_first(call, restricted)]
         running = [status_entry(call, StepStatus.RUNNING) for call in startable]
         entries: list[LogEntry] = [*preceding, *inherited_taint(state, self._spec), *running]

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.authentication import user_as_caller
+from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.conversations.images import newest_images, tool_images
+from luxx.domain.conversations.images import newest_images
 from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, PastMessage, Prompt
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
@@ -34,7 +34,6 @@ from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.rights import (
-    caller_of_turn,
     check_choices,
     check_skills,
     check_tools,
@@ -60,7 +59,7 @@ from luxx.wire.message import ContextRecord, PromptImage
 from luxx.wire.model_settings import first_given
 from luxx.wire.run import RunKind
 from luxx.wire.tool import PlacedRule, ToolSpec
-from luxx.wire.turn import StepImage, Usage
+from luxx.wire.turn import StepImage, Usage, tool_images
 
 
 class CompletionCut(Exception):
@@ -96,15 +95,15 @@ class RequestImages(msgspec.Struct):
 
 
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of one drive. `context` has the user's permissions at its start; `read_context` reads
-    permissions and rules again, so that a demotion applies at once. `skills`: text for the system prompt.
+    """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
+    reads permissions and rules again, so that a demotion applies at once. `skills`: text of the prompt.
     """
 
     target: Target
     card: ModelCard
     tools: list[ToolSpec]
     skills: str
-    context: ToolContext
+    make_context: Callable[[], ToolContext]
     read_context: Callable[[Connection], ToolContext | LuxxError]
     read_files: ReadImages
     store_images: Callable[[Sequence[bytes]], Awaitable[list[StepImage | str]]]
@@ -114,8 +113,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         """Chooses the newest images for the next request, and reads those of tool results. A model that is
         not known to read images gets none of these: its server could refuse the request."""
         steps = chain(*(message.steps for message in spec.past), state.steps)
-        by_hash = {image.sha256: image for image in tool_images(steps)}
-        if not by_hash or not self.card.images:
+        by_hash = {image.sha256: image for image in tool_images(steps)} if self.card.images else {}
+        if not by_hash:
             return
         contents = [message.steps if message.user is None else message.user for message in spec.past]
         newest = frozenset(newest_images([*contents, state.steps]))
@@ -315,9 +314,9 @@ class ResourceFinder:
         resolved = await self.providers.resolve_selection(inputs.provider_choice)
         workspace = await self._workspace(spec)
         await self._await_names(spec, inputs)
-        level, judge = inputs.caller.permission_level, self.executor.judge
-        offered_names = _offered_names(spec.request, delegation_depth)
-        tools = self.executor.registry.available_to(level, offered_names, tenant_id=inputs.caller.tenant_id)
+        level, tenant_id = inputs.caller.permission_level, inputs.caller.tenant_id
+        registry, offered_names = self.executor.registry, _offered_names(spec.request, delegation_depth)
+        tools = registry.available_to(level, offered_names, tenant_id=tenant_id) if offered_names else []
         if inputs.own_tools is not None:
             tools += available_own_tools(inputs.own_tools, level, spec.request.tools)
 
@@ -340,23 +339,25 @@ class ResourceFinder:
             rules = rules_for(connection, caller, spec.conversation_id, spec.request.rule_agents)
             return make_context(caller, rules, self._own_tools(connection, spec))
 
-        offered = [tool.to_spec() for tool in tools if judge.is_offered(tool, inputs.rules)]
+        offered = [tool.to_spec() for tool in tools if self.executor.judge.is_offered(tool, inputs.rules)]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
         return RunResources(
             target=resolved.target,
             card=resolved.choice.card,
             tools=offered if spec.request.given is None else [*offered, *spec.request.given.tools],
             skills=self.skill_registry.prompt(spec.request.skills) if may_activate else "",
-            context=make_context(inputs.caller, inputs.rules, inputs.own_tools),
+            make_context=partial(make_context, inputs.caller, inputs.rules, inputs.own_tools),
             read_context=read_context,
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
         )
 
     async def _await_names(self, spec: RunSpec, inputs: RunInputs) -> None:
-        await self.executor.registry.wait_for(spec.request.tools)
-        check_tools(self.executor.registry, inputs.caller, inputs.own_tools, spec.request.tools)
-        check_skills(self.skill_registry, spec.request.skills, "this run")
+        if names := spec.request.tools:
+            await self.executor.registry.wait_for(names)
+            check_tools(self.executor.registry, inputs.caller, inputs.own_tools, names)
+        if skills := spec.request.skills:
+            check_skills(self.skill_registry, skills, "this run")
 
     async def _workspace(self, spec: RunSpec) -> Path:
         """The user's workspace; a run with tools creates it."""

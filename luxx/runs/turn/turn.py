@@ -25,7 +25,6 @@ from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
 from luxx.runs.turn.asking import QuestionAsker
-from luxx.runs.turn.call_entries import closed_entries, status_entry
 from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.ending import (
@@ -38,6 +37,7 @@ from luxx.runs.turn.ending import (
     finished,
     is_judged,
 )
+from luxx.runs.turn.entries import closed_entries, status_entry
 from luxx.runs.turn.iteration import Iteration
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
 from luxx.runs.turn.state import NextAction, TurnState, add_cost, decide, open_calls, with_fallback

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 import msgspec
 
 from luxx.errors import ToolFailed
-from luxx.infra.json_size import MAX_VALUES, check_size, decoder
+from luxx.infra.strict_json import MAX_VALUES, check_size, decoder
 from luxx.tools.factory import tool
 from luxx.tools.output import indented_size
 from luxx.tools.pattern import CompiledPattern, compile_regex, max_searchable_length

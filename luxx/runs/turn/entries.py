@@ -1,17 +1,35 @@
-"""The log entries of a turn's steps, calls and results; and which calls are not run, and why."""
+"""The log entries of a turn's steps, calls and results, with which calls are not run; what becomes of a
+provider's fragments and counts before they are logged; and the sentences beside an answer without text.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import cast
 
 import msgspec
 from msgspec import UNSET
 
+from luxx.infra.strict_json import replace_lone_surrogates
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
 from luxx.runs.turn.state import TurnState, open_calls
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.event import ProcessStep
 from luxx.wire.tool import ToolCall, ToolResult
-from luxx.wire.turn import CUT_SHORT, CallOutcome, Step, StepStatus, StepType, step_id
+from luxx.wire.turn import (
+    CUT_SHORT,
+    CallOutcome,
+    Delta,
+    FinishReason,
+    Step,
+    StepStatus,
+    StepType,
+    TextDelta,
+    ThinkingDelta,
+    Usage,
+    step_id,
+    steps_text,
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -108,3 +126,61 @@ def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | 
             duration_ms=UNSET if duration_ms is None else duration_ms,
         )
     )
+
+
+MAX_TOKENS = 100_000_000
+"""More than any context window; larger counts of a provider are reduced to this."""
+
+
+REPLACEMENT = "\ufffd"
+
+
+def readable_escapes(json_text: str) -> str:
+    """JSON text in which the escape of a lone surrogate, which no encoding has, is that of U+FFFD."""
+    if "\\ud" not in json_text and "\\uD" not in json_text:
+        return json_text
+    return replace_lone_surrogates(json_text.encode("utf-8", "replace")).decode()
+
+
+def clamped(usage: Usage) -> Usage:
+    """The usage with counts that a database column can hold: the provider may send any number."""
+    counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
+    return Usage(**counts)
+
+
+def merge_fragments(deltas: list[Delta]) -> list[Delta]:
+    """Merges neighbouring fragments of the same kind."""
+    if len(deltas) == 1:
+        return deltas
+    merged: list[Delta] = []
+    for kind, group in groupby(deltas, type):
+        if kind is TextDelta or kind is ThinkingDelta:
+            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
+            merged.append(kind(text="".join(delta.text for delta in fragments)))
+        else:
+            merged.extend(group)
+    return merged
+
+
+NOTICES = {
+    FinishReason.REFUSAL: "The model declined to answer this, and gave no reason.",
+    FinishReason.CONTENT_FILTER: "A content filter of the provider withheld the answer, and gave no reason.",
+    FinishReason.LENGTH: (
+        "The model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less."
+    ),
+    FinishReason.CONTEXT_FULL: (
+        "The context window of the model was full before it wrote any text. Send less, or begin a new "
+        "conversation."
+    ),
+    FinishReason.STOP: "The model ended its answer without any text.",
+    FinishReason.UNKNOWN: "The model ended its answer without any text.",
+}
+"""The `notice` of a completion without text. Where a message has other text, a regular end needs none."""
+
+REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
+
+
+def notices_for(steps: Sequence[Step]) -> frozenset[FinishReason]:
+    """The reasons for which the next completion gets a notice, after these steps of the message."""
+    has_text = bool(steps_text(steps))
+    return frozenset(NOTICES) - (REGULAR if has_text else frozenset())

@@ -72,6 +72,26 @@ def test_a_provider_is_added_tested_listed_chosen_and_removed(
     assert missing == f"there is no provider {name!r}; `luxx provider list` lists yours"
 
 
+def test_removing_a_default_says_that_another_must_be_chosen(
+    plain_server: LiveServer, new_user: str, model_url: str
+) -> None:
+    name = f"Mine {uuid.uuid4().hex[:8]}"
+    arguments = ("openai_compatible", "--name", name, "--base-url", model_url, "--model", "scripted")
+    run(plain_server, new_user, "provider", "add", *arguments)
+    printed(plain_server, new_user, "provider", "default", name)
+
+    removed = printed(plain_server, new_user, "provider", "remove", name)
+
+    assert removed == (
+        f"removed {name}; it was the default of 1 user: choose another (luxx provider default NAME)\n"
+    )
+    # What the server adds in brackets for callers of its API is left out.
+    assert refusal(plain_server, new_user, "chat", "hello").removeprefix("luxx: ") == (
+        f"your default provider '{name}' was deleted or is no longer shared with you; "
+        "choose another default in your settings, or a provider for this"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

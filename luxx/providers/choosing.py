@@ -7,12 +7,13 @@ longer shared, the request is refused until somebody chooses another.
 from typing import Any
 
 from msgspec import UNSET
-from sqlalchemy import select, update
+from msgspec.structs import replace
+from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.models import Tenant, UserSettings
+from luxx.domain.accounts.models import Tenant, User, UserSettings
 from luxx.domain.accounts.user_data import SettingsView
 from luxx.domain.audit import Action, Actor, record
 from luxx.errors import Conflict, InvalidInput
@@ -175,9 +176,8 @@ def _keep_default(session: Session, row: ProviderRow, *, is_deleted: bool) -> No
 
 def delete_provider(session: Session, row: ProviderRow) -> Uses:
     """Deletes a provider. What has chosen it keeps its name and stops; returns how much that is."""
-    connection = session.connection()
-    uses = uses_of(connection, ProviderRow, row.id)
-    keep_name(connection, ProviderRow, row.id, row.name)
+    uses = _uses_of(session, row)
+    keep_name(session.connection(), ProviderRow, row.id, row.name)
     _keep_default(session, row, is_deleted=True)
     session.delete(row)
     return uses
@@ -185,8 +185,30 @@ def delete_provider(session: Session, row: ProviderRow) -> Uses:
 
 def uses_of_provider(session: Session, caller: Caller, provider_id: int) -> Uses:
     """What has chosen a provider that the caller may delete. Raises NotFound or NotAllowed."""
-    row = row_to_delete(session, caller, provider_id, is_locked=False)
-    return uses_of(session.connection(), ProviderRow, row.id)
+    return _uses_of(session, row_to_delete(session, caller, provider_id, is_locked=False))
+
+
+def _uses_of(session: Session, row: ProviderRow) -> Uses:
+    uses = uses_of(session.connection(), ProviderRow, row.id)
+    if not row.is_default:
+        return uses
+    return replace(uses, defaults=uses.defaults + _count_users_of_default(session, row))
+
+
+def _count_users_of_default(session: Session, row: ProviderRow) -> int:
+    """The users whose default this is because it is marked as one: its own and, if it is shared, those of the
+    tenant who have no other.
+    """
+    is_user = User.id == row.user_id
+    if row.is_shared:
+        own = select(ProviderRow.user_id).where(ProviderRow.is_default)
+        is_user |= (User.tenant_id == row.tenant_id) & User.id.not_in(own)
+    has_chosen = (UserSettings.user_id == User.id) & (
+        UserSettings.default_provider_id.is_not(None) | UserSettings.lost_default_provider.is_not(None)
+    )
+    chosen = select(UserSettings.user_id).where(has_chosen)
+    users = select(func.count()).select_from(User).where(User.is_active, is_user, ~chosen.exists())
+    return session.scalar(users) or 0
 
 
 def _before_unsharing(session: Session, row: ProviderRow) -> None:
@@ -200,7 +222,7 @@ def lost_provider_error(name: str | None, chosen_by: str) -> Conflict:
     named = f"the provider '{name}'" if name else "the provider"
     return Conflict(
         f"{named} of {chosen_by} was deleted or is no longer shared with you; choose another provider for "
-        "it, or for the request (provider_id), or null for the default one",
+        "it, or for the request (provider_id), or go back to the default one (null)",
         kind="provider_not_found",
         detail={"lost": {"provider": name}} if name else None,
     )

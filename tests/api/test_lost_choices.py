@@ -287,10 +287,28 @@ def test_only_those_who_may_delete_see_how_much_uses_something(
     agent = boss.good("POST", "/agents", json={"name": "Helper", "is_shared": True})["id"]
     user.good("PUT", "/settings", json={"default_provider_id": shared})
     user.good("POST", "/conversations", json={"agent_id": agent})
+    boss.good("PUT", f"/providers/{shared}", json={"is_default": False})
     assert boss.good("GET", f"/providers/{shared}/uses")["defaults"] == 1
     assert boss.good("GET", f"/agents/{agent}/uses")["conversations"] == 1
     user.bad("GET", f"/providers/{shared}/uses", 403)
     user.bad("GET", f"/agents/{agent}/uses", 403)
+
+
+def test_users_whose_default_a_provider_is_count_before_it_is_deleted(
+    join: Join, tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    boss, user = join(tenant_id, 4), join(tenant_id)
+    own = connect(user, upstream)
+    assert user.good("GET", f"/providers/{own}/uses")["defaults"] == 1
+
+    shared = connect(boss, upstream)
+    assert boss.good("GET", f"/providers/{shared}/uses")["defaults"] == 1
+    boss.good("PUT", f"/providers/{shared}", json={"is_shared": True})
+    before = boss.good("GET", f"/providers/{shared}/uses")["defaults"]
+    join(tenant_id)
+    assert boss.good("GET", f"/providers/{shared}/uses")["defaults"] == before + 1
+    user.good("DELETE", f"/providers/{own}")  # The user has lost a default, and gets no other in its place.
+    assert boss.good("DELETE", f"/providers/{shared}")["defaults"] == before + 1
 
 
 def test_tools_and_skills_that_are_gone_stop_what_named_them(

@@ -58,15 +58,22 @@ class Person:
         )
 
     @contextmanager
-    def profile(self, size: tuple[int, int] = LAPTOP) -> Generator[BrowserContext]:
-        """A browser profile, signed in with a sign-in of its own."""
+    def profile(
+        self, size: tuple[int, int] = LAPTOP, *, is_touched: bool = False
+    ) -> Generator[BrowserContext]:
+        """A browser profile, signed in with a sign-in of its own; `is_touched`: on a touch screen."""
         signed_in = self.post("/auth/login", {"username": self.name, "password": PASSWORD})
         stored = {
             "access": signed_in["access_token"],
             "refresh": signed_in["refresh_token"],
             "expiresAt": (time.time() + signed_in["expires_in"]) * 1000,
         }
-        context = self.browser.new_context(viewport={"width": size[0], "height": size[1]}, locale="en-GB")
+        context = self.browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            locale="en-GB",
+            has_touch=is_touched,
+            is_mobile=is_touched,
+        )
         context.set_default_timeout(WAIT_MS)
         entry = json.dumps(json.dumps(stored))
         # The frame that draws diagrams has no origin, and so no storage.
@@ -80,9 +87,10 @@ class Person:
             context.close()
 
     @contextmanager
-    def tab(self, size: tuple[int, int] = LAPTOP) -> Generator[Tab]:
+    def tab(self, size: tuple[int, int] = LAPTOP, *, is_touched: bool = False) -> Generator[Tab]:
         """A tab of a profile of its own."""
-        with self.profile(size) as context, open_tab(self.browser, self.server.url, context=context) as tab:
+        profile = self.profile(size, is_touched=is_touched)
+        with profile as context, open_tab(self.browser, self.server.url, context=context) as tab:
             yield tab
 
 

@@ -167,11 +167,15 @@ def test_a_file_that_cannot_be_sent_is_refused_when_it_is_attached(person: Perso
                 {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text"},
             ]
         )
-        expect(page.get_by_text("neither text in UTF-8")).to_be_visible()
+        expect(
+            page.get_by_text("program.bin cannot be attached: it is neither text in UTF-8")
+        ).to_be_visible()
         expect(page.get_by_text("This is no image that can be read.")).to_be_visible()
         expect(page.get_by_role("button", name="Send")).to_be_disabled()
+        expect(page.get_by_text("Remove the files that cannot be sent.")).to_be_visible()
         page.get_by_role("button", name="Remove program.bin").click()
         page.get_by_role("button", name="Remove no.png").click()
+        expect(page.get_by_text("Remove the files that cannot be sent.")).to_be_hidden()
         expect(page.get_by_role("button", name="Send")).to_be_enabled()
         assert [each["name"] for each in person.get("/files")["items"]] == ["notes.txt"]
 

@@ -167,3 +167,14 @@ def test_everything_can_be_reached_on_a_phone(person: Person) -> None:
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= PHONE[0]
         check_both_themes(tab, "phone-list-2")
+
+
+def test_fields_do_not_enlarge_the_page_of_a_phone(person: Person) -> None:
+    """Safari does so for a field whose text is smaller than 16 pixels."""
+    with person.tab(PHONE, is_touched=True) as tab:
+        for path in ("/ui/chat?new", "/ui/rooms/new", "/ui/agents/new", "/ui/settings/defaults"):
+            page = tab.open(path)
+            expect(page.locator("textarea").first).to_be_visible()
+            fields = page.locator("textarea, select, input:not([type=checkbox], [type=color], [type=file])")
+            sizes = fields.evaluate_all("all => all.map(each => parseFloat(getComputedStyle(each).fontSize))")
+            assert min(sizes) >= 16, path

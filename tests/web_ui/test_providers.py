@@ -91,9 +91,50 @@ def test_what_used_a_deleted_provider_says_so_and_takes_another(
 
         page = tab.open(f"/ui/agents/{agent}")
         expect(page.get_by_text("The provider Leaving was deleted")).to_be_visible()
+        chosen = page.get_by_label("Provider", exact=True).locator("option:checked")
+        expect(chosen).to_have_text("Leaving is gone")
+        page.get_by_label("Role", exact=True).fill("guides")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+        assert person.get(f"/agents/{agent}")["lost_provider"] == "Leaving"
         page.get_by_role("button", name="Use the default").click()
         expect(page.get_by_text("The provider Leaving was deleted")).to_have_count(0)
         assert person.get(f"/agents/{agent}")["lost_provider"] is None
+
+
+def test_a_default_that_is_gone_stays_gone_until_another_is_chosen(
+    person: Person, models: ScriptedProvider
+) -> None:
+    connect(person, models.url)
+    gone = connect(person, models.url)
+    person.put(f"/providers/{gone}", {"name": "Leaving"})
+    person.put("/settings", {"default_provider_id": gone})
+    person.api.delete(f"/providers/{gone}").raise_for_status()
+    with person.tab() as tab:
+        tab.expected_problems.append("409")
+        page = tab.open("/ui/chat?new")
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.get_by_role("button", name="Send").click()
+        reason = "choose another default in your settings, or a provider for this."
+        expect(
+            page.get_by_text(
+                f"Your default provider 'Leaving' was deleted or is no longer shared with you; {reason}"
+            )
+        ).to_be_visible()
+
+        page = tab.open("/ui/settings/defaults")
+        expect(page.get_by_text("Your default Leaving was deleted")).to_be_visible()
+        chosen = page.get_by_label("Provider", exact=True).locator("option:checked")
+        expect(chosen).to_have_text("Leaving is gone")
+        page.get_by_label("Temperature").fill("0.5")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+        settings = person.get("/settings")
+        assert (settings["temperature"], settings["lost_default_provider"]) == (0.5, "Leaving")
+        page.get_by_role("button", name="Choose automatically").click()
+        expect(page.get_by_text("Your default Leaving was deleted")).to_be_hidden()
+        expect(chosen).to_have_text("Choose automatically")
+        assert person.get("/settings")["lost_default_provider"] is None
 
 
 def test_a_provider_that_does_not_answer_says_why(person: Person, models: ScriptedProvider) -> None:

@@ -176,8 +176,18 @@ async def _default(server: ServerApi, _screen: Screen, options: argparse.Namespa
 async def _remove(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
     provider = await provider_named(server, options.provider)
     uses = msgspec.to_builtins(await server.call("DELETE", f"/providers/{provider.id}", Uses))
-    stopped = ", ".join(f"{count} {what}" for what, count in uses.items() if count)
-    _print(f"removed {provider.name}" + (f"; it was chosen for {stopped}" if stopped else ""))
+    default = _count_text(uses.pop("defaults"), "user")
+    stopped = [_count_text(count, what.removesuffix("s")) for what, count in uses.items() if count]
+    parts = [f"it was chosen for {', '.join(stopped)}"] if stopped else []
+    parts += (
+        [f"it was the default of {default}: choose another (luxx provider default NAME)"] if default else []
+    )
+    _print("; ".join([f"removed {provider.name}", *parts]))
+
+
+def _count_text(count: int, what: str) -> str:
+    """Nothing for 0."""
+    return f"{count} {what}{'' if count == 1 else 's'}" if count else ""
 
 
 def _print(line: str) -> None:

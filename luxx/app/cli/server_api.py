@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import getpass
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -36,6 +37,8 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_URL = f"http://{LOOPBACK}:8000"
 CONNECT_SECONDS = 10.0
 JSON_TYPE, DOCUMENT_TYPE = "application/json", "application/yaml"
+API_NAMES = re.compile(r" \((?:null|[a-z]+(?:_[a-z]+)+|(?:GET|POST|PUT|DELETE) [^()]*)\)")
+"""Names of fields and routes, which the server gives in brackets to those who call its API."""
 SILENCE_SECONDS = 45.0
 """A stream sends at least a comment every 15 s. After three missing ones the client reconnects."""
 
@@ -319,10 +322,11 @@ def _error_of(response: httpx.Response, url: str) -> LuxxError:
         return kind(f"{url} answered {response.status_code} and is not a Luxx server; is the address right?")
     detail = failure.detail if isinstance(failure.detail, dict) else {}
     kind = str(detail.get("kind", "error"))
+    problem = API_NAMES.sub("", failure.error)
     if failure.code == 401:
-        return NotSignedIn(failure.error, kind=kind)
+        return NotSignedIn(problem, kind=kind)
     error_type = Unavailable if failure.code >= 500 else ERROR_TYPES.get(failure.code, LuxxError)
-    return error_type(failure.error, kind=kind, detail=detail)
+    return error_type(problem, kind=kind, detail=detail)
 
 
 ERROR_TYPES: dict[int, type[InvalidInput | NotFound | Conflict]] = {

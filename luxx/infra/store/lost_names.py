@@ -19,7 +19,7 @@ _USES = {"room_agents": "seats", "task_steps": "steps", "user_settings": "defaul
 class Uses(Struct, frozen=True, kw_only=True):
     """How much has chosen a provider, an agent or a project, of all users: it stops when that is deleted.
 
-    `defaults`: the users who chose the provider as their default.
+    `defaults`: the users whose default the provider is.
     """
 
     conversations: int = 0

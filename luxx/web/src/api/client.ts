@@ -111,11 +111,16 @@ function explained(error: string, kind: string, fields: [string, string][]): str
 /** In the reader's language where it is translated, otherwise as a sentence of the server. */
 function said(text: string, kind?: string): string {
   const translated = server.translate(text, kind)
-  return translated === text ? sentence(text) : translated
+  return translated === text ? sentence(withoutApiNames(text)) : translated
 }
 
-/** The server's reasons begin in lower case, because they follow a name in its logs. */
+/** Names of fields and routes, which the server gives in brackets to those who call its API. */
+const API_NAMES = / \((?:null|[a-z]+(?:_[a-z]+)+|(?:GET|POST|PUT|DELETE) [^()]*)\)/g
+
+const withoutApiNames = (text: string): string => text.replace(API_NAMES, '')
+
+/** The server's reasons begin in lower case, because they follow a name in its logs; names of files and tools stay. */
 function sentence(text: string): string {
-  const upper = text.charAt(0).toUpperCase() + text.slice(1)
+  const upper = /^[a-z]+(-[a-z]+)*(?=[\s,:;']|$)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text
   return /[.!?。]$/.test(upper) ? upper : `${upper}.`
 }

@@ -5,6 +5,7 @@ const en = {
   choose: 'Who serves the model?',
   key: 'API key',
   keyHint: 'It is stored encrypted and never shown again.',
+  keyMayBeEmpty: 'Leave it empty where the server needs none.',
   address: 'Address',
   addressHint: 'For example http://127.0.0.1:11434/v1',
   name: 'Name',

@@ -5,6 +5,7 @@ const zh: ConnectText = {
   choose: '由谁提供模型？',
   key: 'API 密钥',
   keyHint: '加密保存，不会再次显示。',
+  keyMayBeEmpty: '服务器不需要密钥时请留空。',
   address: '地址',
   addressHint: '例如 http://127.0.0.1:11434/v1',
   name: '名称',

@@ -68,7 +68,7 @@ export const SENTENCES: Record<string, string> = {
   "there is no provider {}": '没有编号为 {1} 的服务商。',
   "{} was deleted or is no longer shared with you; choose another default in your settings (default_provider_id), or a provider for this (provider_id)": '你的默认服务商已被删除或不再与你共享；请在设置中另选默认，或在这里另选一个。',
   "{} of this run was deleted or is no longer shared with you; choose another provider, then send the message again": '此次运行所用的服务商已被删除或不再与你共享；请另选一个，然后重新发送消息。',
-  "{} of {} was deleted or is no longer shared with you; choose another provider for it, or for the request (provider_id), or null for the default one": '所选的服务商已被删除或不再与你共享（{1}）；请另选一个，或使用默认的。',
+  "{} of {} was deleted or is no longer shared with you; choose another provider for it, or for the request (provider_id), or go back to the default one (null)": '所选的服务商已被删除或不再与你共享（{1}）；请另选一个，或使用默认的。',
   "{} is a private address; ask an administrator of this server to allow it (PUT /admin/allowed-hosts, or providers.allow_private in the config)": '{1} 是内网地址；请服务器管理员允许它（管理 → 内网地址）。',
   "{} is a private address that no administrator has allowed": '{1} 是内网地址，没有管理员允许过。',
   "{} is a metadata or link-local address, which is always forbidden; use another address": '{1} 是元数据或链路本地地址，始终禁止；请使用其他地址。',

@@ -196,10 +196,10 @@ def _check_queue(counts: SlotCounts, user_id: int, limits: LimitsConfig) -> None
     own_queued, running = counts.queued.get(user_id, 0), counts.running.get(user_id, 0)
     per_user = limits.concurrent_runs_per_user
     if own_queued >= limits.queued_runs_per_user and (own_queued or (per_user and running >= per_user)):
-        waiting = f" and {own_queued} that wait" if own_queued else ""
+        waiting = f", and {own_queued} of your runs wait" if own_queued else ""
         raise TooMany(
-            f"you have {running} runs in progress{waiting}, as many as this server allows; "
-            "wait for one or cancel one",
+            f"your runs work on as many turns at once as this server allows ({running}){waiting}; "
+            "wait for a run or cancel one",
             retry_after=RETRY_SECONDS,
             kind="too_many_runs",
         )

@@ -129,7 +129,7 @@ async def test_a_message_past_the_bounds_of_the_queue_is_refused_with_advice(
         ann, bob = await cluster.add_user(services, "ann"), await cluster.add_user(services, "bob")
         for _ in range(3):
             await cluster.send(services, ann)
-        with pytest.raises(TooMany, match="1 runs in progress and 2 that wait") as refused:
+        with pytest.raises(TooMany, match=r"allows \(1\), and 2 of your runs wait") as refused:
             await cluster.send(services, ann)
         assert refused.value.kind == "too_many_runs"
         for _ in range(2):

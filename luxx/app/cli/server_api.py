@@ -37,7 +37,7 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_URL = f"http://{LOOPBACK}:8000"
 CONNECT_SECONDS = 10.0
 JSON_TYPE, DOCUMENT_TYPE = "application/json", "application/yaml"
-API_NAMES = re.compile(r" \((?:null|[a-z]+(?:_[a-z]+)+|(?:GET|POST|PUT|DELETE) [^()]*)\)")
+API_NAMES = re.compile(r" \((?:null|[a-z]+(?:_[a-z]+)+|(?:GET|POST|PUT|DELETE) /[^\s,()]*)\)")
 """Names of fields and routes, which the server gives in brackets to those who call its API."""
 SILENCE_SECONDS = 45.0
 """A stream sends at least a comment every 15 s. After three missing ones the client reconnects."""

@@ -115,7 +115,7 @@ function said(text: string, kind?: string): string {
 }
 
 /** Names of fields and routes, which the server gives in brackets to those who call its API. */
-const API_NAMES = / \((?:null|[a-z]+(?:_[a-z]+)+|(?:GET|POST|PUT|DELETE) [^()]*)\)/g
+const API_NAMES = / \((?:null|[a-z]+(?:_[a-z]+)+|(?:GET|POST|PUT|DELETE) \/[^\s,()]*)\)/g
 
 const withoutApiNames = (text: string): string => text.replace(API_NAMES, '')
 

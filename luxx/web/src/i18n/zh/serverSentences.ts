@@ -111,7 +111,7 @@ export const SENTENCES: Record<string, string> = {
   "this run has reached tools.max_iterations; the next model call asks for the final answer. Send another message to continue, or ask an administrator to raise the limit": '此次运行已达到 tools.max_iterations；下一次模型调用将要求给出最终回答。请发送另一条消息继续，或请管理员提高上限。',
   "this run was interrupted {} times; it is not started again by itself": '此次运行已中断 {1} 次，不会再自动重新开始。',
   "an internal error stopped this run; see the server's log. What was produced is kept": '内部错误使此次运行停止；请查看服务器日志。已生成的内容会保留。',
-  "you have {} runs in progress{}, as many as this server allows; wait for one or cancel one": '你有 {1} 个运行正在进行，已达服务器允许的数量；请等待或停止其中一个。',
+  "your runs work on as many turns at once as this server allows ({}){}; wait for a run or cancel one": '你的运行正在同时进行 {1} 个轮次，已达服务器允许的数量；请等待或停止其中一个运行。',
   "the server is busy with as many runs as it allows; try again in a moment": '服务器的运行数已达上限；请稍后再试。',
   "an answer is being written in this conversation; wait for it or cancel it": '此对话正在生成回答；请等待或停止它。',
   "a message was sent to this conversation a moment ago; try again": '刚刚有消息发送到此对话；请再试一次。',

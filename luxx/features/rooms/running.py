@@ -147,7 +147,7 @@ class RoomRunService:
 
     async def resume(self, caller: Caller, room_id: str) -> Run:
         """Continues a paused room with the next seat of its round. Raises Conflict if it is not paused."""
-        return await self.runs.resume(caller, await self._run_id(caller, room_id))
+        return await self.runs.resume(caller, await self._resumable_run_id(caller, room_id))
 
     async def speak(self, caller: Caller, room_id: str, text: str) -> MessageView:
         """Stores a message of the caller; those who speak next read it. Also in a room that does not run."""
@@ -235,7 +235,7 @@ class RoomRunService:
             messages=prompt.messages(context),
         )
 
-    async def _run_id(self, caller: Caller, room_id: str) -> str:
+    async def _resumable_run_id(self, caller: Caller, room_id: str) -> str:
         """The newest run of a room that the caller may steer, to resume it. Raises Conflict if there is
         none, or if the room cannot go on."""
 

@@ -7,6 +7,7 @@ from playwright.sync_api import Page
 from luxx.web.build import WEB, install_development
 from web_ui.browser import Tab, take_screenshots
 
+IS_STILL = "() => document.getAnimations().every((each) => each.playState !== 'running')"
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -27,7 +28,11 @@ def serious_violations(page: Page, axe: Path = AXE) -> list[str]:
 
 def check_both_themes(tab: Tab, name: str) -> None:
     take_screenshots(tab, name)
+    # A colour that is half of one theme and half of the other has no contrast.
+    tab.page.emulate_media(reduced_motion="reduce")
     for theme in ("light", "dark"):
         tab.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
-        tab.page.wait_for_timeout(200)
+        tab.page.wait_for_timeout(50)
+        tab.page.wait_for_function(IS_STILL)
         assert serious_violations(tab.page) == [], f"{name}, {theme}"
+    tab.page.emulate_media(reduced_motion="no-preference")

@@ -104,7 +104,7 @@ FIND_WIDE = """() => {
       const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)))
       if (lines.size > 1) found.push(`a broken word: ${word[0]}`)
     }
-    for (const word of node.data.matchAll(/[\\u4e00-\\u9fff]{2,}/g)) {
+    for (const word of node.data.matchAll(/[\\u4e00-\\u9fff]{3,}/g)) {
       const range = document.createRange()
       range.setStart(node, word.index)
       range.setEnd(node, word.index + word[0].length)

@@ -79,6 +79,12 @@ def blocks(page: Path, kind: str) -> list[str]:
     return [body for language, body in FENCE.findall(page.read_text("utf-8")) if language == kind]
 
 
+def beginning_of(page: Path) -> list[str]:
+    """The lines that the examples of a page begin with, where it refers to them."""
+    keys = ROOT / "docs" / "use" / "keys.md"
+    return blocks(keys, "sh")[:1] if "keys.md#sign-in-with-a-key" in page.read_text("utf-8") else []
+
+
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 
 
@@ -89,7 +95,7 @@ WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
-        script = "\n".join(["set -euo pipefail", *blocks(page, "sh")])
+        script = "\n".join(["set -euo pipefail", *beginning_of(page), *blocks(page, "sh")])
         for shown, real in {
             # First, because the port of the server may contain these digits.
             "8099": str(free_port()),

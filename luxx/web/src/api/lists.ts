@@ -4,15 +4,18 @@ import type { Schema } from './types'
 
 const PAGE_SIZE = 100
 
-/** The first `pages` pages, read at once. An item that moved to a later page meanwhile is there once. */
+/** The first `pages` pages, read at once. An item that is on several pages is there once. */
 export async function firstPages<T extends { id: string | number }>(
   pages: number,
   pageSize: number,
-  read: (page: number) => Promise<{ items: T[]; total: number }>,
+  read: (page: number) => Promise<{ items: T[]; total: number } | { items: T[]; has_more: boolean }>,
 ): Promise<{ items: T[]; hasMore: boolean }> {
   const found = await Promise.all(Array.from({ length: pages }, (_, index) => read(index + 1)))
-  const items = new Map(found.flatMap((each) => each.items.map((item) => [item.id, item])))
-  return { items: [...items.values()], hasMore: (found[0]?.total ?? 0) > pages * pageSize }
+  const items = new Map<T['id'], T>()
+  for (const item of found.flatMap((each) => each.items)) if (!items.has(item.id)) items.set(item.id, item)
+  const last = found.at(-1)
+  const hasMore = last !== undefined && ('has_more' in last ? last.has_more : last.total > pages * pageSize)
+  return { items: [...items.values()], hasMore }
 }
 
 export async function allPages<T>(read: (page: number) => Promise<{ items: T[]; total: number }>): Promise<T[]> {

@@ -3,31 +3,26 @@ import { useQueryCache } from '@pinia/colada'
 import { defineStore } from 'pinia'
 import { ref } from 'vue'
 import { api, ask } from '@/api/client'
+import { allPages, firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 
 export type Prompt = Schema<'PromptView'>
 
 export const PROMPTS_KEY = ['prompts'] as const
 const PAGE_SIZE = 100
-/** The most that the slash commands offer; the server limits a user to 500, and a tenant has shared ones. */
-const MOST_PAGES = 10
 
-/** The newest prompts, or those whose name, title or description contains the words. */
-export async function listPrompts(words: string, pages: number): Promise<{ items: Prompt[]; hasMore: boolean }> {
-  const items = new Map<string, Prompt>()
-  let total = 0
-  for (let page = 1; page <= pages; page += 1) {
-    const query = { page, page_size: PAGE_SIZE, ...(words ? { q: words } : {}) }
-    const found = await ask(api.GET('/prompts', { params: { query } }))
-    for (const prompt of found.items) items.set(prompt.id, prompt)
-    total = found.total
-    if (page * PAGE_SIZE >= total) break
-  }
-  return { items: [...items.values()], hasMore: total > pages * PAGE_SIZE }
+function readPage(page: number, words = ''): Promise<{ items: Prompt[]; total: number }> {
+  const query = { page, page_size: PAGE_SIZE, ...(words ? { q: words } : {}) }
+  return ask(api.GET('/prompts', { params: { query } }))
 }
 
-export async function listAllPrompts(): Promise<Prompt[]> {
-  return (await listPrompts('', MOST_PAGES)).items
+/** The newest prompts, or those whose name, title or description contains the words. */
+export function listPrompts(words: string, pages: number): Promise<{ items: Prompt[]; hasMore: boolean }> {
+  return firstPages(pages, PAGE_SIZE, (page) => readPage(page, words))
+}
+
+export function listAllPrompts(): Promise<Prompt[]> {
+  return allPages(readPage)
 }
 
 export const usePrompts = defineStore('prompts', () => {

@@ -2,6 +2,7 @@
 import { useQueryCache } from '@pinia/colada'
 import { api, ask, askForRun } from '@/api/client'
 import { postDocument, saveFile } from '@/api/files'
+import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 
 export type Room = Schema<'RoomDetail'>
@@ -27,41 +28,31 @@ export interface ListedRoom {
 }
 
 /** The newest rooms, or those in whose title, task or messages the words occur. */
-export async function listRooms(words: string, pages: number): Promise<{ items: ListedRoom[]; hasMore: boolean }> {
-  if (words) return findRooms(words, pages)
-  const numbers = Array.from({ length: pages }, (_, index) => index + 1)
-  const found = await Promise.all(
-    numbers.map((page) => ask(api.GET('/chat-rooms', { params: { query: { page, page_size: PAGE_SIZE } } }))),
-  )
-  const items = new Map(
-    found.flatMap((each) =>
-      each.items.map((room) => [
-        room.id,
-        { id: room.id, title: room.title, status: room.status, updatedAt: room.updated_at, snippet: '' },
-      ]),
-    ),
-  )
-  return { items: [...items.values()] as ListedRoom[], hasMore: (found[0]?.total ?? 0) > pages * PAGE_SIZE }
+export function listRooms(words: string, pages: number): Promise<{ items: ListedRoom[]; hasMore: boolean }> {
+  return firstPages(pages, PAGE_SIZE, words ? (page) => findRooms(words, page) : newestRooms)
 }
 
-async function findRooms(words: string, pages: number): Promise<{ items: ListedRoom[]; hasMore: boolean }> {
-  const items = new Map<string, ListedRoom>()
-  let hasMore = true
-  for (let page = 1; page <= pages && hasMore; page++) {
-    const found = await ask(api.GET('/search', { params: { query: { q: words, page, page_size: PAGE_SIZE } } }))
-    hasMore = found.has_more
-    for (const hit of found.items) {
-      if (!hit.room_id || items.has(hit.room_id)) continue
-      items.set(hit.room_id, {
-        id: hit.room_id,
-        title: hit.room_title ?? '',
-        status: null,
-        updatedAt: hit.created_at,
-        snippet: hit.kind === 'message' ? hit.snippet.text : '',
-      })
-    }
-  }
-  return { items: [...items.values()], hasMore }
+async function newestRooms(page: number): Promise<{ items: ListedRoom[]; total: number }> {
+  const { items, total } = await ask(api.GET('/chat-rooms', { params: { query: { page, page_size: PAGE_SIZE } } }))
+  return { items: items.map((room) => ({ id: room.id, title: room.title, status: room.status, updatedAt: room.updated_at, snippet: '' })), total }
+}
+
+async function findRooms(words: string, page: number): Promise<{ items: ListedRoom[]; has_more: boolean }> {
+  const found = await ask(api.GET('/search', { params: { query: { q: words, page, page_size: PAGE_SIZE } } }))
+  const items = found.items.flatMap((hit) =>
+    hit.room_id
+      ? [
+          {
+            id: hit.room_id,
+            title: hit.room_title ?? '',
+            status: null,
+            updatedAt: hit.created_at,
+            snippet: hit.kind === 'message' ? hit.snippet.text : '',
+          },
+        ]
+      : [],
+  )
+  return { items, has_more: found.has_more }
 }
 
 export function pathOf(roomId: string): { path: { room_id: string } } {

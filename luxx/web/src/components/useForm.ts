@@ -6,8 +6,9 @@ export interface Form {
   isBusy: Ref<boolean>
   /** The problem of a field of the body. */
   problem: (field: string) => string
-  /** The refusal as a whole, where no field of the body is wrong. */
+  /** The refusal as a whole, where no field of the body is wrong, and its kind. */
   refusal: ComputedRef<string>
+  kind: ComputedRef<string>
   reset: () => void
   /** Returns whether the work succeeded. */
   send: (work: () => Promise<unknown>) => Promise<boolean>
@@ -41,5 +42,5 @@ export function useForm(): Form {
     }
   }
 
-  return { isBusy, problem, refusal, reset, send }
+  return { isBusy, problem, refusal, kind: computed(() => error.value?.kind ?? ''), reset, send }
 }

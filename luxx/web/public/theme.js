@@ -5,7 +5,7 @@
   try {
     choice = localStorage.getItem('luxx.theme')
     language = localStorage.getItem('luxx.language')
-  } catch (error) {
+  } catch {
     // Storage is blocked: the system's theme and language apply.
   }
   var isDark = choice === 'dark' || (choice !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches)

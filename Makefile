@@ -68,14 +68,15 @@ test-heavy: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run slow tests, and th
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
 	$(PYTHON) -m pytest -m long --timeout=900 -rfEs $(if $(PART),-k "$(PART)") $(ARGS)
 
-test-path: $(DEV_STAMP) ## Check how many files one message runs through (ARGS="-v" lists them)
+test-path: $(DEV_STAMP) ## Check how many files one message and a turn of a room run through (ARGS="-v" lists them)
 	$(PYTHON) -m tests.message_path $(ARGS)
 
-check: $(DEV_STAMP) ## Check format, lint, types and layers; changes nothing
+check: $(DEV_STAMP) ## Check format, lint, types, layers and the path of a message; changes nothing
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
 	$(PYTHON) -m pytest -q tests/test_layers.py
+	$(PYTHON) -m tests.message_path
 	$(PYTHON) -m luxx.web.build check
 
 format: $(DEV_STAMP) ## Format the code and fix what the linter can

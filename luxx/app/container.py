@@ -61,18 +61,16 @@ from luxx.providers.queries import check_and_reseal_keys, has_no_daily_limit, op
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
 from luxx.runs.admission import delete_runs, delete_runs_of
-from luxx.runs.engine.driver import RunDriver, RunStopper
+from luxx.runs.engine.driver import RunDriver, RunLoop
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_logs, discard_old_calls
-from luxx.runs.orchestration.runs import OrchestratedRuns
-from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.orchestration.service import OrchestratedRuns, OrchestratedRunService
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
-from luxx.runs.service import RunService
+from luxx.runs.service import RunService, RunStopper
 from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.context import FailRun, RunServices
 from luxx.runs.turn.ending import fail_chat, fail_run
-from luxx.runs.turn.loop import RunLoop
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.question import WhenAsked

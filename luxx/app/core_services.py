@@ -57,9 +57,9 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.choosing import transfer_shared_providers
 from luxx.runs.admission import delete_runs
 from luxx.runs.cancel import cancel_runs_of
-from luxx.runs.engine.driver import RunStopper
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import who_may_see
+from luxx.runs.service import RunStopper
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
 from luxx.runs.streams.sessions import SubjectTable

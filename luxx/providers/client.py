@@ -15,17 +15,14 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, StreamInterrupted, StreamStalled
 from luxx.infra.config.schema import ProvidersConfig
-from luxx.infra.long_work import run_sized
 from luxx.infra.strict_json import SMALL_BYTES
-from luxx.providers.adaptations import Adaptations
-from luxx.providers.adapter import CompletionRequest, StreamParser, Target
+from luxx.providers.adapter import AZURE, CompletionRequest, StreamParser, Target, run_sized, vendor_of
 from luxx.providers.failures import redact_error
 from luxx.providers.listed_facts import MAX_LISTED, read_page
 from luxx.providers.parsing import OutputBounds
-from luxx.providers.registry import ProviderType, adapter_for, completion_adapter
+from luxx.providers.registry import Adaptations, ProviderType, adapter_for, completion_adapter
 from luxx.providers.retries import Retry, RetrySchedule
 from luxx.providers.transport import ResponseBody, Transport
-from luxx.providers.vendors import AZURE, vendor_of
 from luxx.wire.tool import ToolCall
 from luxx.wire.turn import (
     Delta,

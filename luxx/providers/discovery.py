@@ -25,11 +25,10 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
 from luxx.providers.catalog import DEFAULT_MODELS, can_chat
-from luxx.providers.keys import store_key
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
 from luxx.providers.parsing import json_objects
-from luxx.providers.queries import has_no_provider
+from luxx.providers.queries import has_no_provider, store_key
 from luxx.providers.registry import ProviderType, adapter_for, default_base_url
 from luxx.wire.tool import CommandPermission
 

@@ -22,9 +22,9 @@ from luxx.providers.discovery import (
     log_discovered,
     providers_of_environment,
 )
-from luxx.providers.keys import read_key
 from luxx.providers.local.model import LOCAL
 from luxx.providers.models import ProviderRow
+from luxx.providers.queries import read_key
 
 log = structlog.stdlib.get_logger(__name__)
 

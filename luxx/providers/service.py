@@ -21,11 +21,10 @@ from luxx.domain.accounts.user_data import SettingsView
 from luxx.domain.audit import Action
 from luxx.errors import InvalidInput, LuxxError, ProviderError, Unavailable
 from luxx.infra.clock import utc_now
-from luxx.infra.long_work import run_sized
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses
-from luxx.providers.adapter import Target
+from luxx.providers.adapter import Target, run_sized
 from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_hosts
 from luxx.providers.catalog import (
     DEMO_CARD,
@@ -48,7 +47,6 @@ from luxx.providers.choosing import (
 )
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer
-from luxx.providers.keys import change_key, masked_key, read_key, store_key
 from luxx.providers.listed_facts import listed_views
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.model_lists import ModelLists, is_fresh, store_list, unlisted
@@ -65,14 +63,18 @@ from luxx.providers.models import (
 )
 from luxx.providers.queries import (
     allow_host,
+    change_key,
     check_sharing,
     check_type,
     enabled_rows,
     has_no_provider,
+    masked_key,
+    read_key,
     record_provider_change,
     replace_allowed_hosts,
     row_to_change,
     row_to_delete,
+    store_key,
     visible_row,
     visible_to,
 )
@@ -227,9 +229,7 @@ class ProviderService:
     ) -> ProviderCheck:
         """Checks the provider with real requests: its model list, and a short completion for `on_answer`."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
-        model = row.default_model or (
-            self._local.model_name if self._local and row.provider_type == LOCAL else ""
-        )
+        model = row.default_model or self._running_model(row)
         try:
             target = await self._target(row)
         except Unavailable as error:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.errors import Conflict, InvalidInput, NotFound
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run, member_subjects
 from luxx.runs.question_rows import (

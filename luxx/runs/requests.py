@@ -174,7 +174,8 @@ class RequestResolver:
         with _lost_providers_of(source):
             selection = self.providers.select_provider(session, caller, provider_id, model, default=settings)
         choice = selection.choice
-        self.providers.model_lists.check(selection.row, choice.model)
+        if selection.row.models_at is not None:
+            self.providers.model_lists.check(selection.row, choice.model)
         self._check(choice, attached)
         if agent.skills:
             check_skills(self.skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")

@@ -1,12 +1,14 @@
-"""The operations on runs: send a message, watch, cancel, list. `turn/loop.py` has the loop itself."""
+"""The operations on runs: send a message, watch, cancel, list, stop those of a user."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -15,6 +17,7 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.views import MessageView
 from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
 from luxx.errors import Conflict, InvalidInput, Unavailable, UnlistedModel
+from luxx.infra.store.engine import Store
 from luxx.runs.admission import (
     UNFINISHED,
     NewChat,
@@ -25,11 +28,11 @@ from luxx.runs.admission import (
     limits_for,
     run_detail,
 )
-from luxx.runs.cancel import mark_cancelled
+from luxx.runs.cancel import cancel_runs_of, is_caused_by, mark_cancelled
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log, discard_call
-from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, page_of_runs, run_view
+from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, is_unended, page_of_runs, run_view
 from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
 from luxx.runs.slots import has_subagents
 from luxx.runs.streams.sessions import SubjectTable, titles_of
@@ -45,6 +48,11 @@ CANCEL_SECONDS = 0.35
 STOP_SECONDS = 15.0
 """How long `stop` waits. Another process ends its run at its next heartbeat or append; a dead process keeps
 the run until its lease expires."""
+
+MAX_STOP_SECONDS = 5.0
+"""How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
+
+STOP_POLL_SECONDS = 0.25
 
 MAX_POLL_SECONDS = 1.0
 """Longest poll interval of `answer` for a run that is queued or driven elsewhere."""
@@ -368,3 +376,24 @@ def _answered_message(session: Session, caller: Caller, message_id: str) -> tupl
 def _check_position(run: Run | RunRow, after: int) -> None:
     if after > run.last_seq:
         raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunStopper:
+    """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
+
+    store: Store
+    engine: RunDriver | None
+
+    async def stop_all_of(self, user_id: int) -> None:
+        """Cancels the user's runs; returns when they have ended, or after MAX_STOP_SECONDS."""
+        await self.store.write(lambda session: cancel_runs_of(session, user_id))
+        until = time.monotonic() + MAX_STOP_SECONDS
+        unended = select(RunRow.id).where(is_caused_by(user_id), is_unended)
+        running = await self.store.read(lambda session: session.scalars(unended).all())
+        for run_id in running:
+            if self.engine is not None:
+                await self.engine.cancel(run_id)
+        while running and time.monotonic() < until:
+            await asyncio.sleep(STOP_POLL_SECONDS)
+            running = await self.store.read(lambda session: session.scalars(unended).all())

@@ -19,8 +19,7 @@ from sqlalchemy import Connection, Row, bindparam, case, func, select, update
 from luxx.errors import TooMany
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
-from luxx.infra.store.locks import Lock, lock_until_commit
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import Lock, lock_until_commit, table_of
 from luxx.runs.models import RunRow, ToolCallRow, is_unended
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.run import RunStatus

@@ -34,8 +34,8 @@ from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, Workspac
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine
 from luxx.infra.store.tables import Base
-from luxx.providers.keys import key_identity
 from luxx.providers.models import ProviderRow
+from luxx.providers.queries import key_identity
 from luxx.runs.models import RunEventRow, RunRow, SubjectMemberRow
 from luxx.tools.permissions.service import Owner, replace_list
 from luxx.wire.message import AssistantContent, UserContent

@@ -43,8 +43,8 @@ from luxx.infra.store.engine import open_engine
 from luxx.infra.store.migrate import migrate
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.upgrade import current_step, known_steps, newest_step
-from luxx.providers.keys import key_identity
 from luxx.providers.models import ProviderRow
+from luxx.providers.queries import key_identity
 
 DATABASES = ("sqlite", "postgresql")
 LONG = 140_000_000

@@ -19,9 +19,9 @@ from engine.in_process_cluster import (
 from luxx.domain.accounts.models import User
 from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, Text, When
 from luxx.runs.engine import processes as leases
-from luxx.runs.engine.driver import RunStopper
 from luxx.runs.models import ProcessRow, RunRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
+from luxx.runs.service import RunStopper
 from luxx.wire.question import QuestionView
 from luxx.wire.run import RunKind, RunStatus
 

@@ -16,6 +16,7 @@ from store.conftest import database_url
 
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations import images as images_module
+from luxx.domain.conversations.access import read_path
 from luxx.domain.conversations.images import (
     MessageBlobRow,
     copy_content,
@@ -24,7 +25,6 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.path import read_path
 from luxx.domain.conversations.prompt import prompt_messages
 from luxx.domain.files.service import FileRow
 from luxx.infra.clock import new_id, utc_now

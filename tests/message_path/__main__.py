@@ -1,7 +1,8 @@
-"""Counts the files and functions of `luxx/` that run for one message, from the request to its `done` event.
+"""Counts the files and functions of `luxx/` that run for one message, from the request to the last event.
 
 A real server in its own process answers with the scripted provider. Every function call in any of its threads
-is recorded during a message. `-v` lists the files.
+is recorded during a message in a chat, without and with a tool call, and during a room with one turn. `-v`
+lists the files.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,18 @@ from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, 
 
 ROOT = Path(__file__).parent.parent.parent
 PASSWORD = "a password for counting 1"
-WAIT_SECONDS = 30.0
-LIMITS = {"no tools": 60, "one tool call": 85}
+WAIT_SECONDS = 60.0
+RECORDINGS = 3
+"""Of these the one with the fewest files counts: the heartbeat of the server runs during some messages."""
+
+NO_TOOLS, ONE_CALL, ROOM = "no tools", "one tool call", "a room turn"
+LIMITS = {NO_TOOLS: 60, ONE_CALL: 85}
+MORE_FILES_OF_ROOM = 15
+"""How many files a turn of a room may run through beyond those of a message without tools."""
+
+Functions = set[tuple[str, str]]
+"""Functions, as (file, name)."""
+
 SCRIPT = Script(
     rules=[
         Rule(
@@ -42,10 +54,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ScriptedProvider(SCRIPT) as model:
         measured = measure(Path(folder), model.url)
+    limits = LIMITS | {ROOM: len(_files(measured[NO_TOOLS])) + MORE_FILES_OF_ROOM}
     is_over = False
     for name, functions in measured.items():
-        files = Counter(file for file, _ in functions)
-        limit = LIMITS[name]
+        files, limit = _files(functions), limits[name]
         print(f"{name}: {len(files)} files (limit {limit}), {len(functions)} functions")
         is_over |= len(files) > limit
         if options.verbose:
@@ -54,8 +66,13 @@ def main() -> int:
     return 1 if is_over else 0
 
 
-def measure(folder: Path, model_url: str) -> dict[str, set[tuple[str, str]]]:
-    """The functions of each kind of message, as (file, name)."""
+def _files(functions: Functions) -> Counter[str]:
+    """How many of the functions each file has."""
+    return Counter(file for file, _ in functions)
+
+
+def measure(folder: Path, model_url: str) -> dict[str, Functions]:
+    """The functions of each kind of message."""
     output = folder / "calls.json"
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LUXX_")} | {
         "LUXX_APP__PORT": "0",
@@ -77,32 +94,53 @@ def measure(folder: Path, model_url: str) -> dict[str, set[tuple[str, str]]]:
         server.wait(WAIT_SECONDS)
 
 
-def _send_messages(server: subprocess.Popen[str], output: Path) -> dict[str, set[tuple[str, str]]]:
+def _send_messages(server: subprocess.Popen[str], output: Path) -> dict[str, Functions]:
     assert server.stdout is not None
     url = next(line.split()[-1] for line in server.stdout if "listens on" in line)
     with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
         signed_in = client.post("/auth/login", json={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {_data(signed_in)['access_token']}"
-        functions = {}
-        for name, text, tools in (("no tools", "hello", False), ("one tool call", "use a tool", True)):
+
+        def in_chat(text: str, *, tools: bool) -> Callable[[], Functions]:
             conversation = _data(client.post("/conversations", json={}))["id"]
             body = {"conversation_id": conversation, "content": text, "tools": tools}
-            # The first message loads modules that are loaded once.
-            for _ in range(2):
-                output.unlink(missing_ok=True)
-                server.send_signal(signal.SIGUSR1)
-                _stream(client, body)
-                server.send_signal(signal.SIGUSR1)
-                _wait_for(output)
-            calls = msgspec.json.decode(output.read_bytes(), type=list[tuple[str, str]])
-            functions[name] = set(calls)
-    return functions
+            return lambda: _record(server, output, client, "/messages/stream", body, "done")
+
+        def in_room() -> Functions:
+            seat = {"name": "Writer", "system_prompt": "Answer briefly.", "tools": []}
+            room = {"title": "Room", "task": "hello", "max_rounds": 1, "agents": [seat]}
+            path = f"/chat-rooms/{_data(client.post('/chat-rooms', json=room))['id']}/start"
+            return _record(server, output, client, path, {}, "room_completed")
+
+        kinds = {
+            NO_TOOLS: in_chat("hello", tools=False),
+            ONE_CALL: in_chat("use a tool", tools=True),
+            ROOM: in_room,
+        }
+        return {name: _fewest(record) for name, record in kinds.items()}
 
 
-def _stream(client: httpx.Client, body: dict[str, Any]) -> None:
-    with client.stream("POST", "/messages/stream", json=body) as answer:
+def _fewest(record: Callable[[], Functions]) -> Functions:
+    record()  # The first message loads modules that are loaded once.
+    return min((record() for _ in range(RECORDINGS)), key=lambda functions: len(_files(functions)))
+
+
+def _record(
+    server: subprocess.Popen[str],
+    output: Path,
+    client: httpx.Client,
+    path: str,
+    body: dict[str, Any],
+    last_event: str,
+) -> Functions:
+    output.unlink(missing_ok=True)
+    server.send_signal(signal.SIGUSR1)
+    with client.stream("POST", path, json=body) as answer:
         answer.raise_for_status()
-        assert "event: done" in "".join(answer.iter_text())
+        assert f"event: {last_event}" in "".join(answer.iter_text())
+    server.send_signal(signal.SIGUSR1)
+    _wait_for(output)
+    return set(msgspec.json.decode(output.read_bytes(), type=list[tuple[str, str]]))
 
 
 def _data(answer: httpx.Response) -> Any:

@@ -23,11 +23,11 @@ from luxx.infra.config.schema import (
 )
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
-from luxx.runs.engine.driver import RunStopper
 from luxx.runs.log.channel import Channel
 from luxx.runs.models import QuestionRow, RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.requests import NewMessage
+from luxx.runs.service import RunStopper
 from luxx.wire.question import QuestionStatus
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.tool import CommandPermission

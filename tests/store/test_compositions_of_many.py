@@ -15,7 +15,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, NotFound
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS
 from luxx.tools.compositions.service import CompositionService

@@ -22,7 +22,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 from luxx.providers.choosing import transfer_shared_providers
 from luxx.runs.cancel import cancel_runs_of
-from luxx.runs.engine.driver import RunStopper
+from luxx.runs.service import RunStopper
 from luxx.wire.tool import CommandPermission
 
 DEPTH = 3_000

@@ -11,8 +11,8 @@ import pytest
 
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.runs.turn.entries import executed_entry
 from luxx.runs.turn.state import TurnState, count_calls
+from luxx.runs.turn.turn_log import executed_entry
 from luxx.tools.builtin.run import run_tools
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.compositions.rows import StoredComposition, document_of

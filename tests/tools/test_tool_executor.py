@@ -13,7 +13,7 @@ import pytest
 
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
-from luxx.runs.turn.entries import executed_entry, full_output_row
+from luxx.runs.turn.turn_log import executed_entry, full_output_row
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.run import run_tools
 from luxx.tools.core import (

@@ -16,11 +16,10 @@ from store.conftest import ready_url
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.queries import default_agent_id, visible_agent
-from luxx.domain.conversations.access import DELETE_ROWS
+from luxx.domain.conversations.access import DELETE_ROWS, read_path_ids
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.images import MessageBlobRow, stored_size
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.path import read_path_ids
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.transfer.service import STALE_SECONDS, TransferService, write_hidden
 from luxx.errors import Conflict, InvalidInput

@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.images import image_ids
-from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.domain.conversations.prompt import PastMessage, prompt_messages
 from luxx.domain.files.names import image_type
 from luxx.domain.transfer.child import ImportReader

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import structlog
-from litestar.response.base import ASGIResponse
+from litestar import Request
+from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
-from luxx.api.http.files import ABORT_KEY, PreparedResponse, is_head
 from luxx.api.http.security import DETACHED_STREAM_KEY, RAW_SEND_KEY
 from luxx.domain.accounts.authentication import Authenticator
 from luxx.domain.accounts.caller import Caller
@@ -190,6 +190,28 @@ HEADERS = [
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+ABORT_KEY = "luxx.abort"
+"""Scope key of the function that aborts the connection, which `protocol.py` sets."""
+
+
+class PreparedResponse(Response[bytes]):
+    """The response of a route that an ASGI application of Luxx sends."""
+
+    def __init__(self, response: ASGIResponse) -> None:
+        super().__init__(b"")
+        self._response = response
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
+        """Called by Litestar. The arguments of a plain response do not apply."""
+        del app, request, kwargs
+        return self._response
+
+
+def is_head(scope: Scope) -> bool:
+    """Whether only the headers of the response are wanted."""
+    return cast("dict[str, Any]", scope)["method"] == "HEAD"
 
 
 class OpenStream(ASGIResponse):

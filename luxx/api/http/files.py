@@ -6,29 +6,17 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import IO, Any, cast
 
 from litestar import Request
-from litestar.response.base import ASGIResponse, Response
+from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
+from luxx.api.http.event_streams import ABORT_KEY, is_head
 from luxx.domain.files.names import content_disposition
 from luxx.domain.files.storage import OpenFile
 from luxx.errors import InvalidInput
 
 READ_BYTES = 256 * 1024  # Read at once, in one call of a thread.
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
-
-
-class PreparedResponse(Response[bytes]):
-    """The response of a route that an ASGI application of Luxx sends."""
-
-    def __init__(self, response: ASGIResponse) -> None:
-        super().__init__(b"")
-        self._response = response
-
-    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **kwargs: Any) -> ASGIResponse:
-        """Called by Litestar. The arguments of a plain response do not apply."""
-        del app, request, kwargs
-        return self._response
 
 
 class FileASGIResponse(ASGIResponse):
@@ -70,11 +58,6 @@ class FileASGIResponse(ASGIResponse):
             await asyncio.shield(asyncio.to_thread(self._file.close))
 
 
-def is_head(scope: Scope) -> bool:
-    """Whether only the headers of the response are wanted."""
-    return cast("dict[str, Any]", scope)["method"] == "HEAD"
-
-
 def parse_range(header: str | None, size: int) -> range | None:
     """The requested bytes; None if the range is outside the file.
 
@@ -97,9 +80,6 @@ SEND_BYTES = 64 * 1024
 
 STALLED_SECONDS = 60.0
 """How long a client may take to read one chunk before its connection is aborted."""
-
-ABORT_KEY = "luxx.abort"
-"""Scope key of the function that aborts the connection, which `protocol.py` sets."""
 
 
 class TempFileASGIResponse(ASGIResponse):

@@ -18,8 +18,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 
 from luxx.api.http.connection_limits import ConnectionBounds, closing_response
-from luxx.api.http.event_streams import CONNECTION_KEY, DISCONNECT_KEY, ChunkedConnection, ClientDisconnect
-from luxx.api.http.files import ABORT_KEY
+from luxx.api.http.event_streams import (
+    ABORT_KEY,
+    CONNECTION_KEY,
+    DISCONNECT_KEY,
+    ChunkedConnection,
+    ClientDisconnect,
+)
 from luxx.api.http.security import HEAD_TOO_LARGE, MAX_HEADERS
 from luxx.infra.config.schema import ServerConfig
 

@@ -11,8 +11,13 @@ from litestar.types import Send
 
 from luxx.api.http.envelope import openai_failure
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
-from luxx.api.http.event_streams import DISCONNECT_KEY, ClientDisconnect, OpenStream, Streams
-from luxx.api.http.files import PreparedResponse
+from luxx.api.http.event_streams import (
+    DISCONNECT_KEY,
+    ClientDisconnect,
+    OpenStream,
+    PreparedResponse,
+    Streams,
+)
 from luxx.api.openai.answer import Answer, AnswerFailure, AnswerReader, CollectedAnswer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import LuxxError

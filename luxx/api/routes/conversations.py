@@ -12,7 +12,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.files import PreparedResponse, TempFileASGIResponse, receive_file
+from luxx.api.http.event_streams import PreparedResponse
+from luxx.api.http.files import TempFileASGIResponse, receive_file
 from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
 from luxx.domain.conversations.search import Search, SearchHit, SearchService

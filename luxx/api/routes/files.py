@@ -9,7 +9,8 @@ from litestar.params import PathParameter, QueryParameter
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.errors import failure
-from luxx.api.http.files import FileASGIResponse, PreparedResponse, body_chunks, parse_range
+from luxx.api.http.event_streams import PreparedResponse
+from luxx.api.http.files import FileASGIResponse, body_chunks, parse_range
 from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.files.names import content_disposition

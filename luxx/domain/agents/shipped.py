@@ -10,8 +10,8 @@ from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import BeforeLoss, end_default
 from luxx.domain.agents.service import set_fields
 from luxx.infra.clock import utc_now
-from luxx.infra.store.locks import Lock, lock_until_commit
 from luxx.infra.store.lost_names import keep_name
+from luxx.infra.store.tables import Lock, lock_until_commit
 
 FOLDER = files("luxx.domain.agents").joinpath("shipped")
 

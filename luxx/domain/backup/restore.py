@@ -36,9 +36,8 @@ from luxx.errors import LuxxError, Unavailable
 from luxx.infra.data_permissions import make_directory
 from luxx.infra.secrets import MIN_SECRET_BYTES, Vault, is_too_short
 from luxx.infra.store.upgrade import current_step, is_too_old, known_steps, upgrade_database
-from luxx.providers.keys import key_identity
 from luxx.providers.models import ProviderRow, ServerValueRow
-from luxx.providers.queries import SECRET_CHECK
+from luxx.providers.queries import SECRET_CHECK, key_identity
 
 MAX_SECRET_BYTES = 64 * 1024
 WORKSPACE = re.compile(r"[0-9a-f]{64}")

@@ -55,7 +55,7 @@ from luxx.errors import LuxxError, TooLarge
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.compositions.rows import MAX_COMPOSITIONS, new_row, read_own
 from luxx.tools.permissions.service import check_rule

@@ -15,10 +15,12 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import (
     DeleteRuns,
+    assistant_steps,
     check_idle,
     locked_message,
     own_conversation,
     own_message,
+    user_content,
 )
 from luxx.domain.conversations.forking import Fork
 from luxx.domain.conversations.images import (
@@ -29,7 +31,6 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_message
 from luxx.domain.conversations.views import ConversationView, MessageView, message_view, user_text_of
 from luxx.errors import InvalidInput

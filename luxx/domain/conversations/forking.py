@@ -14,7 +14,14 @@ from sqlalchemy import Connection, String, bindparam, insert, null, select, upda
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import DeleteRuns, delete_hidden, message_in, own_conversation
+from luxx.domain.conversations.access import (
+    DeleteRuns,
+    delete_hidden,
+    message_in,
+    own_conversation,
+    read_path_ids,
+    user_content,
+)
 from luxx.domain.conversations.images import (
     check_message_quota,
     copy_content,
@@ -23,7 +30,6 @@ from luxx.domain.conversations.images import (
     with_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.path import read_path_ids, user_content
 from luxx.domain.conversations.search_index import INDEXED_FIELDS, index_messages, index_title
 from luxx.domain.conversations.views import ConversationView, conversation_view
 from luxx.errors import Conflict, NotFound

@@ -28,9 +28,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import conversation_not_found, own_conversations
+from luxx.domain.conversations.access import conversation_not_found, own_conversations, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.path import user_content
 from luxx.domain.conversations.views import (
     Citation,
     ConversationView,

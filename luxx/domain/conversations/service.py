@@ -23,6 +23,7 @@ from luxx.domain.conversations.access import (
     message_and_conversation,
     message_in,
     own_conversation,
+    user_content,
 )
 from luxx.domain.conversations.branches import newest_leaf_in, newest_leaf_under, subtree_ids
 from luxx.domain.conversations.images import AttachedBytes, read_attachment
@@ -34,7 +35,6 @@ from luxx.domain.conversations.lists import (
     page_of_conversations,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
-from luxx.domain.conversations.path import user_content
 from luxx.domain.conversations.search_index import index_title
 from luxx.domain.conversations.views import ConversationChange, ConversationView, conversation_view
 from luxx.errors import Conflict, InvalidInput, NotFound

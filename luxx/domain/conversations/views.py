@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.wire.message import Attachment
 from luxx.wire.model_settings import ModelSettings, ModelSettingsChange
 from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text

@@ -16,10 +16,9 @@ from sqlalchemy import Connection, Row, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import own_conversation
+from luxx.domain.conversations.access import assistant_steps, own_conversation, read_path_ids, user_content
 from luxx.domain.conversations.images import image_ids, read_images
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.path import assistant_steps, read_path_ids, user_content
 from luxx.domain.conversations.views import ConversationView, MessageView, conversation_view, message_view
 from luxx.domain.transfer.document import (
     FORMAT,

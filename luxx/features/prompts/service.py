@@ -31,7 +31,7 @@ from luxx.features.prompts.models import (
 )
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import CASEFOLD_FUNCTION, Store
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 
 
 @dataclass(frozen=True, slots=True)

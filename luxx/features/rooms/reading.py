@@ -10,8 +10,8 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.models import User
+from luxx.domain.conversations.access import assistant_steps
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.path import assistant_steps
 from luxx.domain.conversations.views import user_text_of
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import SeatState

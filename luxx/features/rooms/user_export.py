@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.path import assistant_steps, user_content
 from luxx.domain.transfer.draft import ORIGIN_DETAILS, shared_fields
 from luxx.errors import AmbiguousName, InvalidInput, LuxxError, NotFound
 from luxx.features.rooms.checks import check_room_stop

@@ -1,66 +1,10 @@
-"""Locks between processes: PostgreSQL's advisory locks, and file locks that are freed when a process ends."""
+"""Locks on files, which are freed when a process ends: only one server uses a data directory."""
 
 import fcntl
 import os
-from enum import IntEnum
 from pathlib import Path
 
-from sqlalchemy import Connection, text
-
 from luxx.errors import ConfigError
-
-
-class Lock(IntEnum):
-    """The numbers of all advisory locks of PostgreSQL. Some exist once for each tenant or user."""
-
-    MIGRATION = 7_402_117
-    """Of several starting processes, one migrates. A restore that replaces the tables takes it too."""
-
-    ADMISSION = 7_402_118
-    """Counting slots before a run takes one."""
-
-    USER_RESERVES = 7_402_119
-    """Adding a reserve to what a user has spent and reserved."""
-
-    RESTORE = 7_402_120
-    """One restore at a time."""
-
-    SHIPPED_AGENTS = 7_402_121
-    """Of several starting processes, one stores the agents that ship with Luxx."""
-
-    SECRET_CHECK = 7_402_122
-    """Of several starting processes, one stores the value that checks the secret key."""
-
-    DEMO_PROVIDER = 7_402_123
-    """Of several starting processes, one stores the demo provider."""
-
-    TENANT_RULES = 7_402_133
-    """Changing permission rules. A transaction takes it before any other lock."""
-
-    USER_COMPOSITIONS = 7_402_134
-    """Changing compositions, whose names and number are checked before the write."""
-
-    USER_PROMPTS = 7_402_135
-    """Adding and renaming prompts, whose names and number are checked before the write."""
-
-
-_lock = text("SELECT pg_advisory_xact_lock(:lock)")
-_lock_of_owner = text("SELECT pg_advisory_xact_lock(:lock, :owner_id)")
-
-
-def lock_until_commit(connection: Connection, lock: Lock, owner_id: int | None = None) -> None:
-    """Waits for the lock and holds it until the transaction ends. On SQLite one thread makes all writes, so
-    there it does nothing.
-
-    `owner_id`: the tenant or user of the lock, if there is one for each.
-    """
-    if connection.dialect.name != "postgresql":
-        return
-    if owner_id is None:
-        connection.execute(_lock, {"lock": lock.value})
-    else:
-        connection.execute(_lock_of_owner, {"lock": lock.value, "owner_id": owner_id})
-
 
 NAME = "server.lock"
 """The lock file in a data directory."""

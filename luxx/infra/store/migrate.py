@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from luxx.errors import DatabaseTooNew, DatabaseTooOld
 from luxx.infra.store.engine import open_engine
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.infra.store.upgrade import SCRIPTS, UpgradeResult, current_step, unknown_step_error
 
 

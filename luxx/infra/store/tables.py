@@ -1,5 +1,5 @@
-"""What every table shares: the declarative base with its naming convention, column types, and the clock that
-all processes share: the database's on PostgreSQL, the process's own on SQLite.
+"""What every table shares: the declarative base with its naming convention, column types, the clock that all
+processes share (the database's on PostgreSQL, the process's own on SQLite), and the locks of transactions.
 
 The tables are in the `models.py` of their features.
 """
@@ -7,6 +7,7 @@ The tables are in the `models.py` of their features.
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from typing import Any, TypeVar, cast
 
 import structlog
@@ -21,6 +22,7 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import DateTime, Double, TypeDecorator
@@ -147,3 +149,55 @@ def read_once(session: Session, key: tuple[object, ...], read: Callable[[], T]) 
     if key not in values:
         values[key] = read()
     return values[key]
+
+
+class Lock(IntEnum):
+    """The numbers of all advisory locks of PostgreSQL. Some exist once for each tenant or user."""
+
+    MIGRATION = 7_402_117
+    """Of several starting processes, one migrates. A restore that replaces the tables takes it too."""
+
+    ADMISSION = 7_402_118
+    """Counting slots before a run takes one."""
+
+    USER_RESERVES = 7_402_119
+    """Adding a reserve to what a user has spent and reserved."""
+
+    RESTORE = 7_402_120
+    """One restore at a time."""
+
+    SHIPPED_AGENTS = 7_402_121
+    """Of several starting processes, one stores the agents that ship with Luxx."""
+
+    SECRET_CHECK = 7_402_122
+    """Of several starting processes, one stores the value that checks the secret key."""
+
+    DEMO_PROVIDER = 7_402_123
+    """Of several starting processes, one stores the demo provider."""
+
+    TENANT_RULES = 7_402_133
+    """Changing permission rules. A transaction takes it before any other lock."""
+
+    USER_COMPOSITIONS = 7_402_134
+    """Changing compositions, whose names and number are checked before the write."""
+
+    USER_PROMPTS = 7_402_135
+    """Adding and renaming prompts, whose names and number are checked before the write."""
+
+
+_lock = text("SELECT pg_advisory_xact_lock(:lock)")
+_lock_of_owner = text("SELECT pg_advisory_xact_lock(:lock, :owner_id)")
+
+
+def lock_until_commit(connection: Connection, lock: Lock, owner_id: int | None = None) -> None:
+    """Waits for the lock and holds it until the transaction ends. On SQLite one thread makes all writes, so
+    there it does nothing.
+
+    `owner_id`: the tenant or user of the lock, if there is one for each.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    if owner_id is None:
+        connection.execute(_lock, {"lock": lock.value})
+    else:
+        connection.execute(_lock_of_owner, {"lock": lock.value, "owner_id": owner_id})

@@ -10,7 +10,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from luxx.infra.clock import utc_now
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.providers.discovery import first_operator
 from luxx.providers.models import ProviderRow
 from luxx.providers.registry import ProviderType

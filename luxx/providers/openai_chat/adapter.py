@@ -6,6 +6,7 @@ inline thinking and has what must be sent back, `usage.py` reads the token count
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
@@ -128,8 +129,6 @@ class OpenAIParser:
         self._native_finish = ""
         self._refusal: list[str] = []
         self._details = ReasoningDetails()
-        self._citations = Citations()
-        self._images = GeneratedImages()
         self._signature: dict[str, str] | None = None
         self._reasoning_field = ""
 
@@ -137,6 +136,15 @@ class OpenAIParser:
     def is_done(self) -> bool:
         """Whether the stream sent its end marker; the body may still be open."""
         return self._has_ended
+
+    @cached_property
+    def _citations(self) -> Citations:
+        """Few answers have any."""
+        return Citations()
+
+    @cached_property
+    def _images(self) -> GeneratedImages:
+        return GeneratedImages()
 
     def feed(self, piece: bytes) -> list[Delta]:
         if self._failure is not None:

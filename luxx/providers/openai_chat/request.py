@@ -7,12 +7,17 @@ from hashlib import sha256
 from typing import Any, cast
 
 from luxx.providers.adapter import (
+    AZURE,
     Adaptation,
     CompletionRequest,
     Target,
     UpstreamRequest,
+    endpoint,
     get_request,
+    is_reasoning_model,
+    key_headers,
     post_request,
+    vendor_of,
     with_images_after_results,
 )
 from luxx.providers.demanded_forms import (
@@ -25,7 +30,6 @@ from luxx.providers.demanded_forms import (
 )
 from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY, INLINE_FIELD, signed_content
 from luxx.providers.parsing import json_objects, parse_arguments
-from luxx.providers.vendors import AZURE, endpoint, is_reasoning_model, key_headers, vendor_of
 from luxx.wire.message import (
     AssistantPrompt,
     PromptImage,
@@ -82,7 +86,8 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     answer_format, instruction = _answer_format(request, kind)
     if instruction:
         messages = with_instruction(messages, instruction)
-    messages = with_demanded_roles(messages, request.adaptations)
+    if request.adaptations:
+        messages = with_demanded_roles(messages, request.adaptations)
     body: dict[str, Any] = {
         "model": request.model,
         "messages": [item for message in messages if (item := _message(message, kind, request)) is not None],

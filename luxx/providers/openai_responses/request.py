@@ -14,8 +14,12 @@ from luxx.providers.adapter import (
     CompletionRequest,
     Target,
     UpstreamRequest,
+    endpoint,
     get_request,
+    is_reasoning_model,
+    key_headers,
     post_request,
+    vendor_of,
 )
 from luxx.providers.call_ids import CallIds, accepted_name
 from luxx.providers.demanded_forms import (
@@ -34,7 +38,6 @@ from luxx.providers.openai_responses.notes import (
     origin_of,
 )
 from luxx.providers.parsing import parse_arguments
-from luxx.providers.vendors import endpoint, is_reasoning_model, key_headers, vendor_of
 from luxx.wire.message import (
     AssistantPrompt,
     PromptImage,

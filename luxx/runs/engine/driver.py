@@ -1,4 +1,5 @@
-"""Drives runs: each run in one process at a time, and again after a crash.
+"""Drives runs: each run in one process at a time, and again after a crash. `RunLoop` is the drive of a chat's
+run, which is one turn: it reads its log, continues the turn, writes how it ended.
 
 The driver only knows the drives of this process; the log has the state of each run. `heartbeat.py` finds lost
 and queued runs.
@@ -8,24 +9,41 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from functools import partial
 
 import structlog
-from sqlalchemy import Connection, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from luxx.errors import LuxxError, Unavailable
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
-from luxx.runs.cancel import CancelSignal, RunCancelled, cancel_runs_of, is_caused_by
+from luxx.runs.cancel import CancelSignal, RunCancelled, WallTime
 from luxx.runs.engine import processes
 from luxx.runs.engine.heartbeat import ActiveDrive, Heartbeat
 from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
-from luxx.runs.log.events import LostRun
-from luxx.runs.models import RunRow, is_unended
-from luxx.runs.turn.context import FailRun
-from luxx.wire.run import Run, RunStatus
+from luxx.runs.engine.queue import first_status
+from luxx.runs.log.events import LostRun, RunLog
+from luxx.runs.slots import find_slot
+from luxx.runs.turn.context import FailRun, RunContext, RunServices
+from luxx.runs.turn.ending import close_chat
+from luxx.runs.turn.resources import RunInputs
+from luxx.runs.turn.run_rows import read_spec
+from luxx.runs.turn.spending import Spending
+from luxx.runs.turn.state import (
+    NextAction,
+    RunSpec,
+    TurnState,
+    decide,
+    fold,
+    initial_state,
+    with_fallback,
+)
+from luxx.runs.turn.turn import INTERNAL_ERROR, Turn, TurnServices
+from luxx.runs.turn.turn_log import TurnLog
+from luxx.wire.run import Run, RunKind, RunStatus
 
 Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
@@ -40,10 +58,11 @@ STOPPING = "this server is stopping; send the request again in a moment"
 STOPPING_SECONDS = 1
 """The Retry-After value: with several servers another one is available already."""
 
-MAX_STOP_SECONDS = 5.0
-"""How long `stop_all_of` waits; another process ends its runs at the latest at its next heartbeat."""
+OnQuestionAsked = Callable[[int], Awaitable[None]]
+"""Called with the user's id when a run begins to wait: a new rule may already allow what the run asks for."""
 
-POLL_SECONDS = 0.25
+DriveOther = Callable[[RunKind, str, int, CancelSignal], Awaitable[None]]
+"""Drives a run of another kind (`runs/orchestration/service.py`)."""
 
 logger = structlog.get_logger()
 
@@ -62,6 +81,7 @@ class RunDriver:
         on_heartbeat: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
+        self._limits = config.limits
         self._drive = drive
         self._fail_run = fail_run
         self._bus = bus
@@ -99,6 +119,12 @@ class RunDriver:
         """Raises Unavailable if the server stops, so that no run begins."""
         if not self.is_open:
             raise Unavailable(STOPPING, kind="stopping", retry_after=STOPPING_SECONDS)
+
+    def first_status(self, connection: Connection, user_id: int, kind: RunKind) -> RunStatus:
+        """The status with which a run begins or goes on: RUNNING here, or QUEUED. Raises TooMany."""
+        if self._is_alone:
+            return find_slot(connection, user_id, self._limits)
+        return first_status(connection, user_id, kind, self._limits)
 
     def stop_admitting(self) -> None:
         """Claims no more runs; the drives of this process continue until `drain` or `close`."""
@@ -259,22 +285,100 @@ class RunDriver:
             self._bus.publish(Topic.QUEUE, b"")
 
 
-@dataclass(frozen=True, slots=True)
-class RunStopper:
-    """Cancels runs. `engine` is None in a process that drives no runs; then other processes end them."""
+class RunLoop:
+    """Drives the runs of chats, and passes on the others."""
 
-    store: Store
-    engine: RunDriver | None
+    def __init__(
+        self,
+        services: RunServices,
+        turn_services: TurnServices,
+        drive_other: DriveOther,
+        on_question: OnQuestionAsked,
+    ) -> None:
+        self._services = services
+        self._turn_services = turn_services
+        self._drive_other = drive_other
+        self._on_question = on_question
 
-    async def stop_all_of(self, user_id: int) -> None:
-        """Cancels the user's runs; returns when they have ended, or after MAX_STOP_SECONDS."""
-        await self.store.write(lambda session: cancel_runs_of(session, user_id))
-        until = time.monotonic() + MAX_STOP_SECONDS
-        unended = select(RunRow.id).where(is_caused_by(user_id), is_unended)
-        running = await self.store.read(lambda session: session.scalars(unended).all())
-        for run_id in running:
-            if self.engine is not None:
-                await self.engine.cancel(run_id)
-        while running and time.monotonic() < until:
-            await asyncio.sleep(POLL_SECONDS)
-            running = await self.store.read(lambda session: session.scalars(unended).all())
+    async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
+        """Continues the run from the end of its log until it ends or waits for a person.
+
+        Returns at once if this process no longer owns the run. Raises LostRun if another process claims it.
+        """
+        services = self._services
+        loaded = await services.store.read(lambda session: self._load(session, run_id, fence))
+        if loaded is None:
+            return
+        if isinstance(loaded, RunKind):
+            await self._drive_other(loaded, run_id, fence, signal)
+            return
+        spec, state, inputs = loaded
+        if spec.is_cancelled:
+            signal.fire()
+        notify = partial(services.notify, run_id, spec.user_id)
+        # The run may have been queued or lost before, so its phase has changed.
+        notify()
+        with (
+            services.hub.driven(run_id, state.seq, fence) as channel,
+            services.metrics.run(RunKind.CHAT) as record_end,
+        ):
+            run_log = RunLog(
+                services.store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=notify
+            )
+            log = TurnLog(run_log, state)
+            async with self._wall_time(spec, signal) as wall_time:
+                run = RunContext(
+                    services=services,
+                    spec=spec,
+                    log=log,
+                    channel=channel,
+                    signal=signal,
+                    spending=Spending(services.config.limits, spec, log),
+                    wall_time=wall_time,
+                )
+                turn = Turn(run, self._turn_services, partial(close_chat, spec), is_recovered=fence > 1)
+                await self._proceed_or_fail(turn, inputs)
+                if not turn.status:
+                    await wall_time.save()
+                services.storage.add(spec.user_id, run_log.stored_total)
+            if turn.status:
+                record_end(turn.status, turn.usage or log.state.usage)
+        if not turn.status and decide(log.state) == NextAction.WAIT:
+            await self._on_question(spec.user_id)
+
+    def _load(
+        self, session: Session, run_id: str, fence: int
+    ) -> tuple[RunSpec, TurnState, RunInputs | LuxxError] | RunKind | None:
+        spec = read_spec(session.connection(), run_id, fence)
+        if not isinstance(spec, RunSpec):
+            return spec
+        state = fold(spec.events, initial_state(spec))
+        spec = with_fallback(spec, state)
+        try:
+            return spec, state, self._turn_services.resources.read(session, spec)
+        except LuxxError as error:
+            return spec, state, error
+
+    def _wall_time(self, spec: RunSpec, signal: CancelSignal) -> WallTime:
+        return WallTime(
+            self._services.store,
+            signal,
+            run_id=spec.run_id,
+            fence=spec.fence,
+            limit=self._services.config.limits.seconds_per_run,
+            earlier_seconds=spec.driven_seconds,
+        )
+
+    async def _proceed_or_fail(self, turn: Turn, inputs: RunInputs | LuxxError) -> None:
+        """Runs the turn; if its ending cannot be stored, writes only the row and the last events."""
+        try:
+            await turn.run.spending.recover_reservation()
+            await turn.proceed(inputs)
+        except (LostRun, OperationalError, InterfaceError):
+            # Another process owns the run, or the database is unavailable: the run continues later.
+            raise
+        except Exception:
+            spec = turn.run.spec
+            logger.exception("run_failed_permanently", run_id=spec.run_id)
+            await self._services.fail_run(spec.run_id, spec.fence, INTERNAL_ERROR)
+            self._services.notify(spec.run_id, spec.user_id)

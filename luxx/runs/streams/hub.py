@@ -136,6 +136,8 @@ class RunRelay:
         self._poll_seconds = poll_seconds
         self._poll_count = 0
         self._subscribers: dict[str, RemoteSubscriber] = {}
+        self._starting: dict[str, Channel] = {}
+        """Watched runs that are about to start here, of the only process: they subscribe at the next poll."""
         self._publisher = RunPublisher(bus)
         self._busy = asyncio.Event()
         self._poll_task: asyncio.Task[None] | None = None
@@ -180,21 +182,28 @@ class RunRelay:
 
     def watched(self, channel: Channel, *, is_started: bool) -> None:
         """A run that is not driven here has its first watcher. Not `is_started`: it may start here soon."""
-        subscriber = self._subscribers[channel.run_id] = RemoteSubscriber(
-            channel, self._store, self._request_follow
-        )
+        if self._bus.is_alone and not is_started:
+            self._starting[channel.run_id] = channel
+        else:
+            subscriber = self._subscribe(channel)
+            if is_started:
+                self._request_follow(subscriber, None)
         self._note_busy()
-        if is_started:
-            self._request_follow(subscriber, None)
 
     def unwatched(self, channel: Channel) -> None:
         """The run no longer has a watcher, or is driven here now."""
+        self._starting.pop(channel.run_id, None)
         subscriber = self._subscribers.pop(channel.run_id, None)
         if subscriber is None:
             return
         if subscriber.driver and not subscriber.is_over:
             self._bus.publish(Topic.UNFOLLOW, encode([channel.run_id]), to=subscriber.driver)
         subscriber.stop()
+
+    def _subscribe(self, channel: Channel) -> RemoteSubscriber:
+        subscriber = RemoteSubscriber(channel, self._store, self._request_follow)
+        self._subscribers[channel.run_id] = subscriber
+        return subscriber
 
     def _request_follow(self, subscriber: RemoteSubscriber, to: str | None) -> None:
         if not self._bus.is_alone:
@@ -227,8 +236,12 @@ class RunRelay:
             if not subscriber.is_over:
                 subscriber.resubscribe(None)
 
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._subscribers or self._starting) or self._publisher.is_busy
+
     def _note_busy(self) -> None:
-        if self._subscribers or self._publisher.is_busy:
+        if self._is_busy:
             self._busy.set()
 
     async def _keep_polling(self) -> None:
@@ -249,7 +262,7 @@ class RunRelay:
             except Exception:
                 # Continue after any error: without polls a lost message would stay lost.
                 logger.exception("relay_poll_failed")
-            if not (self._subscribers or self._publisher.is_busy):
+            if not self._is_busy:
                 self._busy.clear()
 
     def _is_urgent(self, subscriber: RemoteSubscriber) -> bool:
@@ -261,6 +274,9 @@ class RunRelay:
         return not self._bus.is_up or (subscriber.status == RunStatus.RUNNING and not subscriber.driver)
 
     async def _poll(self, *, is_full: bool) -> None:
+        starting, self._starting = self._starting, {}
+        for channel in starting.values():
+            self._subscribe(channel)
         polled = [
             subscriber
             for subscriber in self._subscribers.values()

@@ -14,7 +14,7 @@ from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.entries import NOTICES, REPLACEMENT, clamped, merge_fragments, readable_escapes
+from luxx.runs.turn.turn_log import NOTICES, REPLACEMENT, clamped, merge_fragments, readable_escapes
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,

@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens, estimated_usage
 from luxx.errors import LuxxError, ProviderError, ToolFailed
-from luxx.infra.long_work import MANY
-from luxx.providers.adapter import CompletionRequest
+from luxx.providers.adapter import MANY, CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient
 from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
@@ -20,7 +19,16 @@ from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.entries import (
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
+from luxx.runs.turn.rights import (
+    allowed_specs,
+    inherited_taint,
+    new_taint,
+    skill_entries,
+    tainted_by,
+)
+from luxx.runs.turn.state import TurnState, add_cost, open_calls, unfinished_steps
+from luxx.runs.turn.turn_log import (
     INTERRUPTED,
     call_of,
     closed_entries,
@@ -32,15 +40,6 @@ from luxx.runs.turn.entries import (
     result_entry,
     status_entry,
 )
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
-from luxx.runs.turn.rights import (
-    allowed_specs,
-    inherited_taint,
-    new_taint,
-    skill_entries,
-    tainted_by,
-)
-from luxx.runs.turn.state import TurnState, add_cost, open_calls, unfinished_steps
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
 from luxx.wire.event import CompletionNote, ContextCompressed, CostUpdate, ProcessStep, Retrying, Warning

@@ -25,8 +25,7 @@ from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, Past
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
-from luxx.infra.long_work import run_sized
-from luxx.providers.adapter import CompletionRequest, Target
+from luxx.providers.adapter import CompletionRequest, Target, run_sized
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService

@@ -1,4 +1,7 @@
-"""The rows of new runs, and how many bytes those of a user hold. Nothing else inserts runs."""
+"""The rows of runs: new ones, what a drive reads of one, and how many bytes those of a user hold.
+
+Nothing else inserts runs.
+"""
 
 import time
 from datetime import datetime
@@ -8,18 +11,34 @@ import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.access import read_path
 from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.prompt import PastMessage
 from luxx.errors import TooLarge
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
+from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.slots import first_slots
 from luxx.runs.turn.state import ChatRequest, RunSpec, model_used
+from luxx.wire.message import UserContent
 from luxx.wire.run import Run, RunKind, RunPhase, RunStatus
 
 _runs, _messages = table_of(RunRow), table_of(MessageRow)
 _insert_run = insert(_runs)
+_run = select(
+    _runs.c.user_id,
+    _runs.c.tenant_id,
+    _runs.c.subject_id,
+    _runs.c.message_id,
+    _runs.c.is_cancelled,
+    _runs.c.driven_seconds,
+    _runs.c.request,
+    _runs.c.last_seq,
+    _runs.c.kind,
+).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
+_request = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -106,6 +125,39 @@ def _run_row(
         "request": request, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
         "stored_bytes": size + len(request), "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip
+
+
+def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunKind | None:
+    """The specification of a chat's run; of another its kind; None if it was deleted or claimed elsewhere."""
+    run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
+    if run is None:
+        return None
+    if run.kind != RunKind.CHAT:
+        return RunKind(run.kind)
+    request = _request.decode(run.request)
+    if run.message_id is None and request.delegated is None and request.given is None:
+        return None
+    return RunSpec(
+        run_id=run_id,
+        user_id=run.user_id,
+        tenant_id=run.tenant_id,
+        conversation_id=run.subject_id,
+        message_id=run.message_id or "",
+        fence=fence,
+        is_cancelled=run.is_cancelled,
+        driven_seconds=run.driven_seconds,
+        request=request,
+        past=_past_messages(connection, request),
+        events=read_log(connection, run_id) if run.last_seq else [],
+    )
+
+
+def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMessage]:
+    if request.delegated is not None:
+        return [PastMessage(user=UserContent(text=request.delegated.task))]
+    if request.given is not None:
+        return request.given.past
+    return read_path(connection, request.parent_id, with_images=request.takes_images)
 
 
 MIB = 1024 * 1024

@@ -42,10 +42,8 @@ from luxx.domain.usage.reserve import (
 from luxx.errors import InvalidInput, LimitReached, LuxxError, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.long_work import run_sized
-from luxx.infra.store.locks import Lock, lock_until_commit
-from luxx.infra.store.tables import table_of
-from luxx.providers.adapter import CompletionRequest, Target
+from luxx.infra.store.tables import Lock, lock_until_commit, table_of
+from luxx.providers.adapter import CompletionRequest, Target, run_sized
 from luxx.providers.catalog import ModelCard
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry

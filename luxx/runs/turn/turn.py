@@ -37,10 +37,10 @@ from luxx.runs.turn.ending import (
     finished,
     is_judged,
 )
-from luxx.runs.turn.entries import closed_entries, status_entry
 from luxx.runs.turn.iteration import Iteration
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
 from luxx.runs.turn.state import NextAction, TurnState, add_cost, decide, open_calls, with_fallback
+from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.tools.schema import answer_problem
 from luxx.wire.event import Retrying, Warning
 from luxx.wire.run import ENDED, RunKind, RunPhase

@@ -1,15 +1,38 @@
-"""The log of a turn for the process that drives its run, with the state that follows from it."""
+"""The log of a turn for the process that drives its run, with the state that follows from it; its entries of
+steps, calls and results, with which calls are not run; what becomes of a provider's fragments and counts
+before they are logged; and the sentences beside an answer without text.
+"""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Protocol, cast
 
+import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection
 
+from luxx.infra.strict_json import replace_lone_surrogates
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.state import TurnState, fold
-from luxx.wire.event import LoggedEvent
+from luxx.runs.models import CALL_ID_LENGTH
+from luxx.runs.turn.state import TurnState, fold, open_calls
+from luxx.tools.history import CallStatus, Executed
+from luxx.wire.event import LoggedEvent, ProcessStep
 from luxx.wire.run import RunPhase
-from luxx.wire.turn import StepType
+from luxx.wire.tool import ToolCall, ToolResult
+from luxx.wire.turn import (
+    CUT_SHORT,
+    CallOutcome,
+    Delta,
+    FinishReason,
+    Step,
+    StepStatus,
+    StepType,
+    TextDelta,
+    ThinkingDelta,
+    Usage,
+    step_id,
+    steps_text,
+)
 
 
 class LogWriter(Protocol):
@@ -73,3 +96,158 @@ class TurnLog:
     def state_after(self, entries: Sequence[LogEntry]) -> TurnState:
         """The state that appending these entries would give; writes nothing."""
         return fold(self._log.preview(entries), self.state)
+
+
+_encode = msgspec.json.Encoder().encode
+
+INTERRUPTED = ToolResult.fail(
+    "The server stopped while this tool was running, so it is not known whether it took effect. "
+    "It was not run again."
+)
+
+CUT = ToolResult.fail(
+    "This call was not run: your answer reached its limit of tokens before the arguments were complete. Make "
+    "the call again with shorter arguments, or in several parts."
+)
+
+NOT_RUN = ToolResult.fail(
+    "This call was not run: the run has reached its limit of tool calls. Answer with what is known."
+)
+
+
+def refused_calls(state: TurnState, excess: Sequence[Step]) -> dict[int, ToolResult]:
+    """The results of the open calls that are not run, by index: those in `excess` of a limit, and those whose
+    arguments did not arrive whole because the completion was cut."""
+    refused = {call.index: NOT_RUN for call in excess}
+    if state.notes and state.notes[-1].finish in CUT_SHORT:
+        refused |= {call.index: CUT for call in open_calls(state) if not _has_whole_arguments(call)}
+    return refused
+
+
+def refused_entries(state: TurnState, refused: Mapping[int, ToolResult]) -> list[LogEntry]:
+    """The entries of calls that are not run, with their results."""
+    entries: list[LogEntry] = []
+    for index, at in enumerate(refused, len(state.steps)):
+        call = state.steps[at]
+        entries += [status_entry(call, StepStatus.ERROR), result_entry(call, index, refused[at])]
+    return entries
+
+
+def _has_whole_arguments(call: Step) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(str(call.arguments)), dict)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+
+
+def full_output_row(run_id: str, call_id: str, output: str) -> dict[str, str]:
+    """The row of the full output of a shortened result; NUL is replaced and the id cut for PostgreSQL."""
+    return {"run_id": run_id, "call_id": call_id[:CALL_ID_LENGTH], "output": output.replace("\0", "\ufffd")}
+
+
+def closed_entries(steps: list[Step]) -> list[LogEntry]:
+    """The entries that log closed steps."""
+    return [ProcessStep(step=step) for step in steps]
+
+
+def status_entry(step: Step, status: StepStatus, duration_ms: int | None = None) -> ProcessStep:
+    """The entry that gives a logged step another status."""
+    duration = UNSET if duration_ms is None else duration_ms
+    return ProcessStep(step=msgspec.structs.replace(step, status=status, duration_ms=duration))
+
+
+def call_of(step: Step) -> ToolCall:
+    """The tool call of a step."""
+    return ToolCall(call_id=str(step.id_ref), name=str(step.name), arguments=str(step.arguments or "{}"))
+
+
+def executed_entry(call: Step, index: int, executed: Executed) -> ProcessStep:
+    """The entry of the result of an executed or refused call."""
+    entry = result_entry(call, index, executed.result, executed.duration_ms)
+    outcome = CallOutcome.CORRECTED if executed.is_corrected else UNSET
+    if executed.status in (CallStatus.DENIED, CallStatus.REJECTED):
+        outcome = CallOutcome(executed.status.value)
+    step = msgspec.structs.replace(
+        entry.step,
+        outcome=outcome,
+        note=UNSET if executed.note is None else executed.note,
+        is_untrusted=True if executed.is_untrusted else UNSET,
+        images=list(executed.images) or UNSET,
+        calls=executed.calls or UNSET,
+    )
+    return ProcessStep(step=step)
+
+
+def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | None = None) -> ProcessStep:
+    """The entry of a call's result, as the step of this index."""
+    return ProcessStep(
+        step=Step(
+            id=step_id(index),
+            index=index,
+            type=StepType.TOOL_RESULT,
+            content=_encode(result).decode(),
+            name=call.name,
+            id_ref=call.id_ref,
+            success=result.success,
+            status=StepStatus.DONE if result.success else StepStatus.ERROR,
+            duration_ms=UNSET if duration_ms is None else duration_ms,
+        )
+    )
+
+
+MAX_TOKENS = 100_000_000
+"""More than any context window; larger counts of a provider are reduced to this."""
+
+
+REPLACEMENT = "\ufffd"
+
+
+def readable_escapes(json_text: str) -> str:
+    """JSON text in which the escape of a lone surrogate, which no encoding has, is that of U+FFFD."""
+    if "\\ud" not in json_text and "\\uD" not in json_text:
+        return json_text
+    return replace_lone_surrogates(json_text.encode("utf-8", "replace")).decode()
+
+
+def clamped(usage: Usage) -> Usage:
+    """The usage with counts that a database column can hold: the provider may send any number."""
+    counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
+    return Usage(**counts)
+
+
+def merge_fragments(deltas: list[Delta]) -> list[Delta]:
+    """Merges neighbouring fragments of the same kind."""
+    if len(deltas) == 1:
+        return deltas
+    merged: list[Delta] = []
+    for kind, group in groupby(deltas, type):
+        if kind is TextDelta or kind is ThinkingDelta:
+            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
+            merged.append(kind(text="".join(delta.text for delta in fragments)))
+        else:
+            merged.extend(group)
+    return merged
+
+
+NOTICES = {
+    FinishReason.REFUSAL: "The model declined to answer this, and gave no reason.",
+    FinishReason.CONTENT_FILTER: "A content filter of the provider withheld the answer, and gave no reason.",
+    FinishReason.LENGTH: (
+        "The model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less."
+    ),
+    FinishReason.CONTEXT_FULL: (
+        "The context window of the model was full before it wrote any text. Send less, or begin a new "
+        "conversation."
+    ),
+    FinishReason.STOP: "The model ended its answer without any text.",
+    FinishReason.UNKNOWN: "The model ended its answer without any text.",
+}
+"""The `notice` of a completion without text. Where a message has other text, a regular end needs none."""
+
+REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
+
+
+def notices_for(steps: Sequence[Step]) -> frozenset[FinishReason]:
+    """The reasons for which the next completion gets a notice, after these steps of the message."""
+    has_text = bool(steps_text(steps))
+    return frozenset(NOTICES) - (REGULAR if has_text else frozenset())

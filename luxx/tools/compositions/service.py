@@ -16,7 +16,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.locks import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.tools.compositions.chain import Chain
 from luxx.tools.compositions.checking import check_composition, member_refusal
 from luxx.tools.compositions.rows import (

@@ -30,8 +30,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
-from luxx.infra.store.locks import Lock, lock_until_commit
-from luxx.infra.store.tables import Base, UtcDateTime, table_of
+from luxx.infra.store.tables import Base, Lock, UtcDateTime, lock_until_commit, table_of
 from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import Judge, PermissionVerdict

@@ -82,6 +82,7 @@ check: $(DEV_STAMP) ## Check format, lint, types, layers and the path of a messa
 format: $(DEV_STAMP) ## Format the code and fix what the linter can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	$(PYTHON) -m luxx.web.build format
 
 lock: $(PYTHON) ## Write constraints.txt anew, with the newest versions that pyproject.toml allows
 	$(PIP) install --quiet uv

@@ -1,5 +1,5 @@
 // Runs before the first paint, so that a remembered theme shows no other one first.
-(function () {
+;(function () {
   var choice = null
   var language = null
   try {

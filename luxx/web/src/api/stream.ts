@@ -20,12 +20,7 @@ export interface Follower {
 }
 
 /** Follows a run from after the event `lastSeq` to its end. Raises ApiError where the server refuses. */
-export async function followRun(
-  runId: string,
-  follower: Follower,
-  signal: AbortSignal,
-  lastSeq = 0,
-): Promise<void> {
+export async function followRun(runId: string, follower: Follower, signal: AbortSignal, lastSeq = 0): Promise<void> {
   const position = { seq: lastSeq }
   let wait = FIRST_WAIT_MS
   while (!signal.aborted) {
@@ -49,12 +44,7 @@ function isTemporary(error: ApiError): boolean {
 }
 
 /** Reads one connection. Returns whether the run has ended. */
-async function readOnce(
-  runId: string,
-  follower: Follower,
-  signal: AbortSignal,
-  position: { seq: number },
-): Promise<boolean> {
+async function readOnce(runId: string, follower: Follower, signal: AbortSignal, position: { seq: number }): Promise<boolean> {
   const closing = new AbortController()
   const close = (): void => closing.abort()
   signal.addEventListener('abort', close, { once: true })

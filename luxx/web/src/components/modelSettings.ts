@@ -1,10 +1,7 @@
 /** The settings of model calls as forms change them: of an agent, a seat, and a user's defaults. */
 import type { Schema } from '@/api/types'
 
-export type ModelSettings = Pick<
-  Schema<'AgentView'>,
-  'temperature' | 'max_tokens' | 'thinking_enabled' | 'reasoning_effort'
->
+export type ModelSettings = Pick<Schema<'AgentView'>, 'temperature' | 'max_tokens' | 'thinking_enabled' | 'reasoning_effort'>
 
 /** Empty: left to what is asked next, such as the agent of a seat, or the model. */
 export interface ModelSettingsDraft {
@@ -15,10 +12,7 @@ export interface ModelSettingsDraft {
 }
 
 /** The fields that the form begins with; `isOwn`: whether a stored value is its own, and not inherited. */
-export function settingsDraft(
-  stored: ModelSettings | null,
-  isOwn: (field: keyof ModelSettings) => boolean = () => true,
-): ModelSettingsDraft {
+export function settingsDraft(stored: ModelSettings | null, isOwn: (field: keyof ModelSettings) => boolean = () => true): ModelSettingsDraft {
   const own = <Field extends keyof ModelSettings>(field: Field): ModelSettings[Field] | null =>
     stored !== null && isOwn(field) ? stored[field] : null
   const thinking = own('thinking_enabled')

@@ -6,7 +6,14 @@ test('states of runs, rooms, tasks, steps and calls that mean the same are the s
   expect(['failed', 'error'].map(stateOf)).toEqual(['failed', 'failed'])
   expect(['cancelled', 'terminated', 'partial', 'interrupted'].map(stateOf)).toEqual(Array(4).fill('cancelled'))
   expect(['queued', 'running', 'open', 'waiting', 'paused', 'skipped', 'idle', 'of a newer server'].map(stateOf)).toEqual([
-    'queued', 'running', 'running', 'waiting', 'paused', 'skipped', 'pending', 'pending',
+    'queued',
+    'running',
+    'running',
+    'waiting',
+    'paused',
+    'skipped',
+    'pending',
+    'pending',
   ])
 })
 

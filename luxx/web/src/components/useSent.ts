@@ -25,11 +25,7 @@ export interface SentMark {
 }
 
 /** `key` is that of the draft. `settle` is called when it is known whether a message of before has arrived. */
-export function useSent(
-  key: () => string,
-  hasArrived: (sent: Sent) => Promise<boolean>,
-  settle: (sent: Sent, isThere: boolean) => void,
-): SentMark {
+export function useSent(key: () => string, hasArrived: (sent: Sent) => Promise<boolean>, settle: (sent: Sent, isThere: boolean) => void): SentMark {
   const user = signedInUser()
   const fullKey = (): string => `${PREFIX}${user}.${key()}`
   const isUnknown = ref(false)

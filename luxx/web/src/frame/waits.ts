@@ -79,9 +79,7 @@ async function readAll(): Promise<void> {
 async function readWait(run: Schema<'TitledRun'>): Promise<Wait | null> {
   const { kind, subject_id: id } = run
   const params = { path: { run_id: run.id }, query: { page_size: 100 } }
-  const questions = ask(api.GET('/runs/{run_id}/questions', { params })).then(({ items }) =>
-    items.filter((question) => question.status === 'open'),
-  )
+  const questions = ask(api.GET('/runs/{run_id}/questions', { params })).then(({ items }) => items.filter((question) => question.status === 'open'))
   const room = kind === 'room' ? await ask(api.GET('/chat-rooms/{room_id}', { params: { path: { room_id: id } } })) : null
   const task = kind === 'task' ? await ask(api.GET('/tasks/{task_id}', { params: { path: { task_id: id } } })) : null
   if (room && room.right !== 'owner' && room.right !== 'steer') return null

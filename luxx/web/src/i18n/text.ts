@@ -37,10 +37,7 @@ watchEffect(() => {
 })
 
 /** A function that returns the texts of an area, which follow the language. */
-export function defineText<T extends object>(
-  english: T,
-  loadChinese: () => Promise<{ default: Texts<T> }>,
-): () => Texts<T> {
+export function defineText<T extends object>(english: T, loadChinese: () => Promise<{ default: Texts<T> }>): () => Texts<T> {
   const texts = shallowReactive({ ...english }) as unknown as Texts<T>
   let chinese: Texts<T> | null = null
   watchEffect(() => {

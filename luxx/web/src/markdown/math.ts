@@ -77,8 +77,7 @@ export function addMath(markdown: InstanceType<typeof MarkdownIt>): void {
   const escape = markdown.utils.escapeHtml
   markdown.renderer.rules.math_inline = (tokens, index) =>
     `<span class="math" data-math="${tokens[index]?.meta?.isDisplayed ? 'block' : 'inline'}">${escape(tokens[index]?.content ?? '')}</span>`
-  markdown.renderer.rules.math_block = (tokens, index) =>
-    `<div class="math" data-math="block">${escape(tokens[index]?.content ?? '')}</div>`
+  markdown.renderer.rules.math_block = (tokens, index) => `<div class="math" data-math="block">${escape(tokens[index]?.content ?? '')}</div>`
 }
 
 interface InlineMath {
@@ -123,7 +122,8 @@ function matchDollars(source: string, at: number): InlineMath | null {
 }
 
 /** Between a number and the second sign: words of a sentence, so that both are prices. */
-const PRICES = /^\d[\d.,]*(?:[kKmMbB]|\s*[万亿千])?[.,;:]?(?:\s+(?:[^\\^_={}]*\s)?\p{L}{2,}|\s*[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Hangul}])/u
+const PRICES =
+  /^\d[\d.,]*(?:[kKmMbB]|\s*[万亿千])?[.,;:]?(?:\s+(?:[^\\^_={}]*\s)?\p{L}{2,}|\s*[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Hangul}])/u
 /** Several words and no sign of a formula. */
 const PROSE = /^[^\\^_=+*/(){}<>|\d-]*[A-Za-z]{2,}\s[^\\^_=+*/(){}<>|\d-]*[A-Za-z]{2,}[^\\^_=+*/(){}<>|\d-]*$/
 /** After the second sign: the name of a variable or a number. An ordinal is none: `$n$th`. */

@@ -24,11 +24,13 @@ export function useFollowedRun(onEnd: () => void) {
     current.value = run
     isFollowing.value = true
     // The log of an old run may be deleted: its messages are stored all the same.
-    void run.ended.catch(() => undefined).finally(() => {
-      if (current.value !== run) return
-      isFollowing.value = false
-      onEnd()
-    })
+    void run.ended
+      .catch(() => undefined)
+      .finally(() => {
+        if (current.value !== run) return
+        isFollowing.value = false
+        onEnd()
+      })
   }
 
   return {

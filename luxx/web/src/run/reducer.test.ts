@@ -204,12 +204,28 @@ test('a run waits while a question is open, and goes on once all are answered', 
 })
 
 test('a question goes with the turn that asked it, or with its run', () => {
-  const asked = frame(5, { type: 'question_asked', question_id: 'q', msg_id: 'a', call_id: 'c', kind: 'clarification', prompt: 'Which?', options: [] })
+  const asked = frame(5, {
+    type: 'question_asked',
+    question_id: 'q',
+    msg_id: 'a',
+    call_id: 'c',
+    kind: 'clarification',
+    prompt: 'Which?',
+    options: [],
+  })
   const waiting = replay([...ROOM.slice(0, 4), asked])
   expect(waiting.status).toBe('waiting')
-  const cut = replay([...ROOM.slice(0, 4), asked, frame(6, { type: 'message_end', msg_id: 'a', content: '', token_count: 0, status: 'partial', finish: null })])
+  const cut = replay([
+    ...ROOM.slice(0, 4),
+    asked,
+    frame(6, { type: 'message_end', msg_id: 'a', content: '', token_count: 0, status: 'partial', finish: null }),
+  ])
   expect([cut.status, openQuestions(cut)]).toEqual(['running', []])
-  const other = replay([...ROOM.slice(0, 4), asked, frame(6, { type: 'message_end', msg_id: 'b', content: '', token_count: 0, status: 'partial', finish: null })])
+  const other = replay([
+    ...ROOM.slice(0, 4),
+    asked,
+    frame(6, { type: 'message_end', msg_id: 'b', content: '', token_count: 0, status: 'partial', finish: null }),
+  ])
   expect([other.status, openQuestions(other).length]).toEqual(['waiting', 1])
   const ended = replay([...ROOM.slice(0, 4), asked, frame(6, { type: 'room_completed', stop_reason: 'person', rounds: 0 })])
   expect([ended.status, openQuestions(ended)]).toEqual(['completed', []])

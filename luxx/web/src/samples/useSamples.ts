@@ -21,8 +21,7 @@ export function useSamples() {
     isBusy.value = true
     try {
       const { sampleRoom, sampleTask } = await (language.value === 'zh' ? import('./chineseSamples') : import('./samples'))
-      const [path, document] =
-        area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
+      const [path, document] = area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
       const created = await postDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')
       void cache.invalidateQueries({ key: [area] })
       await router.push(`/${area}/${created.id}`)

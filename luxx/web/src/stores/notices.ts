@@ -26,8 +26,7 @@ export const useNotices = defineStore('notices', () => {
 
   function show(notice: Omit<Notice, 'id'>): void {
     const id = ++lastId
-    const isReplaced = (each: Notice): boolean =>
-      notice.runId ? each.runId === notice.runId : !each.runId && each.text === notice.text
+    const isReplaced = (each: Notice): boolean => (notice.runId ? each.runId === notice.runId : !each.runId && each.text === notice.text)
     notices.value = [...notices.value.filter((each) => !isReplaced(each)), { ...notice, id }].slice(-4)
     window.setTimeout(() => close(id), SHOWN_MS + READING_MS * notice.text.length)
   }

@@ -24,10 +24,18 @@ const en = {
     agent: (name: string) => `The agent ${name ? `${name} ` : ''}was deleted or is no longer shared. Choose another.`,
     project: (name: string) => `The project ${name ? `${name} ` : ''}was deleted, and its rules with it. Choose another.`,
     default: (name: string) => `Your default ${name ? `${name} ` : ''}was deleted, switched off, or is no longer shared. Choose another.`,
-    tenantProvider: (name: string) => `The default provider ${name ? `${name} ` : ''}of the tenant was deleted or is no longer shared. Make another shared one the default, under Providers.`,
+    tenantProvider: (name: string) =>
+      `The default provider ${name ? `${name} ` : ''}of the tenant was deleted or is no longer shared. Make another shared one the default, under Providers.`,
     tenantAgent: (name: string) => `The default agent ${name ? `${name} ` : ''}was deleted or is no longer shared. Choose another.`,
   },
-  lostClear: { provider: 'Use the default', agent: 'Go on without an agent', project: 'Go on without a project', default: 'Choose automatically', tenantProvider: '', tenantAgent: 'Go on without an agent' },
+  lostClear: {
+    provider: 'Use the default',
+    agent: 'Go on without an agent',
+    project: 'Go on without a project',
+    default: 'Choose automatically',
+    tenantProvider: '',
+    tenantAgent: 'Go on without an agent',
+  },
   uses: (count: { conversations: number; agents: number; seats: number; tasks: number; steps: number; defaults: number }): string => {
     const parts = [
       count.conversations && `${count.conversations} ${count.conversations === 1 ? 'chat' : 'chats'}`,

@@ -9,7 +9,8 @@ const en = {
   noneTitle: 'No prompts yet',
   noneText: 'Create one with the + above.',
   homeTitle: 'Texts that you use again',
-  homeText: 'Save a text once, with variables such as {{language}}. In a chat, type / and its name: you fill in the variables, and the text is inserted.',
+  homeText:
+    'Save a text once, with variables such as {{language}}. In a chat, type / and its name: you fill in the variables, and the text is inserted.',
   createPrompt: 'Create a prompt',
   name: 'Name',
   nameHint: 'What you type after the /: lowercase letters, digits and hyphens.',

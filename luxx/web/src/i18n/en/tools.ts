@@ -3,7 +3,8 @@ import { defineText, type Texts } from '../text'
 const en = {
   title: 'Tools',
   tools: 'All tools',
-  toolsAbout: 'What models may call for you, at your level. A tool can be run by hand; nobody is asked then, because you are the person who would be asked.',
+  toolsAbout:
+    'What models may call for you, at your level. A tool can be run by hand; nobody is asked then, because you are the person who would be asked.',
   searchTools: 'Search tools',
   noToolTitle: 'No such tool',
   noToolText: 'No name or description contains these words.',
@@ -25,7 +26,8 @@ const en = {
   noOutput: 'No output',
   readWhole: 'Read the whole output',
   rules: 'Rules',
-  rulesAbout: 'Rules decide for each call whether it is allowed, asked about or denied. The last rule that matches decides, so begin with the general ones. What the server or the tenant denies stays denied.',
+  rulesAbout:
+    'Rules decide for each call whether it is allowed, asked about or denied. The last rule that matches decides, so begin with the general ones. What the server or the tenant denies stays denied.',
   scope: 'Rules of',
   ruleScopes: { user: 'Yours', tenant: 'Tenant', project: 'Project', agent: 'Agent' },
   scopeHints: {

@@ -23,8 +23,14 @@ const en = {
   noneTitle: 'Nothing used',
   noneText: 'There was no model call in this period.',
   more: (count: number) => `${count} more are in the sums and not in the table.`,
-  unpriced: (count: number) => (count === 1 ? 'The price of 1 call is not known; it is not in the cost.' : `The prices of ${count} calls are not known; they are not in the cost.`),
-  estimated: (count: number) => (count === 1 ? 'The tokens of 1 call are estimated: it ended early, or its provider reports none.' : `The tokens of ${count} calls are estimated: they ended early, or their provider reports none.`),
+  unpriced: (count: number) =>
+    count === 1
+      ? 'The price of 1 call is not known; it is not in the cost.'
+      : `The prices of ${count} calls are not known; they are not in the cost.`,
+  estimated: (count: number) =>
+    count === 1
+      ? 'The tokens of 1 call are estimated: it ended early, or its provider reports none.'
+      : `The tokens of ${count} calls are estimated: they ended early, or their provider reports none.`,
   limits: 'Limits of today',
   tokensToday: 'Tokens',
   sharedTokensToday: 'Tokens at shared providers',

@@ -44,7 +44,8 @@ const zh: AdminText = {
   switchOffUser: (name: string) => `停用 ${name}`,
   switchOffText: '其登录、打开的页面和运行会立即结束。数据保留，账户可以重新启用。管理员共享的服务商会永久转给另一位管理员。',
   deleteUser: (name: string) => `删除 ${name}`,
-  deleteUserText: '其运行会结束，所有数据都会删除：对话、房间、任务、文件、服务商、记忆和密钥。管理员共享的服务商会转给另一位管理员。此操作无法撤回。',
+  deleteUserText:
+    '其运行会结束，所有数据都会删除：对话、房间、任务、文件、服务商、记忆和密钥。管理员共享的服务商会转给另一位管理员。此操作无法撤回。',
   pages: '分页',
   previous: '上一页',
   next: '下一页',

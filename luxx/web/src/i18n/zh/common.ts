@@ -11,7 +11,14 @@ const zh: CommonText = {
     tenantProvider: (name) => `租户的默认服务商 ${name} 已被删除或不再共享。请在“服务商”中将另一个共享的服务商设为默认。`,
     tenantAgent: (name) => `默认智能体 ${name} 已被删除或不再共享。请另选一个。`,
   },
-  lostClear: { provider: '使用默认服务商', agent: '不用智能体继续', project: '不用项目继续', default: '自动选择', tenantProvider: '', tenantAgent: '不用智能体继续' },
+  lostClear: {
+    provider: '使用默认服务商',
+    agent: '不用智能体继续',
+    project: '不用项目继续',
+    default: '自动选择',
+    tenantProvider: '',
+    tenantAgent: '不用智能体继续',
+  },
   uses: (count) => {
     const parts = [
       count.conversations && `${count.conversations} 个对话`,

@@ -27,10 +27,18 @@ test.each([
     '它对文件重定向（> out.txt），因此它可能符合：租户的第 1 条规则：deny shell_execute(rm *)',
   ],
   ['there is no tool named web_serch; GET /tools lists yours', '', '没有名为 web_serch 的工具；请从工具列表中选择。'],
-  ["there is no skill named notes; GET /skills lists yours", '', '没有名为 notes 的技能；请从列表中选择。'],
+  ['there is no skill named notes; GET /skills lists yours', '', '没有名为 notes 的技能；请从列表中选择。'],
   ["there is no agent named 'Anna'; GET /agents lists yours", '', "没有名为 'Anna' 的智能体；请从列表中选择。"],
-  ['there is no skill named notes; GET /skills lists yours; unknown field; did you mean goal?', 'task_invalid', '没有名为 notes 的技能；请从列表中选择。没有此项；是否是 goal？'],
-  ['the document is not valid YAML or JSON in line 3: could not find expected', '', '文件不是有效的 YAML 或 JSON（第 3 行）：could not find expected'],
+  [
+    'there is no skill named notes; GET /skills lists yours; unknown field; did you mean goal?',
+    'task_invalid',
+    '没有名为 notes 的技能；请从列表中选择。没有此项；是否是 goal？',
+  ],
+  [
+    'the document is not valid YAML or JSON in line 3: could not find expected',
+    '',
+    '文件不是有效的 YAML 或 JSON（第 3 行）：could not find expected',
+  ],
 ])('%s', (sentence, kind, chinese) => {
   expect(translate(sentence, kind)).toBe(chinese)
 })

@@ -41,7 +41,7 @@ const PARTS: Record<string, string> = {
   'a list of {} to {} items, each {}': '{1} 至 {2} 项的列表，每项为{+3}',
   'a list, each {}': '列表，每项为{+1}',
   'another value': '其他值',
-  'null': '空',
+  null: '空',
   'a time with a time zone, such as {}': '带时区的时间，例如 {1}',
   'a date, such as {}': '日期，例如 {1}',
   ' in line {}': '（第 {1} 行）',
@@ -109,7 +109,10 @@ type Pattern = [pattern: RegExp, translation: string]
 /** In their order: one that may fit what others mean stands after them. */
 function patternsOf(catalog: Record<string, string>): Pattern[] {
   return Object.entries(catalog).map(([sentence, translation]) => {
-    const source = sentence.split('{}').map((words) => words.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')).join('(.*?)')
+    const source = sentence
+      .split('{}')
+      .map((words) => words.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'))
+      .join('(.*?)')
     const first = source.replace(/^[a-z]/, (letter) => `[${letter}${letter.toUpperCase()}]`)
     return [new RegExp(`^${first}\\.?$`, 's'), translation]
   })
@@ -139,7 +142,7 @@ function filled(translation: string, values: readonly string[]): string {
 function together(text: string): string | null {
   const parts = text.split('; ')
   let translated = ''
-  for (let begin = 0; begin < parts.length; ) {
+  for (let begin = 0; begin < parts.length;) {
     let end = parts.length
     let found: string | null = null
     while (end > begin && (found = lookUp(parts.slice(begin, end).join('; '), sentences)) === null) end -= 1

@@ -96,9 +96,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
 /** The fields that the form changed. */
 export function changesOf(before: AgentDraft, after: AgentDraft): Schema<'AgentChanges'> {
   const old = bodyOf(before)
-  const changed = Object.entries(bodyOf(after)).filter(
-    ([field, value]) => JSON.stringify(value) !== JSON.stringify(old[field as keyof typeof old]),
-  )
+  const changed = Object.entries(bodyOf(after)).filter(([field, value]) => JSON.stringify(value) !== JSON.stringify(old[field as keyof typeof old]))
   return Object.fromEntries(changed) as Schema<'AgentChanges'>
 }
 

@@ -54,9 +54,7 @@ export function useAttachments(key: () => string, blindModel: () => string) {
   }
 
   function store(of: string): void {
-    const finished = kept.value.flatMap(({ name, size, mediaType, body, error }) =>
-      body && !error ? [{ name, size, mediaType, body }] : [],
-    )
+    const finished = kept.value.flatMap(({ name, size, mediaType, body, error }) => (body && !error ? [{ name, size, mediaType, body }] : []))
     void keepFiles(of, finished)
   }
 

@@ -38,7 +38,9 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
   const own = computed<Schema<'ConversationBody'>>(() => (id() === undefined ? begun.value : {}))
   const providerId = computed(() => conversation()?.provider_id ?? own.value.provider_id ?? null)
   /** The name of what was chosen and cannot be used any more; null: it can. */
-  const lostProvider = computed(() => (providerId.value === null && !conversation()?.lost_provider ? models.lostDefault : models.lostProvider(conversation() ?? own.value)))
+  const lostProvider = computed(() =>
+    providerId.value === null && !conversation()?.lost_provider ? models.lostDefault : models.lostProvider(conversation() ?? own.value),
+  )
   const lostAgent = computed(() => (conversation()?.agent_id == null ? (conversation()?.lost_agent ?? null) : null))
   const provider = computed(() => {
     if (lostProvider.value !== null) return null

@@ -29,9 +29,7 @@ export async function listConversations(filter: ListFilter): Promise<{ items: Co
     ...(filter.tag ? { tag: filter.tag } : {}),
   }
   const pages = Array.from({ length: filter.pages }, (_, index) => index + 1)
-  const found = await Promise.all(
-    pages.map((page) => ask(api.GET('/conversations', { params: { query: { ...query, page } } }))),
-  )
+  const found = await Promise.all(pages.map((page) => ask(api.GET('/conversations', { params: { query: { ...query, page } } }))))
   const items = new Map(found.flatMap((each) => each.items.map((item) => [item.id, item])))
   return { items: [...items.values()], total: found[0]?.total ?? 0 }
 }

@@ -44,6 +44,11 @@ export async function keepFiles(key: string, files: readonly DraftFile[]): Promi
   const user = signedInUser()
   if (!user) return
   const work = (store: IDBObjectStore): IDBRequest =>
-    files.length ? store.put(files.map((file) => ({ ...file, body: { ...file.body } })), keyOf(user, key)) : store.delete(keyOf(user, key))
+    files.length
+      ? store.put(
+          files.map((file) => ({ ...file, body: { ...file.body } })),
+          keyOf(user, key),
+        )
+      : store.delete(keyOf(user, key))
   await run('readwrite', work).catch(() => undefined)
 }

@@ -27,7 +27,10 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
     if (part === null || isDismissed.value) return []
     const commands = offered().map((name) => ({ name, about: text.about[name], command: name }))
     const own = (prompts.data.value ?? []).map((prompt) => ({ name: prompt.name, about: prompt.title || prompt.description, prompt }))
-    const matching = [...commands.filter(({ name }) => name.startsWith(part)), ...own.filter(({ name, about }) => name.includes(part) || about.toLowerCase().includes(part))]
+    const matching = [
+      ...commands.filter(({ name }) => name.startsWith(part)),
+      ...own.filter(({ name, about }) => name.includes(part) || about.toLowerCase().includes(part)),
+    ]
     return matching.slice(0, 100)
   })
   const keys = useListKeys(options, choose)

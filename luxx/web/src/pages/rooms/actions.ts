@@ -30,8 +30,7 @@ export function useRoomActions(room: LiveRoom) {
     pause: () => run('pause', () => ask(api.POST('/chat-rooms/{room_id}/stop', { params }))),
     skip: () => run('skip', () => ask(api.POST('/chat-rooms/{room_id}/skip', { params }))),
     finish: () => run('finish', () => ask(api.POST('/chat-rooms/{room_id}/finish', { params }))),
-    giveFloor: (seat: Seat) =>
-      run('floor', () => ask(api.POST('/chat-rooms/{room_id}/floor', { params, body: { seat_id: seat.id } }))),
+    giveFloor: (seat: Seat) => run('floor', () => ask(api.POST('/chat-rooms/{room_id}/floor', { params, body: { seat_id: seat.id } }))),
     /** `accepted` is called once the room has the message. */
     speak: (content: string, sent: SentMark, accepted: () => void) =>
       speech.run('speak', async () => {
@@ -46,14 +45,11 @@ export function useRoomActions(room: LiveRoom) {
           throw error
         }
       }),
-    change: (body: Schema<'RoomChanges'>) =>
-      run('change', () => ask(api.PUT('/chat-rooms/{room_id}', { params, body }))),
+    change: (body: Schema<'RoomChanges'>) => run('change', () => ask(api.PUT('/chat-rooms/{room_id}', { params, body }))),
     mute: (seat: Seat, muted: boolean) => run('mute', () => changeSeat(seat, { muted })),
     changeSeat: (seat: Seat, body: Schema<'SeatChanges'>) => run('seat', () => changeSeat(seat, body)),
-    addSeat: (body: Schema<'NewSeat'>) =>
-      run('seat', () => ask(api.POST('/chat-rooms/{room_id}/agents', { params, body }))),
-    removeSeat: (seat: Seat) =>
-      run('seat', () => ask(api.DELETE('/chat-rooms/{room_id}/agents/{seat_id}', { params: seatParams(seat) }))),
+    addSeat: (body: Schema<'NewSeat'>) => run('seat', () => ask(api.POST('/chat-rooms/{room_id}/agents', { params, body }))),
+    removeSeat: (seat: Seat) => run('seat', () => ask(api.DELETE('/chat-rooms/{room_id}/agents/{seat_id}', { params: seatParams(seat) }))),
     /** Moves a seat to another place in the order of turns. */
     move: (seats: readonly Seat[], seat: Seat, to: number) =>
       run('move', async () => {

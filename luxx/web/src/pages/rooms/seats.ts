@@ -58,10 +58,7 @@ export function draftOf(seat: Seat): SeatDraft {
     ...emptySeat(seat.name),
     key: seat.id,
     agentId: seat.agent_id,
-    agent:
-      seat.agent_id === null
-        ? {}
-        : { role: seat.role, model: seat.model ?? '', systemPrompt: seat.system_prompt ?? '' },
+    agent: seat.agent_id === null ? {} : { role: seat.role, model: seat.model ?? '', systemPrompt: seat.system_prompt ?? '' },
     role: text('role'),
     systemPrompt: text('system_prompt'),
     provider: text('provider_id'),

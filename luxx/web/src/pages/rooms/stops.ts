@@ -119,4 +119,3 @@ function leaves(stop: Stop): Stop[] {
   const parts = stop.any ?? stop.all
   return parts ? parts.flatMap(leaves) : [stop]
 }
-

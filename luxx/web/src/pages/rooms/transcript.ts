@@ -101,7 +101,10 @@ function ofStored(message: StoredMessage): Entry {
 }
 
 function noticeOf(steps: readonly Step[]): string {
-  return steps.map((step) => step.notice ?? '').filter(Boolean).join(' ')
+  return steps
+    .map((step) => step.notice ?? '')
+    .filter(Boolean)
+    .join(' ')
 }
 
 function ofPerson(message: Schema<'RoomMessage'>): Entry {
@@ -192,7 +195,10 @@ export function blocksOf(entries: readonly Entry[], notes: readonly NoteLine[], 
 
 /** Initials of a name: two letters, or the first character of a Chinese name. */
 export function initialsOf(name: string): string {
-  const words = name.trim().split(/[\s\-_]+/).filter(Boolean)
+  const words = name
+    .trim()
+    .split(/[\s\-_]+/)
+    .filter(Boolean)
   const first = [...(words[0] ?? '?')]
   if (/\p{Script=Han}/u.test(first[0] ?? '')) return first[0] ?? '?'
   const second = words[1] ? ([...words[1]][0] ?? '') : (first[1] ?? '')

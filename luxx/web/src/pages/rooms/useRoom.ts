@@ -50,7 +50,8 @@ export function useRoom(id: string): LiveRoom {
   watch(
     () => room.value?.run_id,
     (runId, before) => {
-      if (runId === null && before) void restart() // Somebody reset the room.
+      if (runId === null && before)
+        void restart() // Somebody reset the room.
       else run.follow(runId ?? null)
     },
     { immediate: true },
@@ -71,8 +72,7 @@ export function useRoom(id: string): LiveRoom {
   onScopeDispose(
     subscribe(id, (state) => {
       // Null: the room was deleted, or one is no member any more; reading it says which.
-      const isNews =
-        state === null || state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
+      const isNews = state === null || state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
       const areOthers = state !== null && members !== '' && members !== membersOf(state)
       if (state) members = membersOf(state)
       if (isNews || areOthers) void refresh()

@@ -37,7 +37,7 @@ export function durationOf(run: Run, now: number): number | null {
 export async function readLog(runId: string): Promise<RunEvent[]> {
   const events: RunEvent[] = []
   let next = 1
-  for (let hasMore = true; hasMore; ) {
+  for (let hasMore = true; hasMore;) {
     const query = { from_sequence: next, limit: LOG_PAGE }
     const answered = api.GET('/runs/{run_id}/events', { params: { path: { run_id: runId }, query } })
     const page = await ask(answered as Promise<{ data?: { data?: Schema<'LoggedEvents'>; success: true }; response: Response }>)

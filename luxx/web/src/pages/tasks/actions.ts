@@ -26,20 +26,14 @@ export function useTaskActions(task: LiveTask) {
     pause: () => run('pause', () => ask(api.POST('/tasks/{task_id}/pause', { params }))),
     cancel: () => run('cancel', () => ask(api.POST('/tasks/{task_id}/cancel', { params }))),
     approve: (stepIds: string[] | null) =>
-      run('approve', () =>
-        ask(api.POST('/tasks/{task_id}/approve', { params, ...(stepIds ? { body: { step_ids: stepIds } } : {}) })),
-      ),
-    skip: (stepId: string) =>
-      run('skip', () => ask(api.POST('/tasks/{task_id}/steps/{step_id}/skip', { params: stepParams(stepId) }))),
-    retry: (stepId: string) =>
-      run('retry', () => askForRun(api.POST('/tasks/{task_id}/steps/{step_id}/retry', { params: stepParams(stepId) }))),
+      run('approve', () => ask(api.POST('/tasks/{task_id}/approve', { params, ...(stepIds ? { body: { step_ids: stepIds } } : {}) }))),
+    skip: (stepId: string) => run('skip', () => ask(api.POST('/tasks/{task_id}/steps/{step_id}/skip', { params: stepParams(stepId) }))),
+    retry: (stepId: string) => run('retry', () => askForRun(api.POST('/tasks/{task_id}/steps/{step_id}/retry', { params: stepParams(stepId) }))),
     change: (body: Schema<'TaskChanges'>) => run('change', () => ask(api.PUT('/tasks/{task_id}', { params, body }))),
     changeStep: (stepId: string, body: Schema<'TaskStepChanges'>) =>
       run('step', () => ask(api.PUT('/tasks/{task_id}/steps/{step_id}', { params: stepParams(stepId), body }))),
-    addStep: (step: Schema<'NewTaskStep'>) =>
-      run('step', () => ask(api.POST('/tasks/{task_id}/steps', { params, body: { steps: [step] } }))),
-    removeStep: (stepId: string) =>
-      run('step', () => ask(api.DELETE('/tasks/{task_id}/steps/{step_id}', { params: stepParams(stepId) }))),
+    addStep: (step: Schema<'NewTaskStep'>) => run('step', () => ask(api.POST('/tasks/{task_id}/steps', { params, body: { steps: [step] } }))),
+    removeStep: (stepId: string) => run('step', () => ask(api.DELETE('/tasks/{task_id}/steps/{step_id}', { params: stepParams(stepId) }))),
     copyMermaid: () =>
       run('mermaid', async () => {
         await copyText(await (await readFile(`/tasks/${task.id}/graph?format=mermaid`)).text())

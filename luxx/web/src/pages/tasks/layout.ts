@@ -25,7 +25,12 @@ const NARROW = 560
 export function placeSteps(steps: Steps, pane: { width: number; height: number }): Placement {
   const isNarrow = pane.width > 0 && pane.width < NARROW
   const wanted: [Direction, number][] = [
-    ...(isNarrow ? [] : ([['LR', NORMAL], ['LR', COMPACT]] as const)),
+    ...(isNarrow
+      ? []
+      : ([
+          ['LR', NORMAL],
+          ['LR', COMPACT],
+        ] as const)),
     ['TB', NORMAL],
     ['TB', COMPACT],
   ].map(([direction, nodeWidth]) => [direction as Direction, nodeWidth as number])

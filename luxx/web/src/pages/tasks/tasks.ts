@@ -53,8 +53,7 @@ export function stepStates(task: Task, live: RunState, isFollowing: boolean): Re
 export function openApprovals(task: Task, states: Readonly<Record<string, TaskStepState>>): Set<string> {
   const ready = task.steps.filter(
     (step) =>
-      step.require_approval && !step.approved_at && states[step.id] === 'pending' &&
-      step.depends_on.every((id) => states[id] === 'completed'),
+      step.require_approval && !step.approved_at && states[step.id] === 'pending' && step.depends_on.every((id) => states[id] === 'completed'),
   )
   return new Set(ready.map((step) => step.id))
 }

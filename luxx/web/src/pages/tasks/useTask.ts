@@ -30,7 +30,10 @@ export function useTask(id: string) {
   )
   // Steps that a plan adds in the middle of a run, and what ended steps produced, are read from the task.
   watch(
-    () => Object.values(run.live.value.taskSteps).map((step) => `${step.id} ${step.state} ${step.attempt}`).join(),
+    () =>
+      Object.values(run.live.value.taskSteps)
+        .map((step) => `${step.id} ${step.state} ${step.attempt}`)
+        .join(),
     () => void query.refetch(),
   )
   watch(

@@ -22,6 +22,9 @@ MAX_SLOW_CHARACTERS = 50_000
 """libyaml refuses the escapes of an emoji as JSON writes it. PyYAML's own parser reads a text up to this size
 that has some."""
 
+LAST_FIELDS = frozenset({"fallbacks", "rules", "system_prompt"})
+"""Fields of documents that are long."""
+
 MAX_DEPTH = 20
 MAX_VALUES = 20_000
 OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029\ufeff]")
@@ -86,14 +89,15 @@ def encode_document(document: msgspec.Struct, format: str) -> str:
 
 def _in_order(value: Any) -> Any:
     """The value in the types of JSON: of each struct its own fields stand before those of its bases, because
-    these have the names that people look for first."""
+    these have the names that people look for first, and LAST_FIELDS stand at the end."""
     if isinstance(value, list):
         return [_in_order(item) for item in cast("list[Any]", value)]
     if not isinstance(value, msgspec.Struct):
         return msgspec.to_builtins(value)
     fields = cast("dict[str, Any]", msgspec.to_builtins(value))
     own = [name for name in type(value).__annotations__ if name in fields]
-    return {name: _in_order(getattr(value, name)) for name in dict.fromkeys([*own, *fields])}
+    names = sorted(dict.fromkeys([*own, *fields]), key=lambda name: name in LAST_FIELDS)
+    return {name: _in_order(getattr(value, name)) for name in names}
 
 
 class _Dumper(yaml.SafeDumper):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -28,7 +28,7 @@ from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import NotAllowed, Unavailable
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.upgrade import upgrade_database
-from luxx.providers.scripted import Gate
+from luxx.providers.scripted import Gate, Script
 from luxx.runs.engine.processes import ProcessKind, read_processes, renew, this_process
 from luxx.runs.engine.queue import first_status
 from luxx.runs.models import ProcessRow, RunRow
@@ -248,6 +248,25 @@ async def test_a_stopped_process_hands_its_runs_over_at_once(shared_url: str, tm
         assert (await ended(second, ann, sent)).status == RunStatus.COMPLETED
         known = await second.store.read(read_processes)
         assert [each.id for each in known] == [second.process_id]
+
+
+async def test_a_stop_waits_for_the_heartbeat_in_progress(shared_url: str, tmp_path: Path) -> None:
+    """Written after the process was unregistered, it would register it again."""
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with InProcessCluster(tmp_path, shared_url, Script(rules=[])) as cluster:
+        services = await cluster.services()
+        row = select(ProcessRow.id).where(ProcessRow.id == services.process_id).with_for_update()
+        engine = open_engine(resolve_url(shared_url, tmp_path))
+        with engine.connect() as connection:
+            connection.execute(row)
+            async with asyncio.timeout(20):
+                while not connection.execute(waiting).scalar_one():  # noqa: ASYNC110 - no callback
+                    await asyncio.sleep(0.05)
+            closing = asyncio.create_task(services.run_driver.heartbeat.close())
+            done, _ = await asyncio.wait({closing}, timeout=0.5)
+            assert not done
+        await closing
+        engine.dispose()
 
 
 async def test_a_stopping_process_lets_runs_end_within_the_grace_and_takes_nothing_more(

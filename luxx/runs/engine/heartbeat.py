@@ -7,7 +7,7 @@ repair clears conversations that name an ended run as active.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
 import msgspec
@@ -103,6 +103,7 @@ class Heartbeat:
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._scan_task: asyncio.Task[None] | None = None
         self._maintenance_task: asyncio.Task[None] | None = None
+        self._is_sending = asyncio.Lock()
         self.has_queue = False
         self.has_others_queue = False
 
@@ -140,6 +141,11 @@ class Heartbeat:
         """Ends the scans and the heartbeat. Unless the caller unregisters the process, its lease expires."""
         await self.stop_scanning()
         await _cancel_task(self._maintenance_task)
+        # A cancelled heartbeat is written all the same: after the process was unregistered it would register
+        # it again.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SCAN_TIMEOUT_SECONDS), self._is_sending:
+                await _cancel_task(self._heartbeat_task)
         await _cancel_task(self._heartbeat_task)
 
     def request_scan(self) -> None:
@@ -150,7 +156,8 @@ class Heartbeat:
         while True:
             await asyncio.sleep(self._interval)
             try:
-                await self._send_heartbeat()
+                async with self._is_sending:
+                    await self._send_heartbeat()
             except Exception:
                 # Continue after any error: without heartbeats this process would lose its runs.
                 logger.exception("heartbeat_failed")

@@ -52,6 +52,7 @@ from luxx.infra.store.tables import deletion_time
 from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
+from luxx.providers.choosing import check_tenant_default
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer, store_demo_provider
 from luxx.providers.discovery import connect_discovered_providers, has_local_provider
@@ -337,7 +338,7 @@ class Services(CoreServices):
         self.prompts = PromptService(self.store)
 
     def _make_account_services(self) -> None:
-        self.tenants = TenantService(self.store, check_agent=check_default_agent)
+        self.tenants = TenantService(self.store, check_default_agent, check_tenant_default)
         self.administration = Administration(
             self.account_resources,
             offboarding=self.offboarding,

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -20,8 +20,21 @@ from luxx.errors import Conflict, InvalidInput
 from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.infra.store.tables import read_once
 from luxx.providers.models import ProviderChanges, ProviderRow
-from luxx.providers.queries import provider_entry, row_to_delete, visible_row, visible_rows
+from luxx.providers.queries import (
+    MAX_ID,
+    provider_entry,
+    provider_not_found,
+    row_to_delete,
+    visible_row,
+    visible_rows,
+)
 from luxx.providers.registry import INTERNAL_TYPES, ProviderType, adapter_for, default_base_url
+
+KEYLESS_TYPES = INTERNAL_TYPES | {ProviderType.OLLAMA}
+
+_defaults_of_tenant = select(Tenant.default_provider_id, Tenant.lost_default_provider).where(
+    Tenant.id == bindparam("b_tenant")
+)
 
 
 def select_provider_row(
@@ -44,7 +57,7 @@ def select_provider_row(
 
 
 def _checked(row: ProviderRow, what: str) -> ProviderRow:
-    """The row. Raises InvalidInput if it is disabled or of an unknown type."""
+    """The row. Raises InvalidInput if it is disabled, of an unknown type or known to lack its key."""
     if not row.enabled:
         raise InvalidInput(
             f"{what} '{row.name}' is disabled; enable it or choose another",
@@ -52,6 +65,13 @@ def _checked(row: ProviderRow, what: str) -> ProviderRow:
             field="$.provider_id",
         )
     adapter_for(row.provider_type)
+    if _lacks_key(row):
+        raise InvalidInput(
+            f"{what} '{row.name}' has no key, and its vendor demands one; add the key (api_key) or choose "
+            "another",
+            kind="provider_incomplete",
+            field="$.provider_id",
+        )
     return row
 
 
@@ -78,15 +98,15 @@ def _default_row(session: Session, caller: Caller, default: SettingsView | None)
     for row in own:
         if row.is_default:
             return _checked(row, "your default provider")
-    shared = sorted(
-        (row for row in rows if row.is_shared and row.is_default), key=lambda row: not row.enabled
-    )
-    if shared:
-        return _checked(shared[0], "the default provider of your tenant,")
-    lost = session.scalar(select(Tenant.lost_default_provider).where(Tenant.id == caller.tenant_id))
-    if lost is not None:
-        raise _lost_default(lost, "the default provider of your tenant,")
-    return next((row for row in usable if row.user_id == caller.user_id), usable[0])
+    default_id, lost = session.execute(_defaults_of_tenant, {"b_tenant": caller.tenant_id}).one()
+    if default_id is not None or lost is not None:
+        shared = next((row for row in rows if row.id == default_id and row.is_shared), None)
+        if shared is None:
+            raise _lost_default(lost, "the default provider of your tenant,")
+        return _checked(shared, "the default provider of your tenant,")
+    # Nobody chose one: the caller's own before shared ones, oldest first, those without their key last.
+    first = min(usable, key=lambda row: (_lacks_key(row), row.user_id != caller.user_id))
+    return _checked(first, "provider")
 
 
 def _lost_default(name: str | None, what: str) -> Conflict:
@@ -109,30 +129,34 @@ def _has_adapter(row: ProviderRow) -> bool:
 
 def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:
     """Raises Conflict. Clears other defaults first: the table allows one default per user at any time."""
-    if is_default and row.provider_type == ProviderType.DEMO:
-        problem = "the demo cannot be the default: its answers are scripted; connect a model"
-        raise InvalidInput(problem, field="$.is_default")
     if is_default:
         check_complete(row, "$.is_default")
+    elif row.is_default and row.is_shared:
+        tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
+        session.execute(tenants.values(default_provider_id=None))
     try:
         if is_default:
+            _become_default_of_tenant(session, row)
             session.execute(
                 update(ProviderRow)
                 .where(ProviderRow.user_id == row.user_id, ProviderRow.id != row.id, ProviderRow.is_default)
                 .values(is_default=False)
             )
+            users = update(UserSettings).where(UserSettings.user_id == row.user_id)
+            session.execute(users.values(lost_default_provider=None))
         row.is_default = is_default
-        if is_default:
-            _end_lost_default(session, row)
         session.flush()
     except IntegrityError as error:
         raise Conflict("another default was set at the same time; try again") from error
 
 
 def check_complete(row: ProviderRow, field: str) -> None:
-    """Raises InvalidInput for `field` if the provider is only half connected, so that it cannot be a
-    default.
+    """Raises InvalidInput for `field` if the provider cannot be a default: the demo, or one that is only half
+    connected.
     """
+    if row.provider_type == ProviderType.DEMO:
+        problem = "the demo cannot be the default: its answers are scripted; connect a model"
+        raise InvalidInput(problem, field=field)
     missing = missing_of(row)
     if missing:
         problem = f"provider '{row.name}' cannot be a default yet: it has no {missing}; add it first"
@@ -143,42 +167,59 @@ def missing_of(row: ProviderRow) -> str:
     """What the provider lacks to answer a message; empty if nothing is known to be missing."""
     if row.provider_type in INTERNAL_TYPES:
         return ""
-    vendor = default_base_url(row.provider_type)
-    if vendor and row.provider_type != ProviderType.OLLAMA and row.base_url == vendor and not row.api_key:
+    if _lacks_key(row):
         return "key (api_key)"
     return "" if row.default_model else "model (default_model)"
 
 
-def _end_lost_default(session: Session, row: ProviderRow) -> None:
-    """A new default takes the place of one that is gone: for its user and, if it is shared, for the
-    tenant.
-    """
-    users = update(UserSettings).where(UserSettings.user_id == row.user_id)
-    session.execute(users.values(lost_default_provider=None))
-    if row.is_shared:
-        tenants = update(Tenant).where(Tenant.id == row.tenant_id)
-        session.execute(tenants.values(lost_default_provider=None))
+def _lacks_key(row: ProviderRow) -> bool:
+    """Whether the provider has no key at a vendor's own address, which answers nobody without one."""
+    if row.api_key or row.provider_type in KEYLESS_TYPES:
+        return False
+    vendor = default_base_url(row.provider_type)
+    return bool(vendor) and row.base_url == vendor
 
 
-def _keep_default(session: Session, row: ProviderRow, *, is_deleted: bool) -> None:
-    """Keeps the name of a default that users lose: its own user if it is deleted, the tenant if it was
-    shared.
+def _become_default_of_tenant(session: Session, row: ProviderRow) -> None:
+    """A shared default of its user becomes that of the tenant, if the tenant has none or lost it, or if it is
+    the former default of the same user.
     """
-    if not row.is_default:
+    if not row.is_shared:
         return
-    if is_deleted:
-        users = update(UserSettings).where(UserSettings.user_id == row.user_id)
-        session.execute(users.values(lost_default_provider=row.name))
-    if row.is_shared:
-        tenants = update(Tenant).where(Tenant.id == row.tenant_id)
-        session.execute(tenants.values(lost_default_provider=row.name))
+    former = select(ProviderRow.id).where(ProviderRow.user_id == row.user_id, ProviderRow.is_default)
+    is_free = or_(
+        Tenant.default_provider_id.is_(None),
+        Tenant.lost_default_provider.is_not(None),
+        Tenant.default_provider_id.in_(former),
+    )
+    tenants = update(Tenant).where(Tenant.id == row.tenant_id, is_free)
+    session.execute(tenants.values(default_provider_id=row.id, lost_default_provider=None))
+
+
+def check_tenant_default(session: Session, tenant_id: int, provider_id: int) -> None:
+    """Raises NotFound or InvalidInput unless everybody in the tenant may use the provider.
+
+    Locks it, so that it is not deleted before the write ends.
+    """
+    known = 0 < provider_id <= MAX_ID
+    row = session.get(ProviderRow, provider_id, with_for_update={"read": True}) if known else None
+    if row is None or row.tenant_id != tenant_id:
+        raise provider_not_found(provider_id)
+    if not row.is_shared:
+        problem = f"the provider '{row.name}' is not shared with the tenant; share it first (is_shared)"
+        raise InvalidInput(problem, kind="provider_not_shared", field="$.default_provider_id")
+    check_complete(row, "$.default_provider_id")
 
 
 def delete_provider(session: Session, row: ProviderRow) -> Uses:
     """Deletes a provider. What has chosen it keeps its name and stops; returns how much that is."""
     uses = _uses_of(session, row)
     keep_name(session.connection(), ProviderRow, row.id, row.name)
-    _keep_default(session, row, is_deleted=True)
+    if row.is_default:
+        users = update(UserSettings).where(UserSettings.user_id == row.user_id)
+        session.execute(users.values(lost_default_provider=row.name))
+    tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
+    session.execute(tenants.values(default_provider_id=None, lost_default_provider=row.name))
     session.delete(row)
     return uses
 
@@ -190,17 +231,20 @@ def uses_of_provider(session: Session, caller: Caller, provider_id: int) -> Uses
 
 def _uses_of(session: Session, row: ProviderRow) -> Uses:
     uses = uses_of(session.connection(), ProviderRow, row.id)
-    if not row.is_default:
+    of_tenant = select(Tenant.id).where(Tenant.default_provider_id == row.id)
+    is_of_tenant = row.is_shared and session.scalar(of_tenant) == row.tenant_id
+    if not row.is_default and not is_of_tenant:
         return uses
-    return replace(uses, defaults=uses.defaults + _count_users_of_default(session, row))
+    counted = _count_users_of_default(session, row, is_of_tenant=is_of_tenant)
+    return replace(uses, defaults=uses.defaults + counted)
 
 
-def _count_users_of_default(session: Session, row: ProviderRow) -> int:
-    """The users whose default this is because it is marked as one: its own and, if it is shared, those of the
-    tenant who have no other.
+def _count_users_of_default(session: Session, row: ProviderRow, *, is_of_tenant: bool) -> int:
+    """The users whose default this is without their settings: its own user, if it is marked as their default,
+    and, if it is the tenant's, those of the tenant who have no other.
     """
-    is_user = User.id == row.user_id
-    if row.is_shared:
+    is_user = (User.id == row.user_id) & row.is_default
+    if is_of_tenant:
         own = select(ProviderRow.user_id).where(ProviderRow.is_default)
         is_user |= (User.tenant_id == row.tenant_id) & User.id.not_in(own)
     has_chosen = (UserSettings.user_id == User.id) & (
@@ -214,18 +258,8 @@ def _count_users_of_default(session: Session, row: ProviderRow) -> int:
 def _before_unsharing(session: Session, row: ProviderRow) -> None:
     """Keeps the name of a shared provider in what others have chosen it for."""
     keep_name(session.connection(), ProviderRow, row.id, row.name, owner_id=row.user_id)
-    _keep_default(session, row, is_deleted=False)
-
-
-def lost_provider_error(name: str | None, chosen_by: str) -> Conflict:
-    """The error for a provider that somebody chose for something and that they cannot use any more."""
-    named = f"the provider '{name}'" if name else "the provider"
-    return Conflict(
-        f"{named} of {chosen_by} was deleted or is no longer shared with you; choose another provider for "
-        "it, or for the request (provider_id), or go back to the default one (null)",
-        kind="provider_not_found",
-        detail={"lost": {"provider": name}} if name else None,
-    )
+    tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
+    session.execute(tenants.values(lost_default_provider=row.name))
 
 
 def apply_changes(session: Session, row: ProviderRow, changes: ProviderChanges) -> None:
@@ -233,30 +267,42 @@ def apply_changes(session: Session, row: ProviderRow, changes: ProviderChanges) 
         _before_unsharing(session, row)
     elif changes.is_shared is True and not row.is_shared:
         forget_name(session.connection(), ProviderRow, row.id)
+        tenants = update(Tenant).where(Tenant.default_provider_id == row.id, Tenant.id == row.tenant_id)
+        session.execute(tenants.values(lost_default_provider=None))
     for name in ("name", "default_model", "max_tokens", "is_shared", "enabled"):
         value: Any = getattr(changes, name)
         if value is not UNSET:
             setattr(row, name, value.strip() if isinstance(value, str) else value)
     if changes.is_shared is True and row.is_default:
-        _end_lost_default(session, row)
+        _become_default_of_tenant(session, row)
 
 
 def transfer_shared_providers(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
-    """Transfers a user's shared providers to a successor, who keeps an existing default.
+    """Transfers a user's shared providers to a successor.
 
-    Without a successor they stay with the user and are no longer shared.
+    Without a successor they stay with the user and are no longer shared. No default changes: the user keeps
+    a transferred one by the settings, the successor the own one or that of the tenant.
     """
-    has_default = successor_id is not None and session.scalar(
-        select(ProviderRow.id).where(ProviderRow.user_id == successor_id, ProviderRow.is_default)
-    )
     shared = select(ProviderRow).where(ProviderRow.user_id == user_id, ProviderRow.is_shared)
     for row in session.scalars(shared.order_by(ProviderRow.id).with_for_update()).all():
         if successor_id is None:
             _before_unsharing(session, row)
             row.is_shared = False
         else:
-            row.is_default = row.is_default and not has_default
+            if row.is_default:
+                _keep_by_settings(session, row)
+            row.is_default = False
             row.user_id = successor_id
         field = "is_shared" if successor_id is None else "user_id"
         record(session, provider_entry(Action.PROVIDER_CHANGE, actor, row, [field]))
     session.flush()
+
+
+def _keep_by_settings(session: Session, row: ProviderRow) -> None:
+    """A default that passes to another user stays that of its former one, who may still use it."""
+    users = update(UserSettings).where(
+        UserSettings.user_id == row.user_id,
+        UserSettings.default_provider_id.is_(None),
+        UserSettings.lost_default_provider.is_(None),
+    )
+    session.execute(users.values(default_provider_id=row.id))

@@ -25,6 +25,7 @@ from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
 from luxx.providers.addresses import Endpoint, parse_base_url
 from luxx.providers.catalog import DEFAULT_MODELS, can_chat
+from luxx.providers.choosing import set_default
 from luxx.providers.local.model import LOCAL, LocalModel
 from luxx.providers.models import AllowedHostRow, ProviderRow, validate_api_key
 from luxx.providers.parsing import json_objects
@@ -278,7 +279,6 @@ def insert_provider(
         provider_type=str(discovered.provider_type),
         base_url=discovered.base_url,
         default_model=discovered.default_model,
-        is_default=is_default,
         is_shared=True,
         created_at=now,
         updated_at=now,
@@ -286,6 +286,7 @@ def insert_provider(
     session.add(row)
     session.flush()
     store_key(vault, row, discovered.api_key)
+    set_default(session, row, is_default)
     _allow_private_host(session, discovered, user_id)
     session.flush()
     return row.id

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 import structlog
-from sqlalchemy import Row, exists, select, update
+from sqlalchemy import Row, exists, or_, select
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.models import User
+from luxx.domain.accounts.models import Tenant, User, UserSettings
 from luxx.domain.audit import Action, AuditRow, Detail
 from luxx.errors import Unavailable
 from luxx.infra.secrets import Vault
@@ -46,7 +46,7 @@ async def connect_environment_keys(store: Store, vault: Vault, environ: Mapping[
         unused = unused_keys(session, vault, operator, environ)
         for provider in unused:
             if not provider.problem:
-                is_default = _takes_the_default(session, operator.id)
+                is_default = _takes_the_default(session, operator)
                 insert_provider(
                     session, vault, provider, operator.id, operator.tenant_id, is_default=is_default
                 )
@@ -96,10 +96,16 @@ def _was_deleted(session: Session, operator: Row[int, int], name: str) -> bool:
     return any(detail.name == name for detail in details)
 
 
-def _takes_the_default(session: Session, user_id: int) -> bool:
-    """Whether the user has no default provider; an embedded model gives its place up."""
-    own_default = (ProviderRow.user_id == user_id) & ProviderRow.is_default
-    session.execute(
-        update(ProviderRow).where(own_default, ProviderRow.provider_type == LOCAL).values(is_default=False)
+def _takes_the_default(session: Session, operator: Row[int, int]) -> bool:
+    """Whether nobody chose a default of the user or the tenant that is there or lost; an embedded model gives
+    its place up.
+    """
+    is_own = (ProviderRow.user_id == operator.id) & ProviderRow.is_default
+    lost_of_user = UserSettings.lost_default_provider.is_not(None)
+    lost_of_tenant = Tenant.lost_default_provider.is_not(None)
+    is_chosen = or_(
+        exists().where(is_own | ProviderRow.is_tenant_default, ProviderRow.provider_type != LOCAL),
+        exists().where(UserSettings.user_id == operator.id, lost_of_user),
+        exists().where(Tenant.id == operator.tenant_id, lost_of_tenant),
     )
-    return not session.scalar(select(exists().where(own_default)))
+    return not session.scalar(select(is_chosen))

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import ForeignKey, Index, String, Text, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import ForeignKey, Index, String, Text, exists, text
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
+from luxx.domain.accounts.models import Tenant
 from luxx.errors import InvalidInput
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.wire.line import IN_LINE, IN_NAME, IN_PASTED, LINE, NAME, PASTED
@@ -53,6 +54,9 @@ class ProviderRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     models: Mapped[str | None] = mapped_column(Text, deferred=True)
     models_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    is_tenant_default: Mapped[bool] = column_property(
+        exists().where(Tenant.default_provider_id == id).correlate_except(Tenant), deferred=True
+    )
 
 
 class ServerValueRow(Base):
@@ -119,7 +123,7 @@ class ProviderChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class ProviderView(Struct, frozen=True, kw_only=True):
     """`api_key` is `****` and at most its last four characters; empty if there is none or it is another
-    user's.
+    user's. `is_default`: of its user; `is_tenant_default`: of all users of the tenant without a default.
     """
 
     id: int
@@ -131,6 +135,7 @@ class ProviderView(Struct, frozen=True, kw_only=True):
     default_model: str
     max_tokens: int | None
     is_default: bool
+    is_tenant_default: bool
     is_shared: bool
     is_own: bool
     enabled: bool

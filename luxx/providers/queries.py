@@ -65,8 +65,13 @@ def visible_row(
             {"b_id": provider_id, **_caller_parameters(caller)},
         )
     if row is None:
-        raise NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
+        raise provider_not_found(provider_id)
     return row
+
+
+def provider_not_found(provider_id: int) -> NotFound:
+    """The error for a provider that does not exist or that the caller may not use."""
+    return NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
 
 
 def provider_named(session: Session, caller: Caller, name: str, field: str) -> ProviderRow:

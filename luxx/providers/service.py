@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import is_admin_now
@@ -115,6 +115,7 @@ class ProviderService:
             visible = visible_to(caller)
             total = session.scalar(select(func.count()).select_from(ProviderRow).where(visible))
             newest = select(ProviderRow).where(visible).order_by(ProviderRow.id.desc())
+            newest = newest.options(undefer(ProviderRow.is_tenant_default))
             rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
             return [self._view(row, caller) for row in rows], total or 0
 

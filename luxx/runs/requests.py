@@ -11,16 +11,16 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import read_settings
-from luxx.domain.agents.queries import NO_AGENT, AgentSettings, lost_agent_error, read_agent
+from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
+from luxx.infra.store.lost_names import lost_error
 from luxx.infra.store.tables import read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
-from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
@@ -169,7 +169,7 @@ class RequestResolver:
         count the `last_defaults`; None: the caller's settings."""
         settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
         if agent.lost_agent is not None:
-            raise lost_agent_error(agent.lost_agent, _chooser(agent))
+            raise lost_error("agent", agent.lost_agent, _chooser(agent))
         provider_id, model, source = _provider_and_model((options, *defaults))
         with _lost_providers_of(source):
             selection = self.providers.select_provider(session, caller, provider_id, model, default=settings)
@@ -287,12 +287,12 @@ def _agent_of(session: Session, caller: Caller, conversation: ConversationRow) -
     """The agent of the conversation, or NO_AGENT. Raises Conflict if the caller can use it no more."""
     if conversation.agent_id is None:
         if conversation.lost_agent is not None:
-            raise lost_agent_error(conversation.lost_agent, CONVERSATION)
+            raise lost_error("agent", conversation.lost_agent, CONVERSATION)
         return NO_AGENT
     try:
         return read_agent(session, caller, conversation.agent_id)
     except NotFound as error:
-        raise lost_agent_error(conversation.lost_agent, CONVERSATION) from error
+        raise lost_error("agent", conversation.lost_agent, CONVERSATION) from error
 
 
 def _check_project(conversation: ConversationRow) -> None:
@@ -315,7 +315,7 @@ def _lost_providers_of(source: Source | None) -> Generator[None]:
     except NotFound as error:
         if source is None or isinstance(source, AnswerOptions):
             raise
-        raise lost_provider_error(source.lost_provider, _chooser(source)) from error
+        raise lost_error("provider", source.lost_provider, _chooser(source)) from error
 
 
 def _chooser(source: ConversationRow | AgentSettings) -> str:
@@ -342,5 +342,5 @@ def _provider_and_model(sources: Sequence[Source]) -> tuple[int | None, str | No
         if source.provider_id is not None:
             provider_id, chooser = source.provider_id, source
         elif not isinstance(source, AnswerOptions) and source.lost_provider is not None:
-            raise lost_provider_error(source.lost_provider, _chooser(source))
+            raise lost_error("provider", source.lost_provider, _chooser(source))
     return provider_id, model, chooser

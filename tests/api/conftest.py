@@ -1,11 +1,13 @@
 """One server, one scripted provider and some users per module."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from api.client import KEY, ApiClient
+from api.client import KEY, PASSWORD, ApiClient
 from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.providers.scripted import (
@@ -30,6 +32,25 @@ ASKS = [
     ),
     Finish(reason="tool_calls"),
 ]
+
+
+Join = Callable[..., ApiClient]
+"""Adds a user, `tenant_id: int = 1, level: int = 1`, and signs them in."""
+
+numbers = itertools.count()
+
+
+@contextmanager
+def answering(rules: Sequence[Rule]) -> Iterator[ScriptedProvider]:
+    """A model with these answers. No test has to use every rule, but an unscripted call is a failure."""
+    provider = ScriptedProvider(Script(rules=list(rules)))
+    provider.__enter__()
+    try:
+        yield provider
+    finally:
+        unscripted = list(provider.unscripted)
+        provider.__exit__(GeneratorExit, None, None)
+    assert not unscripted
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +85,8 @@ def upstream() -> Iterator[ScriptedProvider]:
             reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()],
         ),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    # Not every module asks everything: unused rules are no failure here, unscripted calls are.
-    unscripted = list(provider.unscripted)
-    provider.__exit__(GeneratorExit, None, None)
-    assert not unscripted
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +136,27 @@ def bob(
     with ApiClient(server, document).register("bob") as person:
         connect(person, upstream)
         yield person
+
+
+@pytest.fixture
+def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
+    """Adds users to a tenant, as the operator, and signs them in."""
+    with ExitStack() as stack:
+
+        def add_user(tenant_id: int = 1, level: int = 1) -> ApiClient:
+            name = f"member{next(numbers)}"
+            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
+            admin.good("POST", "/auth/users", json=body)
+            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
+
+        yield add_user
+
+
+@pytest.fixture
+def tenant_id(admin: ApiClient) -> int:
+    """A new tenant."""
+    created: int = admin.good("POST", "/admin/tenants", json={"name": f"tenant {next(numbers)}"})["id"]
+    return created
 
 
 def connect(person: ApiClient, upstream: ScriptedProvider, provider_type: str = "openai") -> int:

@@ -2,16 +2,13 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from api.client import PASSWORD, ApiClient
 from api.conftest import connect
-from api.schema import Document
-from api.server_process import ServerProcess
 from luxx.providers.catalog import Catalog
 from luxx.providers.scripted import ScriptedProvider
 
@@ -28,26 +25,6 @@ WRITER = {
     "thinking_enabled": False,
     "reasoning_effort": "low",
 }
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Callable[..., ApiClient]]:
-    """Adds a user to a tenant, as the operator, and signs them in."""
-    with ExitStack() as stack:
-
-        def add_user(tenant_id: int, level: int = 1) -> ApiClient:
-            name = f"agents{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield add_user
-
-
-@pytest.fixture
-def tenant_id(admin: ApiClient) -> int:
-    created: dict[str, Any] = admin.good("POST", "/admin/tenants", json={"name": f"agents {next(numbers)}"})
-    return int(created["id"])
 
 
 def last_request(upstream: ScriptedProvider) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from api.client import ApiClient
-from api.conftest import ASKS, connect
+from api.conftest import ASKS, answering, connect
 from api.server_process import ServerProcess
-from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Counts, Finish, Rule, ScriptedProvider, Text, When
 
 RULES = Path(__file__).with_name("schemathesis.toml")
 SHOWN = 500
@@ -37,10 +37,8 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(when=When(user="use a tool", has_tool_result=False), reply=[*use, Finish(reason="tool_calls")]),
         Rule(reply=[Text(text="Hello there."), Counts(prompt=3, completion=2), Finish()]),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    provider.__exit__(GeneratorExit, None, None)
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import answering, connect
 from api.schema import Document
 from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
@@ -18,7 +18,6 @@ from luxx.providers.scripted import (
     Finish,
     Gate,
     Rule,
-    Script,
     ScriptedProvider,
     Text,
     When,
@@ -77,10 +76,8 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(name="spends", when=When(user="spend"), reply=[Text(text="Gone."), Counts(prompt=2_700)]),
         Rule(name="answers", reply=[Text(text="Hello."), Counts(prompt=50, completion=10), Finish()]),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    provider.__exit__(GeneratorExit, None, None)
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")

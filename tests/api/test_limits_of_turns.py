@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import answering, connect
 from api.schema import Document
 from api.server_process import ServerProcess
 from api.streams import stream_message
-from luxx.providers.scripted import Call, Counts, Finish, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Counts, Finish, Rule, ScriptedProvider, Text, When
 
 MODEL = "own-model"
 SHARED_TOKENS = 20_000
@@ -44,10 +44,8 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(name="spends", when=When(user="spend"), reply=[Text(text="Gone."), Counts(prompt=SPEND)]),
         Rule(name="answers", reply=DONE),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    provider.__exit__(GeneratorExit, None, None)
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")

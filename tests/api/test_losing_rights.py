@@ -9,12 +9,12 @@ import pytest
 from forked_luxx import run_luxx
 
 from api.client import PASSWORD, ApiClient
-from api.conftest import connect
+from api.conftest import answering, connect
 from api.schema import Document
 from api.server_process import ServerProcess, environment
 from api.streams import stream_run
 from api.test_cut_streams import CUT_SECONDS, waiting_run
-from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Finish, Gate, Rule, ScriptedProvider, Text, When
 
 WAYS_OF_DEMOTING = ["by an administrator", "by the command line", "not at all"]
 numbers = itertools.count()
@@ -32,10 +32,8 @@ def upstream() -> Iterator[ScriptedProvider]:
         ),
         Rule(when=When(user="wait here"), reply=[Text(text="I am"), Gate(name="waiting"), Finish()]),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    provider.__exit__(GeneratorExit, None, None)
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture

@@ -1,47 +1,22 @@
 """What is deleted, disabled or taken away stops what used it: nothing that a person chose is replaced."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from api.client import KEY, PASSWORD, ApiClient
-from api.conftest import connect
+from api.conftest import Join, connect
 from api.room_rows import new_room
-from api.schema import Document
-from api.server_process import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 numbers = itertools.count()
-Join = Callable[..., ApiClient]
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
-    """Adds a user to a tenant, as the operator, and signs them in."""
-    with ExitStack() as stack:
-
-        def make(tenant_id: int = 1, level: int = 2) -> ApiClient:
-            name = f"chooser{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield make
-
-
-@pytest.fixture
-def tenant_id(admin: ApiClient) -> int:
-    created: int = admin.good("POST", "/admin/tenants", json={"name": f"choosing {next(numbers)}"})["id"]
-    return created
 
 
 @pytest.fixture
 def user(join: Join, upstream: ScriptedProvider) -> ApiClient:
     """A user with a default provider, which must never get what was meant for another."""
-    person = join()
+    person = join(level=2)
     connect(person, upstream)
     return person
 
@@ -238,6 +213,108 @@ def test_nothing_goes_on_without_the_agent_that_was_chosen(
     refusal(user.bad("POST", execute, 409), "agent_not_found", "Strict")
     user.good("PUT", f"/tasks/{task['id']}/steps/a", json={"agent_id": None})
     user.good("POST", execute, headers={"accept": "application/json"})
+
+
+def test_the_default_of_a_tenant_stays_when_its_owner_goes_or_another_default_is_shared(
+    join: Join, tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    owner, successor, member = join(tenant_id, 4), join(tenant_id, 4), join(tenant_id)
+    team, of_owner = connect(owner, upstream), connect(owner, upstream)
+    owner.good("PUT", f"/providers/{team}", json={"is_default": True, "is_shared": True, "name": "team"})
+    other = connect(successor, upstream)
+    successor.good("PUT", f"/providers/{other}", json={"is_shared": True, "name": "other"})
+    conversation = member.good("POST", "/conversations", json={})
+    own = successor.good("POST", "/conversations", json={})
+    assert member.good("GET", "/tenant")["default_provider_id"] == team
+    assert member.good("GET", f"/providers/{team}")["is_tenant_default"] is True
+    assert [one["id"] for one in member.good("GET", "/providers")["items"] if one["is_tenant_default"]] == [
+        team
+    ]
+
+    successor.good("PUT", f"/auth/users/{owner.user['id']}", json={"permission_level": 3})
+    owner.sign_in(owner.user["username"], PASSWORD)
+    assert say(member, conversation, 200)["provider_id"] == team
+    assert say(successor, own, 200)["provider_id"] == other
+    kept = owner.good("POST", "/conversations", json={})
+    assert say(owner, kept, 200)["provider_id"] == team, "the former owner has not chosen another default"
+    owner.good("PUT", "/settings", json={"default_provider_id": of_owner})
+
+    successor.good("PUT", f"/providers/{team}", json={"enabled": False})
+    refused = say(member, conversation, 400)
+    assert refused["detail"]["kind"] == "provider_disabled"
+    assert "'team'" in refused["error"]
+    successor.good("DELETE", f"/providers/{team}")
+    refusal(say(member, conversation, 409), "provider_not_found", "team")
+    tenant = member.good("GET", "/tenant")
+    assert (tenant["default_provider_id"], tenant["lost_default_provider"]) == (None, "team")
+    changed = successor.good("PUT", "/tenant", json={"default_provider_id": other})
+    assert (changed["default_provider_id"], changed["lost_default_provider"]) == (other, None)
+    assert say(member, conversation, 200)["provider_id"] == other
+
+
+def test_the_default_of_a_tenant_follows_the_default_of_its_owner_until_it_is_ended(
+    join: Join, tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    boss, member = join(tenant_id, 4), join(tenant_id)
+    first, second = connect(boss, upstream), connect(boss, upstream)
+    for provider_id in (first, second):
+        boss.good("PUT", f"/providers/{provider_id}", json={"is_shared": True})
+    assert member.good("GET", "/tenant")["default_provider_id"] == second
+    boss.good("PUT", f"/providers/{first}", json={"is_default": True})
+    assert member.good("GET", "/tenant")["default_provider_id"] == first
+    private = connect(boss, upstream)
+    assert member.good("GET", "/tenant")["default_provider_id"] == first, "a private default is no other's"
+    boss.good("PUT", f"/providers/{private}", json={"is_default": False})
+    assert member.good("GET", "/tenant")["default_provider_id"] == first
+    boss.good("PUT", f"/providers/{first}", json={"is_default": True})
+    boss.good("PUT", f"/providers/{first}", json={"is_default": False})
+    tenant = member.good("GET", "/tenant")
+    assert (tenant["default_provider_id"], tenant["lost_default_provider"]) == (None, None)
+
+
+def test_the_default_of_a_tenant_is_a_shared_provider_of_it(
+    join: Join, tenant_id: int, upstream: ScriptedProvider, admin: ApiClient
+) -> None:
+    boss, member = join(tenant_id, 4), join(tenant_id)
+    private, elsewhere = connect(boss, upstream), connect(admin, upstream)
+    admin.good("PUT", f"/providers/{elsewhere}", json={"is_shared": True})
+    refused = boss.bad("PUT", "/tenant", 400, json={"default_provider_id": private})
+    assert refused["detail"]["kind"] == "provider_not_shared"
+    boss.bad("PUT", "/tenant", 404, json={"default_provider_id": elsewhere})
+    boss.bad("PUT", "/tenant", 404, json={"default_provider_id": 2**31 - 1})
+    admin.bad("PUT", f"/admin/tenants/{tenant_id}", 404, json={"default_provider_id": elsewhere})
+    admin.good("DELETE", f"/providers/{elsewhere}")
+    body = {"name": "half", "provider_type": "openai", "is_shared": True, "is_default": False}
+    half = boss.good("POST", "/providers", json=body)["id"]
+    refused = boss.bad("PUT", "/tenant", 400, json={"default_provider_id": half})
+    assert refused["detail"]["kind"] == "provider_incomplete"
+    boss.good("PUT", f"/providers/{private}", json={"is_shared": True, "is_default": False})
+    member.bad("PUT", "/tenant", 403, json={"default_provider_id": private})
+    assert (
+        boss.good("PUT", "/tenant", json={"default_provider_id": private})["default_provider_id"] == private
+    )
+    boss.good("PUT", f"/providers/{private}", json={"is_shared": False})
+    assert boss.good("GET", "/tenant")["lost_default_provider"] == "scripted"
+    boss.good("PUT", f"/providers/{private}", json={"is_shared": True})
+    assert boss.good("GET", "/tenant")["lost_default_provider"] is None
+    assert boss.good("PUT", "/tenant", json={"default_provider_id": None})["default_provider_id"] is None
+
+
+def test_a_provider_without_the_key_that_its_vendor_demands_is_refused_before_it_is_called(
+    user: ApiClient, upstream: ScriptedProvider
+) -> None:
+    body = {"name": "keyless", "provider_type": "openai", "default_model": "gpt-4o", "api_key": KEY}
+    keyless = user.good("POST", "/providers", json=body)["id"]
+    conversation = user.good("POST", "/conversations", json={"provider_id": keyless})
+    user.good("PUT", f"/providers/{keyless}", json={"api_key": ""})
+    refused = say(user, conversation, 400)
+    assert refused["detail"]["kind"] == "provider_incomplete"
+    assert "provider 'keyless' has no key" in refused["error"]
+    room = new_room(user, agents=[{"name": "A", "provider_id": keyless}])
+    assert "provider 'keyless' has no key" in user.ask("POST", f"/chat-rooms/{room['id']}/start").text
+    own = connect(user, upstream)
+    user.good("PUT", f"/providers/{own}", json={"api_key": ""})
+    assert say(user, conversation, 200, provider_id=own)["text"] == "Hello there."
 
 
 @pytest.mark.parametrize("lost", ["providers", "agents"])

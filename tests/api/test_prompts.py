@@ -1,37 +1,15 @@
 """Prompts through the API: what they hold, who may use and change them, and which are refused."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from api.client import PASSWORD, ApiClient
-from api.schema import Document
-from api.server_process import ServerProcess
+from api.client import ApiClient
 from luxx.features.prompts.models import MAX_VARIABLES, variables_of
 
 numbers = itertools.count()
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Callable[..., ApiClient]]:
-    """Adds a user to a tenant, as the operator, and signs them in."""
-    with ExitStack() as stack:
-
-        def add_user(tenant_id: int, level: int = 1) -> ApiClient:
-            name = f"prompts{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield add_user
-
-
-@pytest.fixture
-def tenant_id(admin: ApiClient) -> int:
-    return int(admin.good("POST", "/admin/tenants", json={"name": f"prompts {next(numbers)}"})["id"])
 
 
 def test_a_prompt_is_stored_shown_changed_found_and_deleted(anna: ApiClient) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import answering, connect
 from api.schema import Document
 from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
@@ -17,7 +17,6 @@ from luxx.providers.scripted import (
     Finish,
     Gate,
     Rule,
-    Script,
     ScriptedProvider,
     Text,
     When,
@@ -51,10 +50,8 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(name="asks", when=When(user="use tools", has_tool_result=False), reply=asks),
         Rule(name="answers", reply=[Text(text="Done."), Counts(prompt=20, completion=2), Finish()]),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    provider.__exit__(GeneratorExit, None, None)
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")

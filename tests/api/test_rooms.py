@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from live_server import ROOT
 from api.client import PASSWORD, UUID7, ApiClient
 from api.conftest import connect
 from api.room_rows import RoomRows, new_room
-from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.features.rooms.document import document_schema
 from luxx.providers.scripted import ScriptedProvider
@@ -40,20 +38,6 @@ def rows(server: ServerProcess, admin: ApiClient) -> Iterator[RoomRows]:
     rows = RoomRows(server.data_dir)
     yield rows
     rows.close()
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Callable[..., ApiClient]]:
-    """Adds a user to the default tenant or another one, as the operator, and signs them in."""
-    with ExitStack() as stack:
-
-        def add_user(tenant_id: int = 1, level: int = 1) -> ApiClient:
-            name = f"rooms{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield add_user
 
 
 def member(owner: ApiClient, room: dict[str, Any], person: ApiClient, right: str) -> None:

@@ -1,15 +1,12 @@
 """Shared providers of a tenant belong to its current administrators; nobody else redirects their requests."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from api.client import KEY, PASSWORD, ApiClient
-from api.conftest import connect
-from api.schema import Document
+from api.conftest import Join, connect
 from api.server_process import ServerProcess
 from api.test_losing_rights import luxx
 from luxx.providers.scripted import ScriptedProvider
@@ -17,29 +14,6 @@ from luxx.providers.scripted import ScriptedProvider
 WAYS = ["is demoted", "is disabled", "is demoted by the command line", "is disabled by the command line"]
 ELSEWHERE = {"base_url": "https://elsewhere.example/v1", "api_key": KEY}
 numbers = itertools.count()
-
-Join = Callable[..., ApiClient]
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
-    """Adds a user to a tenant, as the operator, and signs them in."""
-    with ExitStack() as stack:
-
-        def make(tenant_id: int, level: int = 1) -> ApiClient:
-            name = f"sharer{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield make
-
-
-@pytest.fixture
-def tenant_id(admin: ApiClient) -> int:
-    tenant = admin.good("POST", "/admin/tenants", json={"name": f"sharing {next(numbers)}"})
-    created_id: int = tenant["id"]
-    return created_id
 
 
 def share(person: ApiClient, upstream: ScriptedProvider) -> str:

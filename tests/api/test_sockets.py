@@ -15,13 +15,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import answering, connect
 from api.schema import Document
 from api.server_process import ServerProcess
 from api.socket_client import SocketClient, new_ticket, open_socket, open_with_ticket
 from api.streams import stream_run
 from luxx.api.http.protocol import MAX_FRAGMENTS
-from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Finish, Gate, Rule, ScriptedProvider, Text, When
 
 GATES = ["a", "b", "c", "d", "e", "f", "g", "h"]
 gates = iter(GATES)
@@ -39,10 +39,8 @@ def upstream() -> Iterator[ScriptedProvider]:
         Rule(when=When(user="refuse this"), status=401, message="wrong key"),
         Rule(reply=[Text(text="Hello there."), Finish()]),
     ]
-    provider = ScriptedProvider(Script(rules=rules))
-    provider.__enter__()
-    yield provider
-    provider.__exit__(GeneratorExit, None, None)
+    with answering(rules) as provider:
+        yield provider
 
 
 @pytest.fixture(scope="module")

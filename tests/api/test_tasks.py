@@ -3,15 +3,13 @@
 import itertools
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from api.client import PASSWORD, UUID7, ApiClient
+from api.client import UUID7, ApiClient
 from api.conftest import connect
-from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.infra.clock import new_id
 from luxx.providers.scripted import ScriptedProvider
@@ -30,26 +28,6 @@ REPORT: dict[str, Any] = {
     "max_concurrent_steps": 2,
     "metadata": {"topic": "solar", "parts": [1, 2.5, None, {"deep": True}]},
 }
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Callable[..., ApiClient]]:
-    """Adds a user to a tenant, as the operator, and signs them in."""
-    with ExitStack() as stack:
-
-        def add_user(tenant_id: int, level: int = 1) -> ApiClient:
-            name = f"tasks{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield add_user
-
-
-@pytest.fixture
-def tenant_id(admin: ApiClient) -> int:
-    created: dict[str, Any] = admin.good("POST", "/admin/tenants", json={"name": f"tasks {next(numbers)}"})
-    return int(created["id"])
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ NO_ID_OF_THEIRS = {
     "default_agent_id": "an administrator's, see test_agents",
     "previous_response_id": "refused whatever its value, see openai_api/test_responses",
 }
+TENANT_DEFAULTS = ("/tenant", "/admin/tenants", "/admin/tenants/{tenant_id}")
+"""Operations that take the ids of an administrator: `default_provider_id`, see test_lost_choices."""
 PARAMETER_PLACES = {"call_id", "index", "number", "step_id", "user_id"}
 """Parameters that select a part of a resource, not a resource."""
 
@@ -107,7 +109,8 @@ def slots(document: Document) -> list[Slot]:
     for operation in document.operations:
         for where in ("path", "query"):
             places += [Slot(operation, where, n) for n in operation.names(where) if n.endswith("_id")]
-        places += [Slot(operation, "body", name) for name in id_fields(document, operation)]
+        if operation.template not in TENANT_DEFAULTS:
+            places += [Slot(operation, "body", name) for name in id_fields(document, operation)]
     return [slot for slot in places if slot.name not in NO_ID_OF_THEIRS]
 
 

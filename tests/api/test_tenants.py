@@ -1,39 +1,21 @@
 """Two tenants on one server: who sees and changes what, and what moves with a user."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from api.client import KEY, PASSWORD, ApiClient
-from api.conftest import connect
+from api.conftest import Join, connect
 from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 TENANT = {
-    "id", "name", "is_default", "default_agent_id", "lost_default_agent", "lost_default_provider",
-    "allow_registration", "allow_own_providers", "created_at",
+    "id", "name", "is_default", "default_agent_id", "default_provider_id", "lost_default_agent",
+    "lost_default_provider", "allow_registration", "allow_own_providers", "created_at",
 }  # fmt: skip
 numbers = itertools.count()
-
-Join = Callable[..., ApiClient]
-
-
-@pytest.fixture
-def join(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[Join]:
-    """Adds a user to a tenant and signs them in, as the operator does."""
-    with ExitStack() as stack:
-
-        def make(tenant_id: int, level: int = 1) -> ApiClient:
-            name = f"member{next(numbers)}"
-            body = {"username": name, "password": PASSWORD, "permission_level": level, "tenant_id": tenant_id}
-            admin.good("POST", "/auth/users", json=body)
-            return stack.enter_context(ApiClient(server, document)).sign_in(name, PASSWORD)
-
-        yield make
 
 
 def create_tenant(admin: ApiClient, **more: Any) -> dict[str, Any]:

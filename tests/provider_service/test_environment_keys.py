@@ -64,6 +64,14 @@ async def test_a_new_key_does_not_replace_a_default_that_a_person_chose(services
     ]
 
 
+async def test_a_new_key_does_not_replace_a_default_that_is_gone(services: ProviderServices) -> None:
+    async with services.open() as service:
+        chosen = await service.create(ADMIN, new_provider("chosen", is_shared=True))
+        await service.delete(ADMIN, chosen.id)
+    await next_start(services, OPENAI)
+    assert await stored(services) == [("openai", False, True)]
+
+
 async def test_a_changed_key_is_not_taken_and_the_log_says_so(services: ProviderServices) -> None:
     await first_start(services, discover(OPENAI, Config(), []))
     (entry,) = await next_start(services, {"OPENAI_API_KEY": OTHER_KEY})

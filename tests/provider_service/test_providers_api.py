@@ -33,6 +33,7 @@ FIELDS = {
     "default_model",
     "max_tokens",
     "is_default",
+    "is_tenant_default",
     "is_shared",
     "is_own",
     "enabled",

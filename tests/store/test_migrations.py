@@ -211,6 +211,54 @@ def test_the_rooms_and_tasks_of_an_older_version_are_found_after_the_upgrade(eng
     store.close()
 
 
+def test_the_default_provider_of_a_tenant_is_the_one_that_was_in_force(engine: Engine) -> None:
+    up_to(engine, "0036")
+    now = utc_now().replace(tzinfo=None)
+    tenants = [
+        {"id": number, "name": str(number), "is_default": number == 1, "created_at": now, "lost": lost}
+        for number, lost in ((1, "gone"), (2, "gone"), (3, None))
+    ]
+    people = [{"id": number, "tenant_id": 2 if number == 5 else 1, "name": f"u{number}", "now": now}
+              for number in range(1, 6)]  # fmt: skip
+    providers = [
+        {"id": 1, "user_id": 1, "shared": False, "default": True, "enabled": True, "type": "openai"},
+        {"id": 2, "user_id": 2, "shared": True, "default": True, "enabled": True, "type": "demo"},
+        {"id": 3, "user_id": 3, "shared": True, "default": True, "enabled": False, "type": "openai"},
+        {"id": 4, "user_id": 4, "shared": True, "default": True, "enabled": True, "type": "openai"},
+        {"id": 5, "user_id": 5, "shared": True, "default": False, "enabled": True, "type": "openai"},
+    ]
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO tenants (id, name, is_default, created_at, lost_default_provider) "
+                "VALUES (:id, :name, :is_default, :created_at, :lost)"
+            ),
+            tenants,
+        )
+        connection.execute(
+            text(
+                "INSERT INTO users (id, tenant_id, username, username_key, password_hash,"
+                " must_change_password, role, permission_level, workspace_path, is_active, created_at)"
+                " VALUES (:id, :tenant_id, :name, :name, 'x', false, 'user', 1, '', true, :now)"
+            ),
+            people,
+        )
+        connection.execute(
+            text(
+                "INSERT INTO llm_providers (id, user_id, tenant_id, name, provider_type, base_url, api_key, "
+                "default_model, is_default, is_shared, enabled, created_at, updated_at) "
+                "VALUES (:id, :user_id, (SELECT tenant_id FROM users WHERE users.id = :user_id), 'p', :type, "
+                "'', '', '', :default, :shared, :enabled, :now, :now)"
+            ),
+            [row | {"now": now} for row in providers],
+        )
+    upgrade_database(engine)
+    stored = "SELECT id, default_provider_id, lost_default_provider FROM tenants ORDER BY id"
+    with engine.connect() as connection:
+        rows = [tuple(row) for row in connection.execute(text(stored))]
+    assert rows == [(1, 4, None), (2, None, "gone"), (3, None, None)]
+
+
 def test_the_migrations_create_the_schema_of_the_models(engine: Engine) -> None:
     migrate(engine)
     assert differences(engine) == []

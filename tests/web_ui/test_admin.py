@@ -140,6 +140,33 @@ def test_tenants_registration_and_private_addresses(operator: Person) -> None:
         assert "127.0.0.1:11434" not in str(operator.get("/admin/allowed-hosts"))
 
 
+def test_a_lost_default_of_the_tenant_is_named_until_another_is_chosen(operator: Person) -> None:
+    body = {
+        "provider_type": "openai",
+        "api_key": "sk-of-nobody",
+        "default_model": "gpt-4o",
+        "is_shared": True,
+    }
+    lost, other = (operator.post("/providers", {"name": name} | body)["id"] for name in ("Gone", "Shared"))
+    before = operator.get("/tenant")["default_provider_id"]
+    operator.put("/tenant", {"default_provider_id": lost})
+    operator.api.delete(f"/providers/{lost}").raise_for_status()
+    with operator.tab() as tab:
+        page = tab.open("/ui/admin/tenant")
+        mark = page.get_by_role("status").filter(has_text="The default provider Gone of the tenant")
+        expect(mark).to_be_visible()
+        check_both_themes(tab, "admin-tenant-lost")
+        page.get_by_label("Default provider").select_option("Shared")
+        page.get_by_role("button", name="Save").click()
+        expect(mark).to_have_count(0)
+        assert operator.get("/tenant")["default_provider_id"] == other
+        page.get_by_label("Default provider").select_option("Any shared provider")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved").first).to_be_visible()
+    operator.put("/tenant", {"default_provider_id": before})
+    operator.api.delete(f"/providers/{other}").raise_for_status()
+
+
 def test_the_audit_log_is_filtered_paged_and_shows_an_entry(operator: Person) -> None:
     for number in range(55):
         key = operator.post("/keys", {"name": f"key-{number}", "scopes": ["read"]})

@@ -152,6 +152,7 @@ class TenantBody(TenantChange, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: TenantName | UnsetType = UNSET
     default_agent_id: RowId | UnsetType | None = UNSET
+    default_provider_id: RowId | UnsetType | None = UNSET
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
 

@@ -25,7 +25,7 @@ class Tenant(Base):
 
     People register into the default tenant, so `allow_registration` is false in all others.
     `lost_default_agent` and `lost_default_provider` are the names of defaults that were deleted or are no
-    longer shared.
+    longer shared; `default_provider_id` stays while the provider exists, to be valid when it is shared again.
     """
 
     __tablename__ = "tenants"
@@ -49,6 +49,7 @@ class Tenant(Base):
     allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
+    default_provider_id: Mapped[int | None] = mapped_column(Integer)
 
 
 class User(Base):

@@ -24,6 +24,9 @@ CheckTenantAgent = Callable[[Session, int | None, int], None]
 """Raises NotFound or InvalidInput unless every user of this tenant may use the agent of this id. A tenant
 that does not exist yet is None."""
 
+CheckTenantProvider = Callable[[Session, int, int], None]
+"""Raises NotFound or InvalidInput unless the provider of this id can be the default of this tenant."""
+
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant as the API shows it. `allow_registration` can be true for the default tenant only.
@@ -34,6 +37,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     is_default: bool
     default_agent_id: int | None
+    default_provider_id: int | None
     lost_default_agent: str | None
     lost_default_provider: str | None
     allow_registration: bool
@@ -46,6 +50,7 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str | UnsetType = UNSET
     default_agent_id: int | UnsetType | None = UNSET
+    default_provider_id: int | UnsetType | None = UNSET
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
 
@@ -56,6 +61,7 @@ class TenantService:
 
     store: Store
     check_agent: CheckTenantAgent
+    check_provider: CheckTenantProvider
     clock: Callable[[], datetime] = utc_now
 
     async def own(self, caller: Caller) -> TenantView:
@@ -125,8 +131,11 @@ class TenantService:
 
     async def _update(self, caller: Caller, tenant_id: int, change: TenantChange) -> TenantView:
         def work(session: Session) -> TenantView:
-            row = find_tenant(session, tenant_id, lock=True)
+            row = find_tenant(session, tenant_id)
             self._check_default_agent(session, tenant_id, change)
+            if isinstance(change.default_provider_id, int):
+                self.check_provider(session, tenant_id, change.default_provider_id)
+            session.refresh(row, with_for_update=True)
             fields = _change(row, change)
             _flush(session)
             if fields:
@@ -196,6 +205,8 @@ def _change(row: Tenant, change: TenantChange) -> list[str]:
         value = value.strip() if isinstance(value, str) else value
         if name == "default_agent_id":
             row.lost_default_agent = None
+        elif name == "default_provider_id":
+            row.lost_default_provider = None
         if getattr(row, name) != value:
             setattr(row, name, value)
             fields.append(name)

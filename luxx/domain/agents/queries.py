@@ -73,17 +73,6 @@ def not_found(agent_id: int) -> NotFound:
     return NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
 
 
-def lost_agent_error(name: str | None, chosen_by: str) -> Conflict:
-    """The error for an agent that somebody chose for something and that they cannot use any more."""
-    named = f"the agent '{name}'" if name else "the agent"
-    return Conflict(
-        f"{named} of {chosen_by} was deleted or is no longer shared with you; choose another agent for it "
-        "(agent_id), or none (null)",
-        kind="agent_not_found",
-        detail={"lost": {"agent": name}} if name else None,
-    )
-
-
 def read_agent(session: Session, caller: Caller, agent_id: int) -> AgentSettings:
     """The settings of an agent that the caller may use, for a run. Raises NotFound."""
     return settings_of(visible_agent(session, caller, agent_id))

@@ -12,14 +12,14 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AgentSettings, lost_agent_error, visible_agent
+from luxx.domain.agents.queries import AgentSettings, visible_agent
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import policy_of, read_seats
 from luxx.features.rooms.stops import Stop, check_size, check_stop
 from luxx.infra.field_errors import FieldError, FieldErrors
-from luxx.providers.choosing import lost_provider_error
+from luxx.infra.store.lost_names import lost_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import visible_row as visible_provider
 
@@ -77,13 +77,13 @@ def check_choices(session: Session, room: ChatRoomRow) -> None:
         chosen.append(selector_settings(policy))
     for settings in chosen:
         if settings.lost_agent is not None:
-            raise lost_agent_error(settings.lost_agent, settings.chosen_by)
+            raise lost_error("agent", settings.lost_agent, settings.chosen_by)
         if settings.provider_id is None and settings.lost_provider is None:
             continue
         try:
             visible_provider(session, owner, settings.provider_id or 0)
         except NotFound as error:
-            raise lost_provider_error(settings.lost_provider, settings.chosen_by) from error
+            raise lost_error("provider", settings.lost_provider, settings.chosen_by) from error
 
 
 def checked_policy(

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AgentSettings, lost_agent_error, read_agent, visible_to
+from luxx.domain.agents.queries import AgentSettings, read_agent, visible_to
 from luxx.domain.conversations.prompt import PastMessage
 from luxx.errors import LuxxError, NotFound
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
@@ -29,6 +29,7 @@ from luxx.features.tasks.plan_text import Plan, PlanScope, parse_plan, plan_sche
 from luxx.features.tasks.run_rows import ChosenModels
 from luxx.features.tasks.turns import PLAN
 from luxx.infra.clock import new_id
+from luxx.infra.store.lost_names import lost_error
 from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
@@ -193,9 +194,9 @@ def settings_for(session: Session, user_id: int, chosen: ChosenModels) -> AgentS
         try:
             agent = read_agent(session, user_as_caller(session.connection(), user_id), chosen.agent_id)
         except NotFound as error:
-            raise lost_agent_error(chosen.lost_agent, chosen.agent_of) from error
+            raise lost_error("agent", chosen.lost_agent, chosen.agent_of) from error
     elif chosen.lost_agent is not None:
-        raise lost_agent_error(chosen.lost_agent, chosen.agent_of)
+        raise lost_error("agent", chosen.lost_agent, chosen.agent_of)
     if agent.provider_id is not None or agent.lost_provider is not None:
         return agent
     return replace(

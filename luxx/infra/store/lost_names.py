@@ -6,10 +6,12 @@ The name is also kept while the target still exists but the row's user may no lo
 """
 
 from collections.abc import Iterator
+from typing import Literal
 
 from msgspec import Struct
 from sqlalchemy import Column, ColumnElement, Connection, Table, func, select, update
 
+from luxx.errors import Conflict
 from luxx.infra.store.tables import Base, table_of
 
 _USES = {"room_agents": "seats", "task_steps": "steps", "user_settings": "defaults"}
@@ -50,6 +52,25 @@ def forget_name(connection: Connection, target: type[Base], row_id: int | str) -
         connection.execute(
             update(key.table).where(key == row_id, lost.is_not(None)).values({lost.name: None})
         )
+
+
+def lost_error(what: Literal["agent", "provider"], name: str | None, chosen_by: str) -> Conflict:
+    """The error for what somebody chose for something (`chosen_by`) and cannot use any more."""
+    named = f"the {what} '{name}'" if name else f"the {what}"
+    problem = (
+        f"{named} of {chosen_by} was deleted or is no longer shared with you; choose another provider for "
+        "it, or for the request (provider_id), or go back to the default one (null)"
+    )
+    if what == "agent":
+        problem = (
+            f"{named} of {chosen_by} was deleted or is no longer shared with you; choose another agent for "
+            "it (agent_id), or none (null)"
+        )
+    return Conflict(
+        problem,
+        kind=f"{what}_not_found",
+        detail={"lost": {what: name}} if name else None,
+    )
 
 
 def uses_of(connection: Connection, target: type[Base], row_id: int | str) -> Uses:

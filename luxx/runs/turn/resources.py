@@ -25,9 +25,9 @@ from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, Past
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
+from luxx.infra.store.lost_names import lost_error
 from luxx.providers.adapter import CompletionRequest, Target, run_sized
 from luxx.providers.catalog import ModelCard, ProviderSelection
-from luxx.providers.choosing import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
@@ -278,7 +278,7 @@ class ResourceFinder:
         caller = user_as_caller(session.connection(), user_id)
         agent = settings_of(agent_named(session, caller, name))
         if agent.lost_provider is not None:
-            raise lost_provider_error(agent.lost_provider, f"the agent '{agent.name}'")
+            raise lost_error("provider", agent.lost_provider, f"the agent '{agent.name}'")
         model = agent.model or (request.model if agent.provider_id is None else None)
         provider_id = agent.provider_id or request.provider_id
         selection = self.providers.select_provider(session, caller, provider_id, model)

@@ -43,7 +43,7 @@ export const useModels = defineStore('models', () => {
     return (
       enabled.value.find((provider) => provider.id === wanted) ??
       own.find((provider) => provider.is_default) ??
-      enabled.value.find((provider) => provider.is_default) ??
+      enabled.value.find((provider) => provider.is_tenant_default) ??
       enabled.value[0] ??
       null
     )

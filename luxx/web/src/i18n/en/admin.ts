@@ -57,6 +57,9 @@ const en = {
   registrationHint: 'Anybody who reaches the server can create an account, at the lowest level unless the configuration says otherwise.',
   ownProviders: 'Users may connect models',
   ownProvidersHint: 'If not, only administrators connect models. Providers that users connected before stay usable.',
+  defaultProvider: 'Default provider',
+  defaultProviderHint: 'Those who have no default of their own use it. It must be shared.',
+  noDefaultProvider: 'Any shared provider',
   defaultAgent: 'Default agent',
   defaultAgentHint: 'New conversations begin with it. It must be shared, or come with Luxx.',
 

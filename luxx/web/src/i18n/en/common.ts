@@ -25,7 +25,7 @@ const en = {
     project: (name: string) => `The project ${name ? `${name} ` : ''}was deleted, and its rules with it. Choose another.`,
     default: (name: string) => `Your default ${name ? `${name} ` : ''}was deleted, switched off, or is no longer shared. Choose another.`,
     tenantProvider: (name: string) =>
-      `The default provider ${name ? `${name} ` : ''}of the tenant was deleted or is no longer shared. Make another shared one the default, under Providers.`,
+      `The default provider ${name ? `${name} ` : ''}of the tenant was deleted or is no longer shared. Choose another.`,
     tenantAgent: (name: string) => `The default agent ${name ? `${name} ` : ''}was deleted or is no longer shared. Choose another.`,
   },
   lostClear: {
@@ -33,7 +33,7 @@ const en = {
     agent: 'Go on without an agent',
     project: 'Go on without a project',
     default: 'Choose automatically',
-    tenantProvider: '',
+    tenantProvider: 'Go on without one',
     tenantAgent: 'Go on without an agent',
   },
   uses: (count: { conversations: number; agents: number; seats: number; tasks: number; steps: number; defaults: number }): string => {

@@ -56,6 +56,9 @@ const zh: AdminText = {
   registrationHint: '任何能访问服务器的人都可以创建账户；除非配置另有规定，级别为最低。',
   ownProviders: '用户可以连接模型',
   ownProvidersHint: '关闭后只有管理员可以连接模型。用户之前连接的服务商仍可使用。',
+  defaultProvider: '默认服务商',
+  defaultProviderHint: '没有自己默认服务商的人使用它。它必须是共享的。',
+  noDefaultProvider: '任一共享的服务商',
   defaultAgent: '默认智能体',
   defaultAgentHint: '新对话从它开始。它必须是共享的，或 Luxx 自带的。',
 

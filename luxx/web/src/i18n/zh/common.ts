@@ -8,7 +8,7 @@ const zh: CommonText = {
     agent: (name) => `智能体 ${name} 已被删除或不再共享。请另选一个。`,
     project: (name) => `项目 ${name} 及其规则已被删除。请另选一个。`,
     default: (name) => `你的默认服务商 ${name} 已被删除、停用或不再共享。请另选一个。`,
-    tenantProvider: (name) => `租户的默认服务商 ${name} 已被删除或不再共享。请在“服务商”中将另一个共享的服务商设为默认。`,
+    tenantProvider: (name) => `租户的默认服务商 ${name} 已被删除或不再共享。请另选一个。`,
     tenantAgent: (name) => `默认智能体 ${name} 已被删除或不再共享。请另选一个。`,
   },
   lostClear: {
@@ -16,7 +16,7 @@ const zh: CommonText = {
     agent: '不用智能体继续',
     project: '不用项目继续',
     default: '自动选择',
-    tenantProvider: '',
+    tenantProvider: '不用默认服务商继续',
     tenantAgent: '不用智能体继续',
   },
   uses: (count) => {

@@ -7,6 +7,7 @@ export interface TenantDraft {
   isRegistrationOpen: boolean
   hasOwnProviders: boolean
   agentId: string
+  providerId: string
 }
 
 export function draftOf(tenant: Tenant | null): TenantDraft {
@@ -15,6 +16,8 @@ export function draftOf(tenant: Tenant | null): TenantDraft {
     isRegistrationOpen: tenant?.allow_registration ?? false,
     hasOwnProviders: tenant?.allow_own_providers ?? true,
     agentId: tenant?.default_agent_id ? String(tenant.default_agent_id) : '',
+    // The id stays while a lost one exists: it is valid when it is shared again.
+    providerId: tenant?.default_provider_id && tenant.lost_default_provider === null ? String(tenant.default_provider_id) : '',
   }
 }
 
@@ -26,6 +29,11 @@ export function changesOf(tenant: Tenant, draft: TenantDraft): Schema<'TenantBod
     ...(name === before.name ? {} : { name }),
     ...(draft.isRegistrationOpen === before.isRegistrationOpen ? {} : { allow_registration: draft.isRegistrationOpen }),
     ...(draft.hasOwnProviders === before.hasOwnProviders ? {} : { allow_own_providers: draft.hasOwnProviders }),
-    ...(draft.agentId === before.agentId ? {} : { default_agent_id: draft.agentId === '' ? null : Number(draft.agentId) }),
+    ...(draft.agentId === before.agentId ? {} : { default_agent_id: idOf(draft.agentId) }),
+    ...(draft.providerId === before.providerId ? {} : { default_provider_id: idOf(draft.providerId) }),
   }
+}
+
+function idOf(choice: string): number | null {
+  return choice === '' ? null : Number(choice)
 }

@@ -236,8 +236,9 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """The value with lone surrogates, which UTF-8 cannot encode, replaced by `?`."""
-    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    """The value with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+    return json.loads(text.decode("utf-16", "replace"))
 
 
 def _has_long_line(value: Any) -> bool:

@@ -19,7 +19,6 @@ from referencing.exceptions import Unresolvable
 
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.pattern import compile_regex
-from luxx.wire.event import SCHEMA_NOT_MET
 
 _SCHEMA_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "title", "description"}
 _MAX_PROBLEMS = 10
@@ -256,19 +255,22 @@ class ArgumentCheck:
         return f'there is no argument "{name[:64]}"{hint}'
 
 
+_NOT_MET = "The answer does not follow the schema that was demanded"
+
+
 def answer_problem(schema: dict[str, Any], text: str) -> str | None:
     """Why an answer does not follow the schema that was demanded of it; None if it does."""
     try:
         value = msgspec.json.decode(text.strip())
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return f"{SCHEMA_NOT_MET}: it is no JSON."
+        return f"{_NOT_MET}: it is no JSON."
     if not isinstance(value, dict):
-        return f"{SCHEMA_NOT_MET}: it is no JSON object."
+        return f"{_NOT_MET}: it is no JSON object."
     try:
         paths = ArgumentCheck("answer", schema).violated_paths(cast("dict[str, Any]", value))
     except ConfigError:
         return None  # A schema that only the provider can judge.
-    return f"{SCHEMA_NOT_MET}, at {', '.join(paths)}." if paths else None
+    return f"{_NOT_MET}, at {', '.join(paths)}." if paths else None
 
 
 def _references(schema: Any) -> Iterator[str]:

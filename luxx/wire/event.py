@@ -88,14 +88,18 @@ class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compr
     overflow: bool = False
 
 
-SCHEMA_NOT_MET = "The answer does not follow the schema that was demanded"
-"""The beginning of the warning about such an answer."""
+class WarningCode(StrEnum):
+    """What a warning says, where a program needs to know it."""
+
+    SCHEMA_NOT_MET = "schema_not_met"
+    STOPS_NOT_SENT = "stops_not_sent"
 
 
 class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
-    """Something that the user should know; the run continues."""
+    """Something that the user should know; the run continues. `code` says it to programs; most have none."""
 
     message: str
+    code: WarningCode | UnsetType = UNSET
 
 
 class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):

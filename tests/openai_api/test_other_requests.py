@@ -43,6 +43,36 @@ def warnings_of(person: Person, path: str, **body: Any) -> list[str]:
     return [event["message"] for event in log["events"] if event["type"] == "warning"]
 
 
+def test_the_longest_name_of_a_provider_is_the_one_that_is_named(
+    ann: Person, upstream: ScriptedProvider
+) -> None:
+    provider, _, model = MODEL.partition("/")
+    stored = next(one for one in ann.api.good("GET", "/providers")["items"] if one["name"] == provider)
+    body = {name: stored[name] for name in ("provider_type", "base_url", "default_model")}
+    longer = ann.api.good(
+        "POST", "/providers", json=body | {"name": f"{provider}/{model}", "api_key": "k" * 20}
+    )
+    chat(ann, model=f"{provider}/{model}/inner")
+    assert last_body(upstream)["model"] == "inner"
+    chat(ann)
+    assert last_body(upstream)["model"] == model, "its whole name stands for no model of the longer one"
+    ann.api.good("DELETE", f"/providers/{longer['id']}")
+    chat(ann, model=f"{provider}/{model}/inner")
+    assert last_body(upstream)["model"] == f"{model}/inner"
+
+
+def test_stops_that_an_api_does_not_take_are_named_in_the_run(ann: Person) -> None:
+    provider = MODEL.partition("/")[0]
+    stored = next(one for one in ann.api.good("GET", "/providers")["items"] if one["name"] == provider)
+    body = {"base_url": stored["base_url"], "default_model": "m", "api_key": "k" * 20, "name": "by responses"}
+    made = ann.api.good("POST", "/providers", json=body | {"provider_type": "openai_responses"})
+    options = {"messages": HELLO, "stop": ["END", "\n"]}
+    (warning,) = warnings_of(ann, "chat/completions", **options, model="by responses/m")
+    assert warning.endswith("so none was sent: 'END', '\\n'.")
+    assert warnings_of(ann, "chat/completions", **options) == []
+    ann.api.good("DELETE", f"/providers/{made['id']}")
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -17,11 +17,11 @@ def chunks_of(ann: Person, body: dict[str, Any]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def warnings_of_newest(ann: Person) -> list[str]:
-    """The warnings of the newest run."""
+def warnings_of_newest(ann: Person, field: str = "message") -> list[str]:
+    """A field of each warning of the newest run."""
     headers = {"accept": "application/json"}
     events = ann.api.good("GET", f"/runs/{newest_run(ann)['id']}/events", headers=headers)["events"]
-    return [event["message"] for event in events if event["type"] == "warning"]
+    return [event[field] for event in events if event["type"] == "warning"]
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -74,6 +74,21 @@ def test_json_mode_is_tried_with_a_model_that_nobody_described(
     assert upstream.requests[-1].json["response_format"] == {"type": "json_object"}
 
 
+def test_text_that_was_cut_within_an_emoji_is_kept_with_a_warning(
+    ann: Person, upstream: ScriptedProvider
+) -> None:
+    conversation = ann.api.good("POST", "/conversations", json={})["id"]
+    for path in ("/messages", "/messages/stream"):
+        content = (
+            b'{"conversation_id": "%s", "content": "cut \\ud83d here \\\\ud83d"}' % conversation.encode()
+        )
+        headers = {"content-type": "application/json"}
+        answer = ann.api.http.post(path, content=content, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert upstream.requests[-1].json["messages"][-1]["content"] == "cut \ufffd here \\ud83d"
+        assert ["U+FFFD" in warning for warning in warnings_of_newest(ann)] == [True]
+
+
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
@@ -88,7 +103,7 @@ def test_answer_that_does_not_follow_its_schema_is_not_complete(
     body = {"conversation_id": conversation, "content": content, "response_format": format_}
     message = ann.api.good("POST", "/messages", json=body)
     assert message["status"] == ("complete" if is_met else "partial")
-    assert len(warnings_of_newest(ann)) == (0 if is_met else 1)
+    assert warnings_of_newest(ann, "code") == ([] if is_met else ["schema_not_met"])
     named: dict[str, Any] = {"name": "place", "schema": SCHEMA}
     asked: dict[str, Any] = {
         "model": MODEL,

@@ -108,6 +108,14 @@ def test_without_a_mention_the_next_seat_in_order_speaks() -> None:
 def test_the_longest_name_is_mentioned() -> None:
     seats = [SeatState(seat_id=1, name="Ann"), SeatState(seat_id=2, name="Ann Lee")]
     assert mentioned("@ann lee and @Ann, and @annabel", seats) == [2, 1]
+    paths = [
+        SeatState(seat_id=1, name="a"),
+        SeatState(seat_id=2, name="a/b"),
+        SeatState(seat_id=3, name="a b"),
+    ]
+    assert mentioned("@a/b", paths) == [2]
+    assert mentioned("@a, then @a b", paths) == [1, 3]
+    assert mentioned("@a/bc", paths) == [1], "the name of nobody, and a name before a sign"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,29 @@ def test_what_people_write_in_a_room_counts_for_its_owner(tmp_path: Path) -> Non
         assert admin.say(admin.conversation()).is_success
 
 
+def test_a_room_does_not_go_on_where_nothing_more_may_be_stored(tmp_path: Path) -> None:
+    with (
+        scripted_models(SCRIPT) as model,
+        live_server(tmp_path, model.url, **SETTINGS) as server,
+        Client(server) as admin,
+    ):
+        manual = {"title": "t", "task": "t", "agents": [{"name": "A"}], "policy": "manual"}
+        room = admin.http.post("/chat-rooms", json=manual).json()["data"]["id"]
+        as_json = {"headers": {"accept": "application/json"}}
+        assert admin.http.post(f"/chat-rooms/{room}/start", **as_json).is_success
+        assert admin.http.post(f"/chat-rooms/{room}/stop").is_success
+        run_id = admin.http.get(f"/chat-rooms/{room}").json()["data"]["run_id"]
+        other = admin.http.post("/chat-rooms", json=manual | {"title": "o"}).json()["data"]["id"]
+        talk = admin.conversation()
+        # The log of the last message that is accepted takes more than is left.
+        for size in (400_000, 50_000, 5_000, 10):
+            while admin.say(talk, LARGE[:size]).is_success:
+                pass
+        for path in (f"/chat-rooms/{room}/resume", f"/runs/{run_id}/resume", f"/chat-rooms/{other}/start"):
+            refused = admin.http.post(path, **as_json)
+            assert (refused.status_code, refused.json()["detail"]["kind"]) == (413, "quota_exceeded")
+
+
 def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_FILES__QUOTA_MB": "1"}
     with (

@@ -46,6 +46,9 @@ _NUL_ESCAPE = rb"\u0000"
 
 NUL_MESSAGE = "text must not contain the character NUL"
 
+TAKES_CUT_TEXT = "takes_cut_text"
+"""The option of a route of messages: half of a character in a text becomes U+FFFD, instead of a refusal."""
+
 REPEATED_MESSAGE = "this field appears twice; send it once"
 
 T = TypeVar("T")
@@ -71,8 +74,8 @@ class JsonRequest(Request[Any, Any, Any]):
         """
         parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
         body = await self.body()
-        if is_openai_path(self.scope["path"]):
-            # OpenAI's clients cut texts without regard to emoji.
+        if is_openai_path(self.scope["path"]) or self.route_handler.opt.get(TAKES_CUT_TEXT):
+            # Clients and people cut texts without regard to emoji.
             body = self._body = without_lone_surrogates(body)
         if parameter.has_default and not body:
             return parameter.default

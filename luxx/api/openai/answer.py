@@ -11,7 +11,7 @@ import msgspec
 from luxx.api.openai.speakers import PAUSED, Speakers
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import StoredEvent
-from luxx.wire.event import SCHEMA_NOT_MET, Done, DoneStatus, ErrorEvent, ProcessStep, Warning
+from luxx.wire.event import Done, DoneStatus, ErrorEvent, ProcessStep, Warning, WarningCode
 from luxx.wire.run import Run
 from luxx.wire.turn import StepStatus, StepType, Usage, turn_of
 
@@ -149,7 +149,7 @@ class AnswerReader:
                 self._last_error = _error.decode(data)
                 return b""
             case "warning":
-                self._is_unmet |= _warning.decode(data).message.startswith(SCHEMA_NOT_MET)
+                self._is_unmet |= _warning.decode(data).code == WarningCode.SCHEMA_NOT_MET
                 return b""
             case "done":
                 return self._end(_done.decode(data))

@@ -10,7 +10,14 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, parse_document
+from luxx.api.http.request_input import (
+    OPENAPI_EXTRA,
+    TAKES_CUT_TEXT,
+    InjectedCaller,
+    PageNumber,
+    PageSize,
+    parse_document,
+)
 from luxx.api.routes.messages import (
     InvocationBody,
     answer_options,
@@ -93,7 +100,7 @@ class AgentController(Controller):
         it."""
         return success(await agents.uses(caller, agent_id))
 
-    @post("/{agent_id:int}/invoke", status_code=200)
+    @post("/{agent_id:int}/invoke", status_code=200, opt={TAKES_CUT_TEXT: True})
     async def invoke(
         self,
         request: Request[Any, Any, Any],
@@ -163,5 +170,5 @@ async def _invocation(agent_id: int, body: InvocationBody) -> NewInvocation:
         agent_id=agent_id,
         text=body.content,
         attachments=[*body.attachments],
-        **await answer_options(body),
+        **await answer_options(body, body.content),
     )

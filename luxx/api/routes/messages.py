@@ -16,6 +16,7 @@ from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.event_streams import Streams
 from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
+    TAKES_CUT_TEXT,
     BeforeId,
     InjectedCaller,
     LimitParameter,
@@ -30,6 +31,7 @@ from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
 from luxx.runs.requests import NewMessage, Regeneration
 from luxx.runs.service import RunService
+from luxx.runs.turn.turn_log import REPLACEMENT
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,
@@ -95,6 +97,11 @@ class AnswerOptionsBody(ModelSettings, frozen=True, kw_only=True, forbid_unknown
     when_asked: WhenAsked | None = None
 
 
+CUT_TEXT = (
+    "The message has characters that were no valid text, such as half of an emoji; each stands as U+FFFD."
+)
+
+
 class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`parent_id`: the message that this one follows; default: the selected leaf."""
 
@@ -126,7 +133,7 @@ class MessagePage(Page[MessageView], frozen=True, kw_only=True):
 class MessageController(Controller):
     path = "/messages"
     tags = ("messages",)
-    opt = CHAT
+    opt = CHAT | {TAKES_CUT_TEXT: True}
 
     @get(opt={OPENAPI_EXTRA: TOO_LARGE_PAGE})
     async def list_messages(
@@ -224,13 +231,15 @@ async def _new_message(body: MessageBody) -> NewMessage:
         text=body.content,
         attachments=[*body.attachments],
         parent_id=body.parent_id,
-        **await answer_options(body),
+        **await answer_options(body, body.content),
     )
 
 
-async def answer_options(body: AnswerOptionsBody) -> dict[str, Any]:
-    """The fields of `AnswerOptions` from a body. Raises InvalidInput for a wrong `response_format`."""
+async def answer_options(body: AnswerOptionsBody, text: str = "") -> dict[str, Any]:
+    """The fields of `AnswerOptions` from a body, and from the text of its message. Raises InvalidInput for a
+    wrong `response_format`."""
     return {
+        "warnings": [CUT_TEXT] if REPLACEMENT in text else [],
         "response_schema": await response_schema(body.response_format),
         "when_asked": body.when_asked,
         "tools": body.tools,
@@ -260,7 +269,7 @@ WHOLE_PATH = ForkBody()
 class MessageBranchController(Controller):
     path = "/messages"
     tags = ("messages",)
-    opt = CHAT
+    opt = CHAT | {TAKES_CUT_TEXT: True}
 
     @post("/{message_id:str}/regenerate", status_code=200)
     async def regenerate(

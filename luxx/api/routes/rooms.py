@@ -13,6 +13,7 @@ from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
+    TAKES_CUT_TEXT,
     BeforeId,
     InjectedCaller,
     LimitParameter,
@@ -146,7 +147,7 @@ class RoomController(Controller):
             )
         )
 
-    @post("/{room_id:str}/messages", status_code=201)
+    @post("/{room_id:str}/messages", status_code=201, opt={TAKES_CUT_TEXT: True})
     async def speak(
         self,
         caller: InjectedCaller,

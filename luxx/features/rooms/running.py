@@ -69,16 +69,20 @@ class RoomRunService:
     notify: NotifySubject
 
     async def start(self, caller: Caller, room_id: str) -> Run:
-        """Starts the room. Raises NotFound, NotAllowed, TooMany, or Conflict if it runs, is paused or has no
-        seats."""
-        run = await self.runs.admit(self._admission(caller, room_id))
+        """Starts the room. Raises NotFound, NotAllowed, TooMany, TooLarge (the owner's storage is full), or
+        Conflict if it runs, is paused or has no seats."""
+        run = await self._admit(caller, room_id)
         await self.runs.engine.begin(run)
         return run
 
     async def start_and_watch(self, caller: Caller, room_id: str, *, accumulated: bool) -> RunWatch:
         """`start`, with a watch attached before the run begins."""
-        run = await self.runs.admit(self._admission(caller, room_id))
+        run = await self._admit(caller, room_id)
         return await self.runs.begin_watched(run, accumulated=accumulated)
+
+    async def _admit(self, caller: Caller, room_id: str) -> Run:
+        await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, 0)
+        return await self.runs.admit(self._admission(caller, room_id))
 
     def _admission(self, caller: Caller, room_id: str) -> Callable[[Session], Run]:
         def admit(session: Session) -> Run:
@@ -146,7 +150,8 @@ class RoomRunService:
         return await self.runs.settled(caller, run_id, 0)
 
     async def resume(self, caller: Caller, room_id: str) -> Run:
-        """Continues a paused room with the next seat of its round. Raises Conflict if it is not paused."""
+        """Continues a paused room with the seats whose turns were cut, then with the next seat of its round.
+        Raises Conflict if it is not paused, or TooLarge if the owner's storage is full."""
         return await self.runs.resume(caller, await self._resumable_run_id(caller, room_id))
 
     async def speak(self, caller: Caller, room_id: str, text: str) -> MessageView:

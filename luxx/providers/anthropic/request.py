@@ -59,6 +59,11 @@ def version_of(model: str) -> tuple[str, int, int]:
     return "", 0, 0
 
 
+def is_stop_of_anthropic(text: str) -> bool:
+    """Whether the API takes the stop: it refuses those of whitespace."""
+    return bool(text.strip())
+
+
 def takes_temperature(model: str) -> bool:
     """False for Opus from 4.7 and for version 5: these reject any temperature but the default."""
     family, *version = version_of(model)
@@ -217,8 +222,7 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     if _is_tool_forced(request):
         # The API rejects thinking together with a forced tool.
         body.pop("thinking", None)
-    if stops := [text for text in request.stop if text.strip()]:
-        # The API refuses stops of whitespace.
+    if stops := [text for text in request.stop if is_stop_of_anthropic(text)]:
         body["stop_sequences"] = stops
     if request.temperature is not None and "thinking" not in body and takes_temperature(request.model):
         body["temperature"] = min(request.temperature, 1.0)

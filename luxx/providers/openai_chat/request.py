@@ -76,6 +76,11 @@ _MAX_CALL_ID_LENGTH = 40
 IMAGES_OF_RESULTS = "These are the images of the tool results above, in their order."
 
 
+def takes_stops(model: str, target: Target) -> bool:
+    """Whether the API takes stops for this model."""
+    return not (vendor_of(target) in _OPENAI_VENDORS and is_reasoning_model(model))
+
+
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
     """The POST for one completion; `base_url` is used as given, with or without /v1, apart from Azure's."""
     kind = vendor_of(target)
@@ -98,7 +103,7 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         body |= _tool_options(request)
-    if request.stop and not is_reasoning:
+    if request.stop and takes_stops(request.model, target):
         body["stop"] = request.stop
     if (
         request.temperature is not None

@@ -91,8 +91,13 @@ class OrchestratedRunService:
         return run
 
     async def resume(self, caller: Caller, run_id: str) -> Run:
-        """Continues a paused run, at once or when it has a slot. Raises NotFound, Conflict or TooMany."""
+        """Continues a paused run, at once or when it has a slot. Raises NotFound, Conflict, TooMany, or
+        TooLarge if the owner's storage is full."""
         self.engine.check_open()
+        owner_id = await self.services.store.read(
+            lambda session: find_run(session, caller, run_id, RunRight.STEER).user_id
+        )
+        await self.services.storage.check(owner_id, 0, is_own=owner_id == caller.user_id)
 
         def work(session: Session) -> tuple[Run, list[ClaimedRun]]:
             row = find_run(session, caller, run_id, RunRight.STEER)

@@ -69,7 +69,8 @@ export const SENTENCES: Record<string, string> = {
   'in this tenant only administrators connect models; ask one to share it with you': '此租户只有管理员可以连接模型；请管理员与你共享。',
   "provider '{}' has no default model; name a model, or set its default_model": '服务商“{1}”没有默认模型；请选择一个模型，或为它设置默认模型。',
   "{} '{}' is disabled; enable it or choose another": '“{2}”已停用；请启用它或另选一个。',
-  "{} '{}' has no key, and its vendor demands one; add the key (api_key) or choose another": '“{2}”没有密钥，而其服务商要求密钥；请添加密钥或另选一个。',
+  "{} '{}' has no key, and its vendor demands one; add the key (api_key) or choose another":
+    '“{2}”没有密钥，而其服务商要求密钥；请添加密钥或另选一个。',
   'there is no provider {}': '没有编号为 {1} 的服务商。',
   '{} was deleted or is no longer shared with you; choose another default in your settings (default_provider_id), or a provider for this (provider_id)':
     '你的默认服务商已被删除或不再与你共享；请在设置中另选默认，或在这里另选一个。',

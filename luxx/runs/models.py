@@ -66,7 +66,7 @@ class RunRow(Base):
     `message_id` is the message that the run writes, `question_id` the user's message that it answers.
     `fence` grows by one whenever a process claims the run; an append with an older fence is refused.
     `losses` counts the claims after the loss of the process that drove the run.
-    `stored_bytes` is the size of its messages, log and tool outputs (`admission.py`).
+    `stored_bytes` is the size of its messages, log and tool outputs (`turn/run_rows.py`).
     `slots` is how many turns of a running run work at once (`slots.py`).
     `driven_seconds` is saved only while time is limited. `provider_id` outlives the provider.
     `called_room_id` is the room of a call, and `called_by` the member who made it, if it is not the owner:

@@ -440,3 +440,24 @@ def test_the_first_choice_of_a_model_setting_counts(
     assert reasoning(temperature=0.7, max_tokens=90) == {"effort": "medium"}
     request = last_request(upstream)
     assert (request["temperature"], request["max_tokens"]) == (0.7, 90)
+    person.good("PUT", "/settings", json={"max_tokens": 2**31 - 1})
+    assert person.good("GET", "/settings")["max_tokens"] == 2**31 - 1
+    assert reasoning() == {"effort": "medium"}
+
+
+def test_a_seat_thinks_as_much_as_it_or_its_agent_says(
+    join: Callable[..., ApiClient], upstream: ScriptedProvider
+) -> None:
+    person = join()
+    connect(person, upstream, provider_type="openrouter")
+    thinks = {"thinking_enabled": True, "reasoning_effort": "high"}
+    agent = person.good("POST", "/agents", json={"name": "Thinker", **thinks})
+    seats = [{"agent_id": agent["id"]}, {"agent_id": agent["id"], "name": "Brief", "reasoning_effort": "low"}]
+    room = person.good(
+        "POST", "/chat-rooms", json={"title": "Thinking", "task": "Think.", "max_rounds": 1, "agents": seats}
+    )
+    begun = len(upstream.requests)
+    with person.http.stream("POST", f"/chat-rooms/{room['id']}/start") as stream:
+        stream.read()
+    requests = [json.loads(request.body) for request in upstream.requests[begun:]]
+    assert [request["reasoning"] for request in requests] == [{"effort": "high"}, {"effort": "low"}]

@@ -1,6 +1,6 @@
 """The sign-ins that `luxx login` keeps: one for each server, in a file that only this user can read.
 
-`login_commands.py` has the commands, `chat/server_api.py` uses and refreshes what is stored here.
+`login_commands.py` has the commands, `server_api.py` uses and refreshes what is stored here.
 """
 
 import asyncio

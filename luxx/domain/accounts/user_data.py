@@ -43,6 +43,7 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     user_id: int
     default_provider_id: int | None
     lost_default_provider: str | None
+    max_tokens: int | None = None  # It may be larger than what others may choose.
     system_prompt: str | None
     created_at: datetime
     updated_at: datetime

@@ -15,8 +15,8 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Dialect,
+    Enum,
     MetaData,
-    String,
     Table,
     extract,
     func,
@@ -28,6 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.infra.clock import utc_now
+from luxx.wire.model_settings import ReasoningEffort
 
 T = TypeVar("T")
 
@@ -61,7 +62,9 @@ class ModelSettingsColumns:
     temperature: Mapped[float | None] = mapped_column()
     max_tokens: Mapped[int | None] = mapped_column()
     thinking_enabled: Mapped[bool | None] = mapped_column()
-    reasoning_effort: Mapped[str | None] = mapped_column(String(10))
+    reasoning_effort: Mapped[ReasoningEffort | None] = mapped_column(
+        Enum(ReasoningEffort, native_enum=False, length=10, values_callable=list)
+    )
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -83,6 +83,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
     takes_images: bool = False
+    max_tokens: int | None = None  # A user's default may be larger than what others may choose.
     system_prompt: str = ""
     response_schema: dict[str, Any] | None = None
     when_asked: WhenAsked = WhenAsked.WAIT

@@ -1,7 +1,7 @@
 """One agent's turn within one drive of a run: reads its state and carries out the next action until it ends
 or waits for a person.
 
-A chat's run is one turn (`loop.py`); rooms and tasks have many in one log (`runs/orchestration/`).
+A chat's run is one turn (`engine/driver.py`); rooms and tasks have many in one log (`runs/orchestration/`).
 """
 
 import asyncio

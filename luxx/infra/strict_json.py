@@ -132,6 +132,9 @@ def _has_long_number(text: bytes) -> bool:
     return b"0" * (MAX_DIGITS + 1) in text.translate(_DIGITS)
 
 
+REPLACEMENT = "\ufffd"
+"""What stands for a character that is no valid text."""
+
 MAX_BYTES = 256 * 1024
 
 _lone = re.compile(

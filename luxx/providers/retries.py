@@ -1,4 +1,4 @@
-"""When a failed request to a provider is sent again, and what is told of it. The client sends it."""
+"""When a failed request to a provider is sent again, and what the log says of it. The client sends it."""
 
 from collections.abc import Awaitable, Callable
 

@@ -29,9 +29,9 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
+from luxx.infra.strict_json import REPLACEMENT
 from luxx.runs.requests import NewMessage, Regeneration
 from luxx.runs.service import RunService
-from luxx.runs.turn.turn_log import REPLACEMENT
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,

@@ -72,8 +72,9 @@ TURN_SETTINGS = TurnSettings.__struct_fields__
 _names = msgspec.json.Decoder(list[str])
 
 
-def turn_settings_in(*rows: TurnColumns | Row[Any]) -> dict[str, Any]:
-    """Each setting of turns from the first of these rows that has it, as arguments of a struct."""
+def turn_settings_in(*rows: TurnColumns | Row[Any] | None) -> dict[str, Any]:
+    """Each setting of turns from the first of these rows that has it, as arguments of a struct; None is no
+    row."""
     values = first_given(*rows, names=TURN_SETTINGS)
     for name in ("tools", "skills"):
         if values[name] is not None:

@@ -145,7 +145,7 @@ def is_unread(session: Session, room: ChatRoomRow, caller: Caller) -> bool:
 
 
 def mark_read(session: Session, room_id: str, user_id: int) -> None:
-    """The member has read the messages of the room, and need not be told of it any more."""
+    """The member has read the messages of the room, so new sockets need no notification of it."""
     session.execute(
         update(SubjectMemberRow)
         .where(SubjectMemberRow.subject_id == room_id, SubjectMemberRow.user_id == user_id)

@@ -278,7 +278,7 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
         own = getattr(row, name)
         return own if own is not None or agent is None else getattr(agent, name)
 
-    settings = turn_settings_in(*([row] if agent is None else [row, agent]))
+    settings = turn_settings_in(row, agent)
     if row.provider_id is not None and row.model is None:
         settings["model"] = None
     fallbacks = value("fallbacks")

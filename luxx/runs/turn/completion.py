@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
+from luxx.infra.strict_json import REPLACEMENT
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.turn_log import NOTICES, REPLACEMENT, clamped, merge_fragments, readable_escapes
+from luxx.runs.turn.turn_log import NOTICES, clamped, merge_fragments, readable_escapes
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,

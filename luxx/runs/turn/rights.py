@@ -123,9 +123,8 @@ def _earlier_taint(spec: RunSpec) -> str | None:
 
 
 def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: TurnState) -> list[ToolSpec]:
-    """The tools that the active skills allow. A call of another tool fails for any arguments."""
-    if not state.narrowed:
-        return list(tools)
+    """The tools that the active skills, if there are any, allow. A call of another tool fails for any
+    arguments."""
 
     def is_allowed(name: str) -> bool:
         tool = registry.get(name)

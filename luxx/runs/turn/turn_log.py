@@ -199,9 +199,6 @@ MAX_TOKENS = 100_000_000
 """More than any context window; larger counts of a provider are reduced to this."""
 
 
-REPLACEMENT = "\ufffd"
-
-
 def readable_escapes(json_text: str) -> str:
     """JSON text in which the escape of a lone surrogate, which no encoding has, is that of U+FFFD."""
     if "\\ud" not in json_text and "\\uD" not in json_text:

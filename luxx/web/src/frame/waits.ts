@@ -95,8 +95,8 @@ export function followWaits(): void {
   const cache = useQueryCache()
   /** Sessions whose runs began to wait, until these end. */
   const followed = new Map<string, () => void>()
-  /** Rooms of which the reader was told to be a member now. */
-  const told = new Set<string>()
+  /** Rooms whose membership was announced to the reader. */
+  const announced = new Set<string>()
 
   const refresh = (): void => void refreshWaits().catch(() => undefined)
 
@@ -135,8 +135,8 @@ export function followWaits(): void {
       notices.show({ kind: 'info', text: `${title}: ${text.wrote(sender ?? '')}`, to, runId: id })
     } else if (kind === 'member') {
       // The server tells it to each new socket until the messages of the room are read.
-      if (told.has(id) || to === route.path) return
-      told.add(id)
+      if (announced.has(id) || to === route.path) return
+      announced.add(id)
       notices.show({ kind: 'info', text: `${title}: ${text.invited(sender ?? '')}`, to, runId: id })
     } else if (status === 'waiting') {
       refresh()

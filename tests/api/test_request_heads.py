@@ -40,6 +40,8 @@ def request(target: bytes, *headers: bytes) -> bytes:
     [
         pytest.param(414, request(b"/health?q=" + b"x" * 20_000), id="a long query"),
         pytest.param(414, request(b"/" + b"x" * 20_000), id="a long path"),
+        pytest.param(414, request(b"/" + b"%F0%9F%98%80" * 5_000), id="a long path of few characters"),
+        pytest.param(414, request(b"/health?q=" + b"x" * 100_000), id="a query that the parser refuses"),
         pytest.param(431, request(b"/health", b"x-long: " + b"x" * 70_000), id="a long header"),
         pytest.param(431, request(b"/health", *[b"x: y"] * 300), id="300 headers"),
         pytest.param(431, request(b"/health", *[b"x: y"] * 10_000), id="10,000 headers"),
@@ -55,6 +57,15 @@ def test_a_head_past_the_bounds_is_refused_with_a_sentence(
     assert (answer_status, failure["code"], failure["success"]) == (status, status, False)
     assert failure["detail"]["kind"] == "head_too_large"
     assert "request" in failure["error"]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET\r\n\r\n", b"\x16\x03\x01 not HTTP\r\n\r\n", request(b"/ ", b"no colon")]
+)
+def test_what_is_not_http_is_refused_in_the_form_of_all_errors(server: ServerProcess, sent: bytes) -> None:
+    status, failure = answer_of(server, sent)
+    assert (status, failure["code"], failure["detail"]["kind"]) == (400, 400, "invalid_input")
+    assert "not valid HTTP" in failure["error"]
 
 
 def test_a_head_without_end_is_refused_while_it_is_sent(server: ServerProcess) -> None:

@@ -136,6 +136,11 @@ HEAD_TOO_LARGE_RESPONSE = closing_response(
     HEAD_TOO_LARGE,
     "the URL and the headers of the request are larger than this server accepts",
 )
+INVALID_HTTP_RESPONSE = closing_response(
+    "400 Bad Request", "invalid_input", "the request is not valid HTTP; check its first line and its headers"
+)
+MAX_PARSED_URL_BYTES = 65_535
+"""The parser fails on longer URLs. `security.py` refuses far shorter ones, with an answer that says why."""
 
 
 EXPECT_HEAD, EXPECT_BODY, EXPECT_NOTHING = "head", "body", "nothing"
@@ -226,9 +231,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(HEAD_TOO_LARGE_RESPONSE)
 
     def send_400_response(self, msg: str) -> None:
-        """Sends nothing after a refusal: uvicorn handles a stopped parser like a parse error."""
+        """Answers in JSON. Sends nothing after a refusal: for uvicorn, a stopped parser is a parse error."""
         if not self._is_refused:
-            super().send_400_response(msg)
+            self._refuse(INVALID_HTTP_RESPONSE)
 
     def handle_websocket_upgrade(self) -> None:
         """Gives the connection to the WebSocket protocol. The bounds count it until it is lost."""
@@ -268,6 +273,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # uvicorn would log the exception that stops the parser as an invalid request.
             self.logger = SILENT_LOGGER
             raise PipelineFull
+        self.url = self.url[:MAX_PARSED_URL_BYTES]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 
 import structlog
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -40,6 +40,9 @@ _visible_provider = and_(
 )
 _provider_by_id = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible_provider)
 _provider_for_update = _provider_by_id.with_for_update()
+_usable_provider = select(ProviderRow.id).where(
+    ProviderRow.id == bindparam("b_id"), ProviderRow.enabled, _visible_provider
+)
 _visible_providers = select(ProviderRow).where(_visible_provider).order_by(ProviderRow.id)
 """Built once: every message that a user sends runs these statements."""
 
@@ -67,6 +70,12 @@ def visible_row(
     if row is None:
         raise provider_not_found(provider_id)
     return row
+
+
+def is_usable(connection: Connection, caller: Caller, provider_id: int) -> bool:
+    """Whether the caller may use the provider and it is enabled. A run asks before each call of a model."""
+    parameters = {"b_id": provider_id, **_caller_parameters(caller)}
+    return connection.scalar(_usable_provider, parameters) is not None
 
 
 def provider_not_found(provider_id: int) -> NotFound:

@@ -9,6 +9,7 @@ Admission, the queue and turns count slots under one lock, so that no slot is us
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -276,7 +277,8 @@ def _resuming(run_id: str, tree: Mapping[str, Sequence[UnendedSubagent]]) -> lis
 class TurnSlots:
     """The slots of one run; the first is there from the start.
 
-    `is_short`: the last `take` got fewer than it asked for. `on_return` is called when slots became free.
+    `held` is their number; `is_short`: the last `take` got fewer than it asked for. `on_return` is called
+    when slots became free.
     """
 
     def __init__(
@@ -295,32 +297,38 @@ class TurnSlots:
         self._user_id = user_id
         self._on_return = on_return
         self._lock = asyncio.Lock()
-        self._held = 1
+        self.held = 1
         self.is_short = False
+        self._may_ask_at = 0.0
 
     async def take(self, wanted: int) -> int:
-        """Takes slots so that `wanted` turns can work at once; returns how many can, at least 1."""
+        """Takes slots so that `wanted` turns can work at once; returns how many can, at least 1.
+
+        Where there are too few, it asks again after SLOT_POLL_SECONDS, or when slots were returned.
+        """
         async with self._lock:
-            more = wanted - self._held
-            if more > 0:
-                self._held += await self._store.write_rows(
+            more = wanted - self.held
+            if more > 0 and time.monotonic() >= self._may_ask_at:
+                self.held += await self._store.write_rows(
                     lambda connection: take_slots(
                         connection, self._run_id, self._fence, self._user_id, more, self._limits
                     )
                 )
-            self.is_short = self._held < wanted
-            return min(wanted, self._held)
+                self._may_ask_at = time.monotonic() + SLOT_POLL_SECONDS if self.held < wanted else 0.0
+            self.is_short = self.held < wanted
+            return min(wanted, self.held)
 
     async def keep(self, working: int) -> None:
         """Returns the slots beyond those of `working` turns."""
         async with self._lock:
-            excess = self._held - max(1, working)
+            excess = self.held - max(1, working)
             if excess <= 0:
                 return
             await self._store.write_rows(
                 lambda connection: return_slots(connection, self._run_id, self._fence, excess)
             )
-            self._held -= excess
+            self.held -= excess
+            self._may_ask_at = 0.0
         self._on_return()
 
 

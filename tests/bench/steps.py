@@ -32,7 +32,7 @@ from luxx.features.tasks.orchestration import TaskOrchestration
 from luxx.features.tasks.planning import Planner, settings_for
 from luxx.features.tasks.proposals import load_task_run
 from luxx.infra.clock import new_id, utc_now
-from luxx.infra.config.schema import Config
+from luxx.infra.config.schema import Config, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 from luxx.runs.cancel import CancelSignal, WallTime
@@ -58,6 +58,9 @@ assert Services  # Importing `Services` imports every table.
 
 GRAPHS = 20
 """Executions that are measured together."""
+
+CONFIG = Config(limits=LimitsConfig(concurrent_runs_per_user=100))
+"""The runs of all graphs are there from the start, and each takes slots of the same user."""
 
 ROWS = 2000
 OUTPUT = Step(id=step_id(0), index=0, type=StepType.TEXT, content="The output of a step without a model.")
@@ -193,7 +196,7 @@ async def measure(folder: Path) -> dict[str, float]:
     await store.write(add_user)
     unused = cast("Any", None)
     services = RunServices(
-        config=Config(), store=store, hub=Hub(), executor=unused, storage=unused, metrics=unused,
+        config=CONFIG, store=store, hub=Hub(), executor=unused, storage=unused, metrics=unused,
         notify=unused, fail_run=unused,
     )  # fmt: skip
     heads = [

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -66,6 +66,12 @@ def visible_agent(session: Session, caller: Caller, agent_id: int, *, is_locked:
     if row is None:
         raise not_found(agent_id)
     return row
+
+
+def is_visible(connection: Connection, caller: Caller, agent_id: int) -> bool:
+    """Whether the caller may use the agent. A run asks before each call of a model."""
+    query = select(AgentRow.id).where(AgentRow.id == agent_id, visible_to(caller))
+    return connection.scalar(query) is not None
 
 
 def not_found(agent_id: int) -> NotFound:

@@ -124,7 +124,8 @@ class TaskOrchestration:
         step_id = str(event.step_id)
         match event:
             case StepStart() | Planning() if isinstance(logged.note, TurnNote):
-                self._end_planning()
+                if step_id.startswith(PLAN):
+                    self._end_planning()
                 self._open[step_id] = logged.note
                 self._started[step_id] = datetime.fromisoformat(event.timestamp)
                 self._has_result_turn = self._has_result_turn or step_id == RESULT

@@ -51,6 +51,7 @@ from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNo
 from luxx.wire.run import ENDED, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, turn_of
 
+SLOT_KEPT_SECONDS = 0.1  # How long the slot of an ended turn is kept for the next one of the run.
 INPUT_POLL_SECONDS = 2.0  # How often a drive looks for inputs, if another process could not notify it.
 
 _runs = table_of(RunRow)
@@ -135,7 +136,8 @@ class OrchestratedDrive:
             await self._cut(self.orchestration.to_cut(), turn_services)
             await self._continue_turns(turn_services)
             waiting = len(self._turns) - len(self._tasks())
-            decision = self.orchestration.decide(self._turns.keys(), waiting, self._totals())
+            totals = RunTotals(usage=self.log.usage, cost=self.log.cost, seconds=self.wall_time.seconds())
+            decision = self.orchestration.decide(self._turns.keys(), waiting, totals)
             await self._carry_out(decision, turn_services)
 
     async def stop_tasks(self) -> None:
@@ -156,7 +158,6 @@ class OrchestratedDrive:
             case Append():
                 await self.log.append(decision.entries, extra_write=decision.write)
             case Wait() if self._tasks():
-                await self._slots.keep(len(self._tasks()))
                 await self._wait_for_change()
             case Wait():
                 await self._wait_for_people()
@@ -164,9 +165,6 @@ class OrchestratedDrive:
                 await self._end(decision)
             case _:
                 assert_never(decision)
-
-    def _totals(self) -> RunTotals:
-        return RunTotals(usage=self.log.usage, cost=self.log.cost, seconds=self.wall_time.seconds())
 
     async def _charge_lost_calls(self) -> None:
         """Charges the reserves of model calls that an earlier drive left."""
@@ -219,9 +217,8 @@ class OrchestratedDrive:
 
     async def _start(self, turn: LiveTurn, turn_services: TurnServices) -> None:
         """Continues a turn that an earlier drive began, or that waited for a person."""
-        start = turn.start
         inputs = await self.services.store.read(
-            lambda session: self._read_inputs(session, start, turn_services)
+            lambda session: self._read_inputs(session, turn.start, turn_services)
         )
         self._proceed(turn, inputs, turn_services)
 
@@ -238,14 +235,9 @@ class OrchestratedDrive:
         spending = Spending(self.services.config.limits, spec, live.log)
         spending.has_recorded_lost_call = spec.turn.key in self._charged
         context = RunContext(
-            services=self.services,
-            spec=spec,
-            log=live.log,
-            channel=self.channel,
-            signal=live.signal,
-            spending=spending,
-            wall_time=self.wall_time,
-        )
+            services=self.services, spec=spec, log=live.log, channel=self.channel, signal=live.signal,
+            spending=spending, wall_time=self.wall_time,
+        )  # fmt: skip
         close = partial(self.orchestration.close, live.start)
         turn = Turn(context, turn_services, close, is_recovered=live.is_recovered)
         live.is_recovered = False
@@ -268,14 +260,20 @@ class OrchestratedDrive:
         self._changed.set()
 
     async def _wait_for_change(self) -> None:
+        # Most often the next turn begins soon, with the slot of one that has ended.
+        if self._slots.held > len(self._tasks()) and not await self._has_changed(SLOT_KEPT_SECONDS):
+            await self._slots.keep(len(self._tasks()))
         if self.services.store.is_sqlite and not self._slots.is_short:
             await self._changed.wait()
-            return
+        elif not await self._has_changed(SLOT_POLL_SECONDS if self._slots.is_short else INPUT_POLL_SECONDS):
+            self._may_have_inputs = True
+
+    async def _has_changed(self, seconds: float) -> bool:
+        """Waits for a change, for at most `seconds`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(SLOT_POLL_SECONDS if self._slots.is_short else INPUT_POLL_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._changed.wait()
-            return
-        self._may_have_inputs = True
+        return self._changed.is_set()
 
     async def _take_inputs(self) -> None:
         """Logs the inputs and does what they ask for."""
@@ -291,11 +289,9 @@ class OrchestratedDrive:
             inputs, effect = await self.services.store.read(read)
             if not inputs:
                 return
-            answers = [
-                (given, _answer.decode(given.data)) for given in inputs if given.kind == InputKind.ANSWER
-            ]
-            for given, answer in answers:
-                await self._log_answer(given.id, answer)
+            for given in inputs:
+                if given.kind == InputKind.ANSWER:
+                    await self._log_answer(given.id, _answer.decode(given.data))
             rest = [given.id for given in inputs if given.kind != InputKind.ANSWER]
             if rest:
                 await self.log.append(effect.entries, extra_write=deleting_inputs(rest, effect.write))

@@ -11,10 +11,11 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import visible_agent
+from luxx.domain.agents.queries import is_visible
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import Conflict, NotFound
 from luxx.providers.choosing import select_provider_row
+from luxx.providers.queries import is_usable
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.core import OwnTools, ToolRegistry
@@ -40,20 +41,17 @@ def rules_for(
 def check_choices(connection: Connection, caller: Caller, request: ChatRequest) -> None:
     """Raises Conflict if the provider or the agent of a run in progress was taken away from the user, or
     InvalidInput if the provider was disabled."""
-    session = Session(bind=connection)
-    try:
-        select_provider_row(session, caller, request.provider_id, None)
-    except NotFound as error:
-        raise lost_provider_of_run(request) from error
-    try:
-        if request.agent_id is not None:
-            visible_agent(session, caller, request.agent_id)
-    except NotFound as error:
+    if not is_usable(connection, caller, request.provider_id):
+        try:
+            select_provider_row(Session(bind=connection), caller, request.provider_id, None)
+        except NotFound as error:
+            raise lost_provider_of_run(request) from error
+    if request.agent_id is not None and not is_visible(connection, caller, request.agent_id):
         raise Conflict(
             "the agent of this run was deleted or is no longer shared with you, so its permission rules are "
             "gone too; choose another agent, then send the message again",
             kind="agent_not_found",
-        ) from error
+        )
 
 
 def lost_names_error(what: str, names: Sequence[str], chosen_by: str) -> Conflict:

@@ -5,15 +5,22 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from terminal_program import PATIENCE_SECONDS
 
+UNCUT = sys.maxsize
+
 
 @contextmanager
-def breaking_proxy(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
-    """A proxy to the server that cuts every stream, each after more bytes than the one before."""
+def breaking_proxy(
+    url: str, cut: int = UNCUT, answer_seconds: float = 0.0
+) -> Iterator[tuple[str, list[str]]]:
+    """A proxy to the server that cuts every stream, each after more bytes than the one before.
+
+    It keeps answers to questions for `answer_seconds`, and loses them if their client leaves meanwhile.
+    """
     streams: list[str] = []
     host, _, port = url.removeprefix("http://").partition(":")
 
@@ -25,8 +32,13 @@ def breaking_proxy(url: str, cut: int) -> Iterator[tuple[str, list[str]]]:
         try:
             length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
             body = await reader.readexactly(int(length[1])) if length else b""
+            if answer_seconds and re.match(rb"POST /runs/[^ ]+/answer ", head):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(answer_seconds):
+                        await reader.read(1)
+                    return
             up_writer.write(re.sub(rb"(?i)connection: [^\r]*", b"connection: close", head) + body)
-            left = sys.maxsize
+            left = UNCUT
             if re.match(rb"POST /messages/stream|GET /runs/[^/ ]+/events", head):
                 streams.append(head.split(b"\r\n")[0].decode())
                 left = cut * len(streams) if len(streams) < 6 else left

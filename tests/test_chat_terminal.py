@@ -11,11 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from breaking_proxy import breaking_proxy
 from command_line import register
 from live_server import LiveServer, free_port, live_server, scripted_models
 from scenarios.server import LuxxServer
 from screen_terminal import ScreenTerminal
 
+from luxx.app.cli.chat.transcript import SUBAGENT_POLL_SECONDS
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 
 ASK = Call(
@@ -377,6 +379,18 @@ def test_a_question_of_a_subagent_is_answered_as_well(chat: Chat) -> None:
     terminal.type("2\r")
     terminal.expect("It wants blue.")
     assert terminal.end() == 0
+
+
+def test_an_answer_that_arrives_late_is_not_lost_while_the_client_looks_for_more_questions(
+    chat: Chat, server: LiveServer
+) -> None:
+    with breaking_proxy(server.url, answer_seconds=2 * SUBAGENT_POLL_SECONDS) as (url, _):
+        terminal = chat("--tools", "delegate this", LUXX_URL=url)
+        terminal.expect("? [a subagent] Which colour?")
+        terminal.expect("answer>")
+        terminal.type("2\r")
+        terminal.expect("It wants blue.")
+        assert terminal.end() == 0
 
 
 @pytest.mark.heavy

@@ -105,7 +105,7 @@ class AnswerFollower:
         self._run_before = ""
         """The newest run of the conversation before the message, to recognize a newer one."""
         self._asked = ""
-        """The id of the question in the menu."""
+        """The id of the question that the menu waits for; empty once it is answered here."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_task: asyncio.Task[None] | None = None
         self._menu_task: asyncio.Task[None] | None = None
@@ -232,7 +232,7 @@ class AnswerFollower:
         """Withdraws what was answered elsewhere, then asks what is open. Raises WaitsForAnswer."""
         questions = self.transcript.questions
         if self._menu_task is not None and not self._menu_task.done():
-            if self._asked not in questions:
+            if self._asked and self._asked not in questions:
                 self._menu_task.cancel()
             return
         # The rest of the log may have the answer.
@@ -275,6 +275,8 @@ class AnswerFollower:
             raise
         finally:
             self._screen.release()
+        # From now on no event withdraws the question: that would cancel the request with the answer.
+        self._asked = ""
         self.transcript.questions.pop(question.question_id, None)
         await self._send_answer(question, answer)
         task = asyncio.create_task(self._ask_next())

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from migrated_databases import prepare
 from sqlalchemy import func, select
@@ -16,7 +17,7 @@ from luxx.domain.accounts.models import User
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import ConversationChange
 from luxx.domain.usage.ledger import UsageRow
-from luxx.domain.usage.reserve import ReserveRow
+from luxx.domain.usage.reserve import TOKENS_PER_SECOND, UNSEEN_SECONDS, ReserveRow
 from luxx.infra.config.schema import (
     AppConfig,
     Config,
@@ -38,7 +39,6 @@ from luxx.providers.scripted import (
     Text,
 )
 from luxx.runs.requests import NewMessage
-from luxx.runs.turn.spending import HIDDEN_PER_SECOND
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
 
@@ -46,6 +46,8 @@ WAITS = Script(rules=[Rule(reply=[Text(text="I am"), Gate(name="g"), Text(text="
 UNKNOWN_ANSWER = 4_096
 """Tokens that are reserved for the answer of a model without a known maximum."""
 PATIENCE_SECONDS = 0.2
+HEARTBEATS_SECONDS = 1.5
+"""The time of some heartbeats."""
 
 
 @asynccontextmanager
@@ -83,9 +85,10 @@ async def open_services(
         await services.close()
 
 
-async def start_run(services: Services, caller: Caller) -> Run:
+async def start_run(services: Services, caller: Caller, **more: Any) -> Run:
     chat = await services.conversations.create(caller, ConversationChange())
-    return await services.runs.send(caller, NewMessage(conversation_id=chat.id, text="hello", tools=False))
+    message = NewMessage(conversation_id=chat.id, text="hello", tools=False, **more)
+    return await services.runs.send(caller, message)
 
 
 async def wait_for_end(services: Services, caller: Caller, run_id: str) -> Run:
@@ -184,6 +187,29 @@ async def test_the_reservation_of_a_lost_call_counts_as_usage(tmp_path: Path) ->
             assert len(rows) == 1
             assert ended_run.usage.prompt_tokens == rows[0].prompt_tokens
             assert await reserves(services) == 0
+
+
+async def test_a_lost_call_is_charged_what_its_time_allows(tmp_path: Path) -> None:
+    limits = LimitsConfig(tokens_per_day=1_000_000)
+    async with ScriptedProvider(WAITS) as upstream:
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
+            began = time.monotonic()
+            run = await start_run(services, caller, max_tokens=500_000)
+            await upstream.reached("g")
+            reservation = await one_row(services, ReserveRow)
+            assert reservation.completion_tokens == 500_000
+            await asyncio.sleep(HEARTBEATS_SECONDS)
+        lasted = time.monotonic() - began
+        upstream.release("g")
+        async with open_services(tmp_path, upstream, limits) as (services, caller):
+            await wait_for_end(services, caller, run.id)
+            lost, _made = await services.store.read(
+                lambda session: session.scalars(select(UsageRow).order_by(UsageRow.id)).all()
+            )
+        assert lost.is_estimated
+        assert lost.prompt_tokens == reservation.prompt_tokens
+        least, most = HEARTBEATS_SECONDS / 2 + UNSEEN_SECONDS, lasted + UNSEEN_SECONDS
+        assert TOKENS_PER_SECOND * least <= lost.completion_tokens <= TOKENS_PER_SECOND * most
 
 
 async def test_a_server_without_limits_releases_what_one_with_limits_reserved(tmp_path: Path) -> None:
@@ -294,6 +320,6 @@ async def test_hidden_thinking_of_an_interrupted_call_is_estimated_by_time_if_to
         run = await start_run(services, caller)
         await upstream.reached("g")
         await services.runs.cancel(caller, run.id)
-        most = HIDDEN_PER_SECOND * (time.monotonic() - begin)
+        most = TOKENS_PER_SECOND * (time.monotonic() - begin)
         (line,) = await ledger_rows(services)
         assert 0 < line.completion_tokens <= most

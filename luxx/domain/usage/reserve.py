@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 from sqlalchemy import (
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Connection,
     Float,
     ForeignKey,
+    Row,
     Select,
     String,
     Table,
@@ -25,8 +27,8 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    update,
 )
-from sqlalchemy import literal as value
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.usage.ledger import SpentAmount, UsageRow, sum_rows, sums_of
@@ -44,8 +46,9 @@ class ReserveRow(Base):
     """The worst case of a turn's current model call, reserved until its row is in the ledger.
 
     A turn makes one call at a time; `turn` is its key, empty of a chat's. `model` and `provider_id` are for
-    the ledger row of a call whose process died. `user_id` is no foreign key, which saves a lock; `run_id`
-    already deletes the row with the user.
+    the ledger row of a call whose process died, and so are `answer_price`, in US dollars per token, and
+    `seen_at`, when the process was alive last (null: made by an older version). `user_id` is no foreign key,
+    which saves a lock; `run_id` already deletes the row with the user.
     """
 
     __tablename__ = "usage_reserves"
@@ -58,8 +61,16 @@ class ReserveRow(Base):
     prompt_tokens: Mapped[int] = mapped_column()
     completion_tokens: Mapped[int] = mapped_column()
     cost: Mapped[float | None] = mapped_column(Float)
+    answer_price: Mapped[float | None] = mapped_column(Float)
     made_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    seen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
+
+TOKENS_PER_SECOND = 500
+"""Assumed of a call whose answer is not known; more than current models produce."""
+
+UNSEEN_SECONDS = 10
+"""How much longer than its process was seen a call may have worked, and the provider on its answer."""
 
 MIN_ANSWER_TOKENS = 256
 """A call is not made if its completion would be limited to fewer tokens."""
@@ -282,25 +293,45 @@ def release_reserve(connection: Connection, run_id: str, turn: str) -> None:
 def charge_orphaned_reserve(
     connection: Connection, run_id: str, runs: Table, turn: str | None = None
 ) -> set[str]:
-    """Enters the reserves of calls whose process died in the ledger; returns the keys of their turns.
+    """Enters calls whose process died in the ledger, instead of their reserves; returns the keys of their
+    turns.
 
-    `turn`: only of this one; None: of all turns of the run. The full reserve, because the billed amount is
-    unknown and less could let spending exceed the limits. The table `runs` has the tenant, kind and subject.
+    `turn`: only of this one; None: of all turns of the run. What was billed is not known. Entered are the
+    counted prompt and the longest answer that the time of the call allows, at most what was reserved. The
+    table `runs` has the tenant, kind and subject.
     """
-    columns = ["user_id", "provider_id", "model", "prompt_tokens", "completion_tokens", "cost", "run_id"]
-    orphaned = select(
-        *(_reserves.c[name] for name in columns),
-        *(runs.c[name] for name in ("tenant_id", "kind", "subject_id")),
-        *(value(0).label(name) for name in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")),
-        true().label("is_estimated"),
-        value(utc_now(), _ledger.c.created_at.type).label("created_at"),
-    ).where(_reserves.c.run_id == run_id, runs.c.id == _reserves.c.run_id)
-    gone = delete(_reserves).where(_reserves.c.run_id == run_id).returning(_reserves.c.turn)
+    gone = delete(_reserves).where(_reserves.c.run_id == run_id).returning(*_reserves.c)
     if turn is not None:
-        orphaned, gone = orphaned.where(_reserves.c.turn == turn), gone.where(_reserves.c.turn == turn)
-    names = [column.name for column in orphaned.selected_columns]
-    inserted = connection.execute(insert(_ledger).from_select(names, orphaned))
-    return set(connection.scalars(gone)) if inserted.rowcount else set()
+        gone = gone.where(_reserves.c.turn == turn)
+    lost = connection.execute(gone).all()
+    if lost:
+        run = select(runs.c.tenant_id, runs.c.kind, runs.c.subject_id).where(runs.c.id == run_id)
+        of_run = connection.execute(run).mappings().one()
+        connection.execute(insert(_ledger), [{**_lost_call(row), **of_run} for row in lost])
+    return {row.turn for row in lost}
+
+
+def _lost_call(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
+    """The ledger row of a call whose process died, without what it has of the run."""
+    seconds = math.inf if row.seen_at is None else (row.seen_at - row.made_at).total_seconds()
+    tokens = math.ceil(min(row.completion_tokens, (seconds + UNSEEN_SECONDS) * TOKENS_PER_SECOND))
+    unused = (row.completion_tokens - tokens) * (row.answer_price or 0.0)
+    return {
+        **{name: getattr(row, name) for name in ("user_id", "provider_id", "model", "run_id")},
+        **dict.fromkeys(("cached_tokens", "cache_write_tokens", "reasoning_tokens"), 0),
+        "prompt_tokens": row.prompt_tokens,
+        "completion_tokens": tokens,
+        "cost": None if row.cost is None else row.cost - unused,
+        "is_estimated": True,
+        "created_at": utc_now(),
+    }
+
+
+def see_reserves(connection: Connection, run_ids: Select[str], since: datetime) -> None:
+    """Notes that the process of the calls of these runs is alive; it started at `since`, so older ones are
+    those of a dead process."""
+    is_alive = (_reserves.c.run_id.in_(run_ids), _reserves.c.made_at >= since)
+    connection.execute(update(_reserves).where(*is_alive).values(seen_at=utc_now()))
 
 
 def spent_by_run(connection: Connection, run_id: str) -> SpentAmount:

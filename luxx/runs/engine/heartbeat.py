@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Connection, bindparam, null, select
 
 from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.usage.reserve import has_limits
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
@@ -176,7 +177,7 @@ class Heartbeat:
         while True:
             await self._maintenance_requested.wait()
             self._maintenance_requested.clear()
-            for work in (*self._heartbeat_work, self._repair_if_due):
+            for work in (*self._heartbeat_work, self._see_calls, self._repair_if_due):
                 try:
                     if self._driver.is_open:
                         await work()
@@ -287,6 +288,11 @@ class Heartbeat:
         for run_id in scan.cancelled:
             claimed += processes.claim_undriven(connection, own_id, run_id)
         return claimed
+
+    async def _see_calls(self) -> None:
+        """Notes that the model calls of this process go on; what a lost one cost is estimated from that."""
+        if self._driver.drives() and has_limits(self._limits):
+            await self._store.write_rows(lambda connection: processes.see_calls(connection, self._process))
 
     async def _repair_if_due(self) -> None:
         """Clears the active run of conversations if it has ended or was deleted."""

@@ -30,6 +30,7 @@ from sqlalchemy.orm import Session
 
 from luxx import __version__
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.usage.reserve import see_reserves
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import database_time, table_of
@@ -193,6 +194,12 @@ def owned_by(connection: Connection, owner: str) -> list[OwnedRun]:
         select(_runs.c.id, _runs.c.fence, _runs.c.is_cancelled).where(_is_running, _runs.c.owner == owner)
     )
     return [OwnedRun(row.id, row.fence, row.is_cancelled) for row in rows]
+
+
+def see_calls(connection: Connection, process: ProcessInfo) -> None:
+    """Notes on the reserves of model calls that their process is alive."""
+    driven = select(_runs.c.id).where(_is_running, _runs.c.owner == process.id)
+    see_reserves(connection, driven, process.started_at)
 
 
 def lost_to_others(connection: Connection, owner: str, run_ids: Collection[str]) -> set[str]:

@@ -18,6 +18,7 @@ from luxx.domain.usage.ledger import PromptSize, SpentAmount, UsageEntry, prompt
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     NO_SPENDING,
+    TOKENS_PER_SECOND,
     LimitHeadroom,
     PlannedCall,
     ReserveResult,
@@ -63,9 +64,6 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
 
 TOKENS_OF_PRICE = 1_000_000
 """The prices of a model card are per this many tokens."""
-
-HIDDEN_PER_SECOND = 500
-"""Assumed hidden thinking tokens per second; more than current models with hidden thinking produce."""
 
 _runs = table_of(RunRow)
 _root = select(_runs.c.id).where(_runs.c.id == bindparam("root")).cte(recursive=True)
@@ -188,7 +186,7 @@ class Spending:
         reserved = self._reserved
         if not self.has_limits or reserved is None:
             return usage
-        hidden = math.ceil((time.monotonic() - reserved.since) * HIDDEN_PER_SECOND)
+        hidden = math.ceil((time.monotonic() - reserved.since) * TOKENS_PER_SECOND)
         completion = max(usage.completion_tokens, min(reserved.tokens, usage.completion_tokens + hidden))
         return replace(usage, completion_tokens=completion, total_tokens=usage.prompt_tokens + completion)
 
@@ -212,11 +210,13 @@ class Spending:
                 answer = replace(answer, verdict=ReserveVerdict.NEVER)
             answers.append(answer)
             if answer.verdict == ReserveVerdict.FITS:
+                now = utc_now()
                 row: dict[str, object] = {
                     "run_id": spec.run_id, "turn": spec.turn.key, "user_id": spec.user_id,
                     "provider_id": target.provider_id, "model": spec.request.model,
                     "prompt_tokens": call.prompt_tokens, "completion_tokens": answer.tokens,
-                    "cost": call.cost(answer.tokens) if call.is_priced else None, "made_at": utc_now(),
+                    "cost": call.cost(answer.tokens) if call.is_priced else None,
+                    "answer_price": call.answer_price, "made_at": now, "seen_at": now,
                 }  # fmt: skip
                 add_reserve(connection, row)
 

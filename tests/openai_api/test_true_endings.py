@@ -89,6 +89,14 @@ def test_text_that_was_cut_within_an_emoji_is_kept_with_a_warning(
         assert ["U+FFFD" in warning for warning in warnings_of_newest(ann)] == [True]
 
 
+def test_replacement_character_that_a_person_typed_is_no_cut(ann: Person, upstream: ScriptedProvider) -> None:
+    conversation = ann.api.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": conversation, "content": "what is \ufffd?"}
+    ann.api.good("POST", "/messages", json=body)
+    assert upstream.requests[-1].json["messages"][-1]["content"] == "what is \ufffd?"
+    assert warnings_of_newest(ann) == []
+
+
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 

@@ -49,6 +49,9 @@ NUL_MESSAGE = "text must not contain the character NUL"
 TAKES_CUT_TEXT = "takes_cut_text"
 """The option of a route of messages: half of a character in a text becomes U+FFFD, instead of a refusal."""
 
+HAS_CUT_TEXT = "has_cut_text"
+"""The key in the scope of a request whose body had half of a character."""
+
 REPEATED_MESSAGE = "this field appears twice; send it once"
 
 T = TypeVar("T")
@@ -76,12 +79,18 @@ class JsonRequest(Request[Any, Any, Any]):
         body = await self.body()
         if is_openai_path(self.scope["path"]) or self.route_handler.opt.get(TAKES_CUT_TEXT):
             # Clients and people cut texts without regard to emoji.
-            body = self._body = without_lone_surrogates(body)
+            given, body = body, without_lone_surrogates(body)
+            self._body, cast("dict[str, Any]", self.scope)[HAS_CUT_TEXT] = body, body != given
         if parameter.has_default and not body:
             return parameter.default
         if get_origin(parameter.annotation) is GivenDocument:
             return await parse_document(body, body_type(parameter.annotation), is_json=True)
         return await parse_body(body, parameter.annotation)
+
+
+def has_cut_text(request: Request[Any, Any, Any]) -> bool:
+    """Whether a text of the body had half of a character, in place of which stands U+FFFD now."""
+    return cast("dict[str, Any]", request.scope).get(HAS_CUT_TEXT) is True
 
 
 async def parse_body(body: bytes, expected_type: Any) -> Any:

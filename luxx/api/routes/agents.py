@@ -115,7 +115,7 @@ class AgentController(Controller):
 
         With `Accept: text/event-stream` the answer is the stream of the run, as of `POST /messages/stream`.
         """
-        invocation = await _invocation(agent_id, data)
+        invocation = await _invocation(request, agent_id, data)
         if "text/event-stream" in request.headers.get("accept", ""):
             return await streams.follow(
                 caller, lambda: runs.send_and_watch(caller, invocation, accumulated=accumulated)
@@ -164,11 +164,11 @@ class AgentController(Controller):
         return success(await agents.import_agent(caller, given.document, given.wrong), "agent created")
 
 
-async def _invocation(agent_id: int, body: InvocationBody) -> NewInvocation:
+async def _invocation(request: Request[Any, Any, Any], agent_id: int, body: InvocationBody) -> NewInvocation:
     check_text(body.content)
     return NewInvocation(
         agent_id=agent_id,
         text=body.content,
         attachments=[*body.attachments],
-        **await answer_options(body, body.content),
+        **await answer_options(request, body),
     )

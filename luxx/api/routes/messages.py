@@ -23,13 +23,13 @@ from luxx.api.http.request_input import (
     PageNumber,
     PageSize,
     TextId,
+    has_cut_text,
 )
 from luxx.domain.conversations.branches import BranchService, ConversationTree
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
-from luxx.infra.strict_json import REPLACEMENT
 from luxx.runs.requests import NewMessage, Regeneration
 from luxx.runs.service import RunService
 from luxx.wire.message import (
@@ -172,10 +172,14 @@ class MessageController(Controller):
 
     @post(status_code=200)
     async def send(
-        self, caller: InjectedCaller, runs: InjectedRuns, data: JSONBody[MessageBody]
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        runs: InjectedRuns,
+        data: JSONBody[MessageBody],
     ) -> Success[MessageView]:
         """Send a message and wait for the complete answer."""
-        run = await runs.send(caller, await _new_message(data))
+        run = await runs.send(caller, await _new_message(request, data))
         return success(await runs.answer(caller, run))
 
     @post("/stream", status_code=200)
@@ -189,10 +193,10 @@ class MessageController(Controller):
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
         """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
+        new_message = await _new_message(request, data)
         if wants_json(request):
-            run = await runs.send(caller, await _new_message(data))
+            run = await runs.send(caller, new_message)
             return Response(success(run, "started"), status_code=202, media_type="application/json")
-        new_message = await _new_message(data)
         return await streams.follow(
             caller, lambda: runs.send_and_watch(caller, new_message, accumulated=accumulated)
         )
@@ -224,22 +228,22 @@ def check_text(text: str) -> None:
         raise InvalidInput("a message needs at least one visible character", field="$.content")
 
 
-async def _new_message(body: MessageBody) -> NewMessage:
+async def _new_message(request: Request[Any, Any, Any], body: MessageBody) -> NewMessage:
     check_text(body.content)
     return NewMessage(
         conversation_id=body.conversation_id,
         text=body.content,
         attachments=[*body.attachments],
         parent_id=body.parent_id,
-        **await answer_options(body, body.content),
+        **await answer_options(request, body),
     )
 
 
-async def answer_options(body: AnswerOptionsBody, text: str = "") -> dict[str, Any]:
-    """The fields of `AnswerOptions` from a body, and from the text of its message. Raises InvalidInput for a
-    wrong `response_format`."""
+async def answer_options(request: Request[Any, Any, Any], body: AnswerOptionsBody) -> dict[str, Any]:
+    """The fields of `AnswerOptions` from the body of a request. Raises InvalidInput for a wrong
+    `response_format`."""
     return {
-        "warnings": [CUT_TEXT] if REPLACEMENT in text else [],
+        "warnings": [CUT_TEXT] if has_cut_text(request) else [],
         "response_schema": await response_schema(body.response_format),
         "when_asked": body.when_asked,
         "tools": body.tools,
@@ -287,7 +291,7 @@ class MessageBranchController(Controller):
         The old answer stays; the new one becomes its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
-        regeneration = Regeneration(message_id=message_id, **await answer_options(data))
+        regeneration = Regeneration(message_id=message_id, **await answer_options(request, data))
         if wants_json(request):
             run = await runs.send(caller, regeneration)
             return Response(success(run, "started"), status_code=202, media_type="application/json")

@@ -66,7 +66,8 @@ class RoomRunController(Controller):
         room_id: TextId,
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
-        """Continue a paused room with the next seat of its round, and follow its run from there.
+        """Continue a paused room with the seats whose turns were cut, then with the next seat of its round;
+        follow its run from there.
 
         With `Accept: application/json`: 202 and the run.
         """

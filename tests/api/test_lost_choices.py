@@ -175,6 +175,70 @@ def test_what_an_administrator_stops_sharing_is_not_replaced(
     say(user, by_default, 200)
 
 
+def test_what_is_no_longer_shared_stops_wherever_others_chose_it(
+    join: Join, tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    boss, user = join(tenant_id, 4), join(tenant_id)
+    team = connect(boss, upstream)
+    boss.good("PUT", f"/providers/{team}", json={"is_shared": True, "is_default": False, "name": "team"})
+    through = {"name": "Through", "is_shared": True, "provider_id": team}
+    agent, helper = (
+        boss.good("POST", "/agents", json=body)["id"]
+        for body in (through, {"name": "Helper", "is_shared": True})
+    )
+    own = connect(user, upstream)
+    by_agent = user.good("POST", "/conversations", json={"agent_id": agent})
+    seated = new_room(user, agents=[{"agent_id": helper}])
+    seat_by_team = new_room(user, agents=[{"name": "A", "provider_id": team}])
+    selecting = new_room(user, "A", "B", policy={"name": "selector", "provider_id": team})
+    steps = [{"id": "a", "name": "one", "agent_id": helper}]
+    of_step = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "steps": steps})
+    of_task = user.good("POST", "/tasks", json={"name": "T", "goal": "G", "provider_id": team})
+    fallbacks = {"fallbacks": [{"provider_id": team, "model": "m"}]}
+    careful = user.good("POST", "/agents", json={"name": "Careful", "provider_id": own, **fallbacks})["id"]
+    careful_talk = user.good("POST", "/conversations", json={"agent_id": careful})
+    for id_ in (agent, helper):
+        assert boss.good("POST", f"/agents/{id_}/invoke", json={"content": "hello"})["text"]
+
+    boss.good("PUT", f"/providers/{team}", json={"is_shared": False})
+    boss.good("PUT", f"/agents/{helper}", json={"is_shared": False})
+    before, said = len(upstream.requests), {"content": "x"}
+    for refused in (say(user, by_agent, 409), user.bad("POST", f"/agents/{agent}/invoke", 409, json=said)):
+        assert refused["detail"]["kind"] == "provider_not_found"
+        assert "'Through'" in refused["error"]
+    refusal(user.bad("POST", f"/chat-rooms/{seated['id']}/start", 409), "agent_not_found", "Helper")
+    refusal(user.bad("POST", f"/chat-rooms/{seat_by_team['id']}/start", 409), "provider_not_found", "team")
+    refused = user.bad("POST", f"/chat-rooms/{selecting['id']}/start", 409)
+    assert refused["detail"]["kind"] == "provider_not_found"
+    refusal(user.bad("POST", f"/tasks/{of_step['id']}/execute", 409), "agent_not_found", "Helper")
+    refusal(user.bad("POST", f"/tasks/{of_task['id']}/execute", 409), "provider_not_found", "team")
+    called = {"model": "agent/Helper", "messages": [{"role": "user", "content": "x"}]}
+    assert user.ask("POST", "/v1/chat/completions", json=called).status_code == 404
+    assert len(upstream.requests) == before, "nothing went to another provider"
+    assert say(user, careful_talk, 200)["provider_id"] == own, "a fallback that is gone is passed over"
+    assert boss.good("POST", f"/agents/{agent}/invoke", json={"content": "hello"})["provider_id"] == team
+
+
+def test_what_a_user_chose_in_a_tenant_is_not_replaced_in_another(
+    join: Join, tenant_id: int, admin: ApiClient, upstream: ScriptedProvider
+) -> None:
+    boss, user = join(tenant_id, 4), join(tenant_id)
+    team = connect(boss, upstream)
+    boss.good("PUT", f"/providers/{team}", json={"is_shared": True, "name": "team"})
+    agent = boss.good("POST", "/agents", json={"name": "Helper", "is_shared": True})["id"]
+    by_team = user.good("POST", "/conversations", json={"provider_id": team})
+    by_agent = user.good("POST", "/conversations", json={"agent_id": agent})
+    user.good("PUT", "/settings", json={"default_provider_id": team})
+    by_default = user.good("POST", "/conversations", json={})
+    admin.good("PUT", f"/auth/users/{user.user['id']}", json={"tenant_id": 1})
+    user.sign_in(user.user["username"], PASSWORD)
+    connect(user, upstream)
+
+    assert say(user, by_team, 409)["detail"]["kind"] == "provider_not_found"
+    assert say(user, by_agent, 409)["detail"]["kind"] == "agent_not_found"
+    assert say(user, by_default, 409)["detail"]["kind"] == "provider_not_found"
+
+
 def test_nothing_goes_on_without_the_agent_that_was_chosen(
     user: ApiClient, upstream: ScriptedProvider
 ) -> None:

@@ -82,7 +82,7 @@ class OutputBounds:
             return None
         for index, delta in enumerate(deltas):
             if (reason := self._exceeded_by(delta)) is not None:
-                return [*deltas[: index + 1], FinishDelta(reason=reason, raw="cut by Luxx")]
+                return [*deltas[: index + 1], FinishDelta(reason=reason, is_cut=True)]
         return None
 
     def _exceeded_by(self, delta: Delta) -> FinishReason | None:

@@ -19,11 +19,9 @@ from luxx.providers.adapter import (
     vendor_of,
 )
 from luxx.providers.anthropic.adapter import ANTHROPIC
-from luxx.providers.anthropic.request import is_stop_of_anthropic
 from luxx.providers.demanded_forms import is_any_object, takes_schema
 from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
-from luxx.providers.openai_chat.request import takes_stops
 from luxx.providers.openai_responses.adapter import RESPONSES
 from luxx.wire.message import AssistantPrompt, SystemPrompt
 
@@ -90,16 +88,6 @@ def completion_adapter(request: CompletionRequest, target: Target) -> Adapter:
     if Adaptation.RESPONSES in request.adaptations or prefers_responses(target, request.model):
         return RESPONSES
     return adapter
-
-
-def unsent_stops(model: str, stops: list[str], target: Target) -> list[str]:
-    """Those of the stops that are not sent, because the API of the model does not take them."""
-    if not stops:
-        return []
-    adapter = completion_adapter(CompletionRequest(model=model, messages=[]), target)
-    if adapter is RESPONSES or (adapter is OPENAI and not takes_stops(model, target)):
-        return stops
-    return [text for text in stops if not is_stop_of_anthropic(text)] if adapter is ANTHROPIC else []
 
 
 def base_url_of_type(provider_type: str, old_type: str, base_url: str) -> str:

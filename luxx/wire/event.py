@@ -5,6 +5,7 @@ live stream (`runs/log/channel.py`).
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -51,10 +52,14 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
-    """One completion ended. `usage` and `cost` are the totals of the run so far."""
+    """One completion ended. `usage` and `cost` are the totals of the run so far.
+
+    `reasoning_details`, of calls of `/v1` only: the model's reasoning as its server wants it back.
+    """
 
     usage: Usage
     cost: float | None = None
+    reasoning_details: list[dict[str, Any]] | UnsetType = UNSET
 
 
 class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
@@ -89,7 +94,8 @@ class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compr
 
 
 class WarningCode(StrEnum):
-    """What a warning says, where a program needs to know it."""
+    """What a warning says, where a program needs to know it. `stops_not_sent` is in older logs only: now
+    every stop is kept."""
 
     SCHEMA_NOT_MET = "schema_not_met"
     STOPS_NOT_SENT = "stops_not_sent"

@@ -320,6 +320,9 @@ PAUSED_KEY = "paused"
 REFUSAL_KEY = "refusal"
 """The key in the replay note of the model's own words with which it refused, apart from its text."""
 
+REASONING_DETAILS_KEY = "reasoning_details"
+"""The key in the replay note of the reasoning as servers of the OpenAI dialect want it back."""
+
 NOTICE_KEY = "notice"
 """The key in the replay note of the adapter's sentence about a text that does not exist; it becomes the
 `notice` of a step. In the stored notes of older versions it marks a text that no model gets."""
@@ -330,8 +333,11 @@ again."""
 
 
 class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a completion. `is_cut`: Luxx ended it before its provider did, so its usage is not known."""
+
     reason: FinishReason
     raw: str = ""
+    is_cut: bool = False
 
 
 Delta = (

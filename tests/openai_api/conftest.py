@@ -28,6 +28,15 @@ from luxx.providers.scripted import (
     When,
 )
 
+DETAIL_PARTS = (
+    '{"type": "reasoning.text", "text": "I must ", "index": 0, "format": "unknown"}',
+    '{"type": "reasoning.text", "text": "look.", "signature": "s1", "index": 0}',
+)
+DETAILS = [
+    {"type": "reasoning.text", "text": "I must look.", "index": 0, "format": "unknown", "signature": "s1"}
+]
+"""The parts, joined as servers want them back."""
+
 SCRIPT = Script(
     models=["scripted", "other-model", "gpt-4.1-mini", "text-embedding-3-small"],
     rules=[
@@ -73,6 +82,16 @@ SCRIPT = Script(
         Rule(when=When(user="ponder"), reply=[Thinking(text="I have it."), Text(text="It rains.")]),
         Rule(when=When(user="break off"), reply=[
             Text(text="One"), Gate(name="broken"), Fail(message="it broke")]),
+        Rule(when=When(user="break at once"), reply=[Text(text="One"), Fail(message="it broke")]),
+        Rule(when=When(user="go on for ever"), reply=[Text(text="One two END three"), Gate(name="never")]),
+        Rule(when=When(user="go into details", has_tool_result=False), body="".join(
+            f'data: {{"choices": [{{"index": 0, "delta": {delta}, "finish_reason": {finish}}}]}}\n\n'
+            for delta, finish in (
+                (f'{{"reasoning_details": [{DETAIL_PARTS[0]}]}}', "null"),
+                (f'{{"reasoning_details": [{DETAIL_PARTS[1]}]}}', "null"),
+                ('{"tool_calls": [{"index": 0, "id": "call_a", "function": '
+                 '{"name": "get_weather", "arguments": "{}"}}]}', '"tool_calls"'),
+            )) + "data: [DONE]\n\n"),
         Rule(when=When(user="wait here"), reply=[Text(text="I am"), Gate(name="open"), Text(text=" back.")]),
         Rule(when=When(user="wait silently"), reply=[Gate(name="silent"), Text(text="Late.")]),
         Rule(when=When(user="be cut"), reply=[Text(text="One two"), Finish(reason="length")]),

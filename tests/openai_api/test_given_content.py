@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from luxx.providers.scripted import ScriptedProvider
-from openai_api.conftest import IMAGE_URL, Person, png
+from openai_api.conftest import DETAILS, IMAGE_URL, Person, png
 from openai_api.test_chat import MODEL, WEATHER, last_body
 from openai_api.test_responses import WEATHER as FUNCTIONS
+from openai_api.test_true_endings import chunks_of
 
 OTHER_URL = "data:image/png;base64," + base64.b64encode(png(7)).decode()
 
@@ -113,6 +114,34 @@ def test_reasoning_of_a_turn_with_tools_goes_back_in_its_form(
     sent = last_body(upstream)["messages"][1]
     assert {name: sent.get(name) for name in reasoning} == reasoning
     assert sent["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_details_of_reasoning_go_to_the_client_and_back(
+    ann: Person, upstream: ScriptedProvider, compatible: str, is_streamed: bool
+) -> None:
+    messages: list[Any] = [{"role": "user", "content": "go into details"}]
+    if is_streamed:
+        deltas = [
+            chunk["choices"][0]["delta"]
+            for chunk in chunks_of(ann, {"model": compatible, "messages": messages, "tools": WEATHER})
+        ]
+        assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "I must look."
+        (details,) = [delta["reasoning_details"] for delta in deltas if "reasoning_details" in delta]
+        heads = [call for delta in deltas for call in delta.get("tool_calls", []) if "id" in call]
+        calls = [head | {"function": head["function"] | {"arguments": "{}"}} for head in heads]
+    else:
+        message = answered(ann, messages, compatible, tools=WEATHER)["choices"][0]["message"]
+        assert message["reasoning_content"] == "I must look."
+        details, calls = message["reasoning_details"], message["tool_calls"]
+    assert details == DETAILS
+    messages += [
+        {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_details": details},
+        {"role": "tool", "tool_call_id": calls[0]["id"], "content": "rain"},
+    ]
+    answer = answered(ann, messages, compatible, tools=WEATHER)["choices"][0]["message"]
+    assert "reasoning_details" not in answer
+    assert last_body(upstream)["messages"][1]["reasoning_details"] == DETAILS
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

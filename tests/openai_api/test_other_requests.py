@@ -61,18 +61,6 @@ def test_the_longest_name_of_a_provider_is_the_one_that_is_named(
     assert last_body(upstream)["model"] == f"{model}/inner"
 
 
-def test_stops_that_an_api_does_not_take_are_named_in_the_run(ann: Person) -> None:
-    provider = MODEL.partition("/")[0]
-    stored = next(one for one in ann.api.good("GET", "/providers")["items"] if one["name"] == provider)
-    body = {"base_url": stored["base_url"], "default_model": "m", "api_key": "k" * 20, "name": "by responses"}
-    made = ann.api.good("POST", "/providers", json=body | {"provider_type": "openai_responses"})
-    options = {"messages": HELLO, "stop": ["END", "\n"]}
-    (warning,) = warnings_of(ann, "chat/completions", **options, model="by responses/m")
-    assert warning.endswith("so none was sent: 'END', '\\n'.")
-    assert warnings_of(ann, "chat/completions", **options) == []
-    ann.api.good("DELETE", f"/providers/{made['id']}")
-
-
 @pytest.mark.parametrize(
     "given",
     [

@@ -7,15 +7,17 @@ only what is missing.
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from luxx.api.openai.speakers import PAUSED, Speakers
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import StoredEvent
-from luxx.wire.event import Done, DoneStatus, ErrorEvent, ProcessStep, Warning, WarningCode
+from luxx.wire.event import CostUpdate, Done, DoneStatus, ErrorEvent, ProcessStep, Warning, WarningCode
 from luxx.wire.run import Run
 from luxx.wire.turn import StepStatus, StepType, Usage, turn_of
 
 _step = msgspec.json.Decoder(ProcessStep)
+_cost = msgspec.json.Decoder(CostUpdate)
 _error = msgspec.json.Decoder(ErrorEvent)
 _warning = msgspec.json.Decoder(Warning)
 _done = msgspec.json.Decoder(Done)
@@ -71,6 +73,8 @@ class AnswerReader:
         self._calls: dict[int, int] = {}
         self._last_error: ErrorEvent | None = None
         self._is_unmet = False
+        self.reasoning_details: list[dict[str, Any]] | UnsetType = UNSET
+        """Of the newest completion, as its server wants them back."""
         self._has_text = False
         self._growing_text: tuple[str, int] | None = None
 
@@ -150,6 +154,9 @@ class AnswerReader:
                 return b""
             case "warning":
                 self._is_unmet |= _warning.decode(data).code == WarningCode.SCHEMA_NOT_MET
+                return b""
+            case "cost_update" if self._speakers is None:
+                self.reasoning_details = _cost.decode(data).reasoning_details
                 return b""
             case "done":
                 return self._end(_done.decode(data))

@@ -28,13 +28,15 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer. `reasoning_content`: the model's thinking, where it shows it."""
+    """The answer. `reasoning_content`: the model's thinking, where it shows it. `reasoning_details`: the same
+    as its server wants it back, to be sent with the message."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
     tool_calls: list[ChatCall] | msgspec.UnsetType = msgspec.UNSET
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning_details: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,7 @@ def chat_completion(collected: CollectedAnswer, answer: Answer, model: str) -> C
         content=collected.text or (None if calls else ""),
         tool_calls=calls or msgspec.UNSET,
         reasoning_content=collected.thinking or msgspec.UNSET,
+        reasoning_details=collected.reasoning_details,
     )
     return ChatCompletion(
         id=f"chatcmpl-{collected.run_id}",
@@ -132,7 +135,9 @@ class ChatChunks(AnswerReader):
         return self._delta(b'"tool_calls":[%s]' % _encode(call))
 
     def on_end(self, answer: Answer) -> bytes:
-        end = self._delta(b"", _encode(answer.finish))
+        details = self.reasoning_details
+        given = b"" if details is msgspec.UNSET else self._delta(b'"reasoning_details":%s' % _encode(details))
+        end = given + self._delta(b"", _encode(answer.finish))
         if self._has_usage:
             end += b'%s],"usage":%s}\n\n' % (self._head, _encode(chat_usage(answer.usage)))
         return end + DONE

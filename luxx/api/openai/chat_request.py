@@ -27,11 +27,12 @@ from luxx.api.openai.content import (
 )
 from luxx.api.openai.ignored import left_out, thinking_options
 from luxx.errors import InvalidInput
-from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY
+from luxx.providers.openai_chat.reasoning import FIELD_KEY
 from luxx.runs.turn.state import GivenPrompt
 from luxx.wire.message import PromptImage
 from luxx.wire.question import WhenAsked
 from luxx.wire.tool import ToolSpec
+from luxx.wire.turn import REASONING_DETAILS_KEY
 
 
 class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
@@ -161,6 +162,8 @@ class ChatFormat(msgspec.Struct, frozen=True, kw_only=True):
     json_schema: SchemaFormat | None = None
 
 
+Stop = Annotated[str, Meta(max_length=1000)]
+
 Ignored = Any
 """A parameter of OpenAI's that is accepted and has no effect."""
 
@@ -179,7 +182,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Temperature | None = None
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
-    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     reasoning_effort: Effort | None = None
     reasoning: Any = None
     thinking: Any = None
@@ -348,7 +351,7 @@ def _reasoning_note(message: AssistantMessage) -> dict[str, Any]:
     if message.reasoning_content or message.reasoning:
         note[FIELD_KEY] = "reasoning_content" if message.reasoning_content else "reasoning"
     if message.reasoning_details:
-        note[DETAILS_KEY] = message.reasoning_details
+        note[REASONING_DETAILS_KEY] = message.reasoning_details
     return note
 
 

@@ -25,7 +25,6 @@ from luxx.providers.openai_chat.content import (
     parse_models,
 )
 from luxx.providers.openai_chat.reasoning import (
-    DETAILS_KEY,
     FIELD_KEY,
     INLINE_FIELD,
     SIGNATURES_KEY,
@@ -50,6 +49,7 @@ from luxx.providers.parsing import (
 )
 from luxx.wire.turn import (
     CUT_SHORT,
+    REASONING_DETAILS_KEY,
     REFUSAL_KEY,
     WITHHELD,
     Delta,
@@ -372,7 +372,7 @@ class OpenAIParser:
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
         if details := self._details.blocks():
-            replay[DETAILS_KEY] = details
+            replay[REASONING_DETAILS_KEY] = details
         if self._reasoning_field and self._calls.has_calls:
             replay[FIELD_KEY] = self._reasoning_field
         elif self._inline.has_thinking:

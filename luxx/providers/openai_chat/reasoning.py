@@ -12,9 +12,8 @@ from luxx.providers.parsing import json_objects
 from luxx.wire.turn import Delta, TextDelta, TextWasThinking, ThinkingDelta
 
 FIELD_KEY = "reasoning_field"
-DETAILS_KEY = "reasoning_details"
 SIGNATURES_KEY = "google_signatures"
-"""The keys in `replay`."""
+"""The keys in `replay`, besides REASONING_DETAILS_KEY."""
 
 INLINE_FIELD = "inline"
 """The value at FIELD_KEY of reasoning between `<think>` tags in the content."""

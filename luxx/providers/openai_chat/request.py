@@ -28,7 +28,7 @@ from luxx.providers.demanded_forms import (
     with_demanded_roles,
     with_instruction,
 )
-from luxx.providers.openai_chat.reasoning import DETAILS_KEY, FIELD_KEY, INLINE_FIELD, signed_content
+from luxx.providers.openai_chat.reasoning import FIELD_KEY, INLINE_FIELD, signed_content
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -39,7 +39,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall, ToolSpec
-from luxx.wire.turn import REFUSAL_KEY
+from luxx.wire.turn import REASONING_DETAILS_KEY, REFUSAL_KEY
 
 _OPENAI_VENDORS = frozenset({"openai", AZURE})
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
@@ -200,13 +200,13 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
         return None
     message: dict[str, Any] = {"role": "assistant", **name, "content": text or None}
     # The details may come from an imported file, so invalid items are dropped.
-    stored = json_objects(prompt.replay.get(DETAILS_KEY))
+    stored = json_objects(prompt.replay.get(REASONING_DETAILS_KEY))
     details = [item for item in stored if isinstance(item.get("type"), str)]
     if kind in _TAKES_REASONING_DETAILS and details:
-        message[DETAILS_KEY] = details
+        message[REASONING_DETAILS_KEY] = details
     if prompt.tool_calls:
         message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
-        message |= _reasoning(prompt, kind, request, has_details=DETAILS_KEY in message)
+        message |= _reasoning(prompt, kind, request, has_details=REASONING_DETAILS_KEY in message)
     if kind == "minimax" and prompt.thinking and prompt.replay.get(FIELD_KEY) == INLINE_FIELD:
         message["content"] = f"<think>{prompt.thinking}</think>{text}"
     if kind in _TAKES_SIGNATURES:

@@ -15,7 +15,7 @@ from luxx.infra.clock import new_id
 from luxx.infra.strict_json import REPLACEMENT
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.turn_log import NOTICES, clamped, merge_fragments, readable_escapes
+from luxx.runs.turn.turn_log import NOTICES, StopPhrases, clamped, merge_fragments, readable_escapes
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
@@ -77,7 +77,7 @@ class CompletionReader:
 
     `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
     calls. A call with such an id gets a new one, because results are matched by call id. `notices`: the
-    reasons for which a missing text gets a notice.
+    reasons for which a missing text gets a notice. `stops` end the text.
     """
 
     def __init__(
@@ -90,9 +90,11 @@ class CompletionReader:
         preceding: str = "",
         used_call_ids: set[str] | None = None,
         notices: Container[FinishReason] = frozenset(),
+        stops: Sequence[str] = (),
     ) -> None:
         self._run_id = run_id
         self._notices = notices
+        self._stops = StopPhrases(stops) if stops else None
         self._has_answer = False
         self._turn = turn
         self._preceding = preceding
@@ -115,12 +117,13 @@ class CompletionReader:
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
         self.raw_finish = ""
+        self._is_cut = False
         self.replay: dict[str, Any] = {}
 
     def feed_text(self, deltas: list[Delta]) -> Frame | None:
         """The frame of a single fragment of the growing text, the most frequent case; else None."""
         step = self._current_step
-        if step is None or step.type is not StepType.TEXT or len(deltas) != 1:
+        if step is None or step.type is not StepType.TEXT or len(deltas) != 1 or self._stops is not None:
             return None
         delta = deltas[0]
         return self._grow(step, delta.text) if isinstance(delta, TextDelta) and delta.text else None
@@ -131,7 +134,7 @@ class CompletionReader:
         This is a generator so that a step grows only when its frame is published. Else a client that attaches
         while an earlier output is being logged would get the text twice: in its snapshot and in the frame.
         """
-        for delta in merge_fragments(deltas):
+        for delta in merge_fragments(deltas if self._stops is None else self._stops.read(deltas)):
             match delta:
                 case TextDelta(text=text):
                     yield from self._append_text(StepType.TEXT, text)
@@ -160,6 +163,8 @@ class CompletionReader:
     def close(self, status: StepStatus, *, calls_end: bool = False) -> list[Step]:
         """Closes the open steps in order of index; complete tool calls become pending, unless the client
         makes them (`calls_end`). Those of a refused answer fail: they are not to be made."""
+        held = "" if self._stops is None else self._stops.take_held()
+        late = [one for one in self._append_text(StepType.TEXT, held) if isinstance(one, Step)]
         closing = [self._open[index] for index in sorted(self._open)]
         self._current_step = None
         of_calls = status
@@ -168,10 +173,20 @@ class CompletionReader:
         elif status == StepStatus.DONE and not calls_end:
             of_calls = StepStatus.PENDING
         steps = [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
-        steps = sorted([*map(self._readable, steps), *self._hosted], key=lambda step: step.index)
+        steps = sorted([*late, *map(self._readable, steps), *self._hosted], key=lambda step: step.index)
         if notice := "\n".join([*self._not_shown, *self._missing_text(status, steps)]):
             steps.append(Step(id=step_id(self._next), index=self._next, type=StepType.TEXT, notice=notice))
         return self._with_sources_and_images(steps) if self._sources or self._images else steps
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop ended the completion, so that the rest of it is not wanted."""
+        return self._stops is not None and self._stops.is_stopped
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether the provider reported the usage of the whole completion."""
+        return not self._is_cut and bool(self.usage.prompt_tokens or self.usage.completion_tokens)
 
     def show_images(self, stored: Sequence[StepImage | str]) -> None:
         """Adds the stored images to the text; one that cannot be shown is a notice, given why."""
@@ -227,7 +242,7 @@ class CompletionReader:
         return step
 
     def _finish(self, delta: FinishDelta) -> Iterator[Output]:
-        self.finish, self.raw_finish = delta.reason, delta.raw
+        self.finish, self.raw_finish, self._is_cut = delta.reason, delta.raw, delta.is_cut
         if delta.reason == FinishReason.UNKNOWN and not delta.raw:
             # The server ended its answer regularly, and names no reason.
             self.finish = FinishReason.STOP

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from functools import partial
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens, estimated_usage
@@ -29,15 +30,14 @@ from luxx.runs.turn.rights import (
 )
 from luxx.runs.turn.state import TurnState, add_cost, open_calls, unfinished_steps
 from luxx.runs.turn.turn_log import (
-    INTERRUPTED,
     call_of,
     closed_entries,
-    executed_entry,
+    executed_entries,
     full_output_row,
+    interrupted_entries,
     notices_for,
     refused_calls,
     refused_entries,
-    result_entry,
     status_entry,
 )
 from luxx.tools.core import NeedsAnswer, ToolContext
@@ -45,7 +45,7 @@ from luxx.tools.history import Executed
 from luxx.wire.event import CompletionNote, ContextCompressed, CostUpdate, ProcessStep, Retrying, Warning
 from luxx.wire.run import RunPhase
 from luxx.wire.tool import SkillHead
-from luxx.wire.turn import Step, StepStatus, StepType, Usage, steps_text
+from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, StepType, Usage, steps_text
 
 _encode = msgspec.json.Encoder().encode
 
@@ -97,6 +97,7 @@ class Iteration:
             preceding=steps_text(state.steps) if turn.msg_id else "",
             used_call_ids=self._log.used_call_ids(),
             notices=notices_for(state.steps),
+            stops=self._spec.request.stop,
         )
         self._deltas, tools = 0, self._resources.tools if with_tools else []
         if state.narrowed:
@@ -210,6 +211,8 @@ class Iteration:
                 await self._publish(reader.feed(deltas))
                 if reader.new_images:
                     reader.show_images(await self._resources.store_images(reader.new_images))
+                if reader.is_stopped:
+                    break
 
     async def _publish(self, outputs: Iterable[Output]) -> None:
         for number, output in enumerate(outputs, 1):
@@ -238,21 +241,23 @@ class Iteration:
     def _completion_record(
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
     ) -> CompletionRecord:
-        state, usage = self._log.state, reader.usage
-        given = self._spec.request.given
+        state, given = self._log.state, self._spec.request.given
         steps = reader.close(StepStatus.DONE, calls_end=given is not None and bool(given.tools))
-        is_reported = bool(usage.prompt_tokens or usage.completion_tokens)
         prompt_tokens = estimated_tokens(request.messages, request.tools, request.response_schema)
-        entry = self._resources.usage_entry(self._spec, usage) if is_reported else None
+        entry = self._resources.usage_entry(self._spec, reader.usage) if reader.has_usage else None
         entry = entry or self._estimated(reader, request, steps)
-        totals = CostUpdate(usage=state.usage + entry.usage, cost=add_cost(state.cost, entry.cost))
+        totals = CostUpdate(
+            usage=state.usage + entry.usage,
+            cost=add_cost(state.cost, entry.cost),
+            reasoning_details=UNSET if given is None else reader.replay.get(REASONING_DETAILS_KEY, UNSET),
+        )
         note = CompletionNote(
             finish=reader.finish.value,
             usage=entry.usage,
             cost=entry.cost,
             replay=reader.replay_of(self._spec.request.model),
             has_tools=has_tools,
-            estimate=prompt_tokens if is_reported else 0,
+            estimate=prompt_tokens if reader.has_usage else 0,
         )
         entries = [*closed_entries(steps), *reader.warnings(), (totals, note)]
         return CompletionRecord(entries, entry)
@@ -294,11 +299,8 @@ class Iteration:
             for call in open_calls(state)
             if call.status == StepStatus.RUNNING and not self._is_repeatable(call)
         ]
-        entries: list[LogEntry] = []
-        for index, call in enumerate(lost, len(state.steps)):
-            entries += [status_entry(call, StepStatus.INTERRUPTED), result_entry(call, index, INTERRUPTED)]
-        if entries:
-            await self._log.append(entries)
+        if lost:
+            await self._log.append(interrupted_entries(state, lost))
 
     def _is_repeatable(self, call: Step) -> bool:
         tool = self._executor.registry.get(str(call.name))
@@ -360,11 +362,7 @@ class Iteration:
 
     async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
         is_last = len(results) == len(open_calls(self._log.state))
-        entries: list[LogEntry] = []
-        for index, (call, executed) in enumerate(results, len(self._log.state.steps)):
-            status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
-            entries.append(status_entry(call, status, executed.duration_ms))
-            entries.append(executed_entry(call, index, executed))
+        entries = executed_entries(self._log.state, results)
         executed_calls = [executed for _, executed in results]
         entries += new_taint(self._log.state, executed_calls)
         entries += skill_entries(self._log.state, self._activated_skills, executed_calls)

@@ -21,7 +21,6 @@ from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
 from luxx.providers.failures import with_wait
-from luxx.providers.registry import unsent_stops
 from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
@@ -92,7 +91,6 @@ class Turn:
         most = run.services.config.tools.max_iterations
         self._max_iterations = min(run.spec.request.max_iterations or most, most)
         self._is_recovered = is_recovered
-        self._unsent_stops: list[str] = []
 
     async def proceed(self, inputs: RunInputs | LuxxError) -> None:
         """Carries out actions until the turn has ended or waits; an unexpected error ends it as failed.
@@ -111,8 +109,8 @@ class Turn:
         """Runs the iterations; ends the turn on cancel or on a LuxxError."""
         try:
             iteration = await self._prepare_iteration(inputs)
-            if not self._log.state.seq and (warnings := self._first_warnings()):
-                await self._log.append(warnings)
+            if not self._log.state.seq and self.run.spec.request.warnings:
+                await self._log.append([Warning(message=text) for text in self.run.spec.request.warnings])
             fallback = self._log.state.fallback
             while await self._advance(iteration):
                 if self._log.state.fallback != fallback:
@@ -122,16 +120,6 @@ class Turn:
             await self._end(self._close_open_steps(StepStatus.CANCELLED), self._stop_ending())
         except LuxxError as error:
             await self._end(self._close_open_steps(StepStatus.ERROR), ending_for(error))
-
-    def _first_warnings(self) -> list[LogEntry]:
-        """What a run begins with: what was left out of the request, and stops that the model's API lacks."""
-        request = self.run.spec.request
-        warnings: list[LogEntry] = [Warning(message=text) for text in request.warnings]
-        if self._unsent_stops:
-            stops = ", ".join(map(repr, self._unsent_stops))
-            text = f"The API of this model does not take stops like these, so none was sent: {stops}."
-            warnings.append(Warning(message=text, code=WarningCode.STOPS_NOT_SENT))
-        return warnings
 
     async def _prepare_iteration(self, inputs: RunInputs | LuxxError) -> Iteration:
         run = self.run
@@ -148,8 +136,6 @@ class Turn:
         resources = await run.signal.wait(
             self._resources.prepare(run.spec, inputs, run.signal, delegation_depth=depth)
         )
-        request = run.spec.request
-        self._unsent_stops = unsent_stops(request.model, request.stop, resources.target)
         return Iteration(run, self._client, resources, QuestionAsker(run), self._delegator)
 
     async def _use_fallback(self) -> RunInputs:

@@ -22,14 +22,18 @@ from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import (
     CUT_SHORT,
     CallOutcome,
+    CitationDelta,
     Delta,
+    FinishDelta,
     FinishReason,
+    ReplayDelta,
     Step,
     StepStatus,
     StepType,
     TextDelta,
     ThinkingDelta,
     Usage,
+    UsageDelta,
     step_id,
     steps_text,
 )
@@ -161,6 +165,23 @@ def call_of(step: Step) -> ToolCall:
     return ToolCall(call_id=str(step.id_ref), name=str(step.name), arguments=str(step.arguments or "{}"))
 
 
+def interrupted_entries(state: TurnState, lost: Sequence[Step]) -> list[LogEntry]:
+    """The entries of calls that ran when a process died, with their results."""
+    entries: list[LogEntry] = []
+    for index, call in enumerate(lost, len(state.steps)):
+        entries += [status_entry(call, StepStatus.INTERRUPTED), result_entry(call, index, INTERRUPTED)]
+    return entries
+
+
+def executed_entries(state: TurnState, results: Sequence[tuple[Step, Executed]]) -> list[LogEntry]:
+    """The entries of executed calls, with their results."""
+    entries: list[LogEntry] = []
+    for index, (call, executed) in enumerate(results, len(state.steps)):
+        status = StepStatus.DONE if executed.result.success else StepStatus.ERROR
+        entries += [status_entry(call, status, executed.duration_ms), executed_entry(call, index, executed)]
+    return entries
+
+
 def executed_entry(call: Step, index: int, executed: Executed) -> ProcessStep:
     """The entry of the result of an executed or refused call."""
     entry = result_entry(call, index, executed.result, executed.duration_ms)
@@ -210,6 +231,64 @@ def clamped(usage: Usage) -> Usage:
     """The usage with counts that a database column can hold: the provider may send any number."""
     counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
     return Usage(**counts)
+
+
+class StopPhrases:
+    """Ends a completion before the first stop in its text, also where the API takes no stops.
+
+    Text that may begin a stop is held back until more follows. Of several stops the one that is complete
+    first counts, so that the result does not depend on the fragments.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.is_stopped = False
+
+    def read(self, deltas: list[Delta]) -> list[Delta]:
+        """The deltas up to a stop, with the end of the completion there."""
+        out: list[Delta] = []
+        for delta in deltas:
+            if isinstance(delta, TextDelta):
+                out += self._read_text(delta.text)
+            elif isinstance(delta, UsageDelta | CitationDelta | ReplayDelta):
+                out.append(delta)
+            else:
+                # The text does not go on after a call, nor after thinking.
+                out += [TextDelta(text=held)] if (held := self.take_held()) else []
+                out.append(delta)
+            if self.is_stopped:
+                break
+        return out
+
+    def take_held(self) -> str:
+        """The text that is held back, once nothing can follow it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _read_text(self, text: str) -> Iterator[Delta]:
+        text = self.take_held() + text
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.is_stopped = True
+            shown = text[: min(found)[1]]
+        else:
+            self._held = max((beginning_at_end(text, stop) for stop in self._stops), key=len)
+            shown = text.removesuffix(self._held)
+        if shown:
+            yield TextDelta(text=shown)
+        if self.is_stopped:
+            yield FinishDelta(reason=FinishReason.STOP, is_cut=True)
+
+
+def beginning_at_end(text: str, phrase: str) -> str:
+    """The longest beginning of a phrase, less than all of it, with which the text ends."""
+    start = max(0, len(text) - len(phrase) + 1)
+    while (start := text.find(phrase[0], start)) >= 0:
+        if phrase.startswith(text[start:]):
+            return text[start:]
+        start += 1
+    return ""
 
 
 def merge_fragments(deltas: list[Delta]) -> list[Delta]:

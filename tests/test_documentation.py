@@ -16,7 +16,6 @@ import pytest
 from live_server import ROOT, free_port, live_server, scripted_models
 
 from luxx.app.cli.commands import main
-from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.skills.tools import skill_tools
 from luxx.infra.config.schema import Config, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -250,7 +249,7 @@ def test_every_built_in_tool_is_documented_with_its_level() -> None:
     tools = [
         *builtin_tools(),
         *program_tools(sandbox),
-        *skill_tools(SkillRegistry(), ToolRegistry(), lambda name: None),
+        *skill_tools({}, lambda name: None),
     ]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 

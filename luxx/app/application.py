@@ -198,7 +198,6 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "projects": _provide(lambda: services.projects),
         "replay": _provide(lambda: services.replay),
         "rules": _provide(lambda: services.rules),
-        "rules_of": _provide(lambda: services.rules.effective_rules),
         "runs": _provide(lambda: services.runs),
         "transfer": _provide(lambda: services.transfer),
         "sockets": _provide(lambda: services.sockets),
@@ -216,7 +215,9 @@ def _dependencies(services: Services) -> dict[str, Provide]:
 def _tool_dependencies(services: Services) -> dict[str, Provide]:
     return {
         "compositions": _provide(lambda: services.compositions),
-        "own_tools_of": _provide(lambda: services.compositions.own_tools),
+        "rules_and_tools": _provide(lambda: services.rules.rules_and_tools),
+        "tools_of": _provide(lambda: services.tools_of),
+        "skills_of": _provide(lambda: services.skills_of),
         "mcp_definitions": _provide(lambda: services.mcp_definitions),
         "call_outputs": _provide(lambda: services.call_outputs),
         "clear_tool_cache": _provide(lambda: services.clear_tool_cache),

@@ -245,6 +245,7 @@ class Services(CoreServices):
             config=self.config,
             store=self.store,
             hub=self.hub,
+            tools=self.tools,
             executor=self.executor,
             storage=self.storage,
             metrics=self.metrics,
@@ -259,7 +260,7 @@ class Services(CoreServices):
 
         requests = self._request_resolver()
         self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
-        references = ReferenceChecker(self.registry, self.compositions.read_own_tools, self.skill_registry)
+        references = ReferenceChecker(self.tools, self.skill_registry)
         self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
         loaders = {RunKind.ROOM: self.room_loader, RunKind.TASK: partial(load_task_run, planner=self.planner)}
         orchestrated = OrchestratedRuns(self.run_services, turn_services, loaders, on_question)
@@ -286,7 +287,7 @@ class Services(CoreServices):
             self.executor,
             self.workspaces,
             self.replay,
-            self.compositions.read_own_tools,
+            self.tools,
             self.skill_registry,
             self.tool_images.read_images,
             self.tool_images.store_images,
@@ -295,11 +296,10 @@ class Services(CoreServices):
     def _request_resolver(self) -> RequestResolver:
         return RequestResolver(
             providers=self.providers,
-            registry=self.registry,
+            tools=self.tools,
+            skills=self.skill_registry,
             limits=self.config.limits,
             when_asked=WhenAsked(self.config.tools.when_asked),
-            read_own_tools=self.compositions.read_own_tools,
-            skills=self.skill_registry,
         )
 
     def _make_conversations(self) -> None:

@@ -3,6 +3,7 @@
 The commands of `luxx user` use these parts alone. `container.py` adds what needs an open server.
 """
 
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from luxx.api.http.websockets import Sockets
 from luxx.domain.accounts.administration import Operator
 from luxx.domain.accounts.api_keys import ApiKeyService
 from luxx.domain.accounts.authentication import AccountResources, Authenticator, TicketService, TokenSigner
-from luxx.domain.accounts.caller import RateLimits
+from luxx.domain.accounts.caller import Caller, RateLimits
 from luxx.domain.accounts.passwords import Passwords
 from luxx.domain.accounts.rights import AccountChanges, Offboarding
 from luxx.domain.accounts.service import AccountService
@@ -32,8 +33,8 @@ from luxx.domain.files.tool_files import ToolImages, quota_hooks
 from luxx.domain.files.upload import Uploads
 from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.service import McpServers
-from luxx.domain.skills.registry import read_skills
-from luxx.domain.skills.tools import skill_tools
+from luxx.domain.skills.registry import Skill, read_skills
+from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.features.prompts.service import transfer_shared_prompts
@@ -67,12 +68,13 @@ from luxx.runs.turn.run_rows import StorageUse
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.programs import program_tools
 from luxx.tools.compositions.service import CompositionService
-from luxx.tools.core import ToolRegistry
+from luxx.tools.core import ToolRegistry, ToolSet
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallOutputs, CallRecorder, EgressRecord
 from luxx.tools.permissions.service import RuleService, has_project_rules
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.service_tools import installed_entry_points, load_modules
+from luxx.tools.sources import ToolSources
 from luxx.wire.run import RunKind
 
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
@@ -164,11 +166,8 @@ class CoreServices:
         load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
         self.skill_registry = read_skills(config.skills.directories, self.data_dir)
         self.sandbox.skills = self.skill_registry.folders
-        if self.skill_registry.skills:
-            for tool in skill_tools(self.skill_registry, self.registry, self.sandbox.shown_skill):
-                self.registry.register(tool)
         self.call_outputs = CallOutputs(store)
-        call_recorder = CallRecorder(self.registry, self.metrics, self.refusals)
+        call_recorder = CallRecorder(self.metrics, self.refusals)
         self.executor = ToolExecutor(
             self.registry,
             config.tools,
@@ -193,28 +192,43 @@ class CoreServices:
         self.mcp = McpServers(
             self.config,
             self.sandbox,
-            self.registry,
             lambda: self.store.read(tenant_ids_by_name),
             self.mcp_definitions.compare_and_record,
             self.tool_images.store_images,
         )
-        self.compositions = CompositionService(self.store, self.executor)
-        self.agents = AgentService(
-            self.store,
+        skill_tools = SkillTools(self.skill_registry, self.sandbox.shown_skill, self.registry)
+        self.shared_tools = ToolSources(
             self.registry,
-            self.compositions.read_own_tools,
-            self.skill_registry,
-            before_loss=copy_agent_to_seats,
+            # A source that can have no tools would only be asked in vain.
+            *([skill_tools] if self.skill_registry.skills else []),
+            *([self.mcp] if self.config.mcp.servers else []),
+        )
+        self.compositions = CompositionService(self.store, self.executor, self.shared_tools)
+        self.tools = self.shared_tools.followed_by(self.compositions)
+        self.agents = AgentService(
+            self.store, self.tools, self.skill_registry, before_loss=copy_agent_to_seats
         )
         self.projects = ProjectService(self.store, has_project_rules)
         self.rules = RuleService(
             self.store,
-            self.executor.registry,
+            self.tools,
             self.executor.judge,
             check_project=own_project,
             check_agent=owner_of_rules,
-            read_own_tools=self.compositions.read_own_tools,
         )
+
+    async def tools_of(self, caller: Caller, names: Collection[str] | None = None) -> ToolSet:
+        """The tools that exist for the caller; with names, at least those of them that exist."""
+        return await self.store.read(lambda session: self.tools.for_caller(session, caller, names))
+
+    async def skills_of(self, caller: Caller) -> tuple[Mapping[str, Skill], list[str]]:
+        """The skills that the caller may use, and the names of the caller's tools without compositions."""
+
+        def work(session: Session) -> tuple[Mapping[str, Skill], list[str]]:
+            tools = self.shared_tools.for_caller(session, caller).list_all()
+            return self.skill_registry.for_caller(session, caller), [tool.name for tool in tools]
+
+        return await self.store.read(work)
 
     def _make_streams(self) -> None:
         self.hub = Hub()

@@ -26,12 +26,11 @@ from luxx.runs.models import QuestionRow, RunEventRow, RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.turn.asking import bind_answer, may_be_rule
 from luxx.runs.turn.rights import rules_for
-from luxx.tools.core import CallPermissions, ToolContext
-from luxx.tools.executor import ToolExecutor
-from luxx.tools.permissions.judge import DecidedBy
+from luxx.tools.core import CallPermissions, ToolContext, ToolSet
+from luxx.tools.permissions.judge import DecidedBy, Judge
 from luxx.tools.permissions.service import Owner, append_rule, read_list, record_change
 from luxx.tools.permissions.subjects import subject_of
-from luxx.tools.service_tools import tool_caller
+from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import QuestionAnswered, Tainted
 from luxx.wire.question import (
     AnsweredBy,
@@ -259,19 +258,20 @@ class OpenPermission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def store_rule(
-    session: Session, caller: Caller, executor: ToolExecutor, question: Question, answer: QuestionAnswered
+    session: Session, caller: Caller, tools: ToolSources, question: Question, answer: QuestionAnswered
 ) -> None:
     """Stores the rule of the answer "always". Raises Conflict if the user has too many rules."""
     connection = session.connection()
     owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
-    usual = _pattern(executor, question, answer)
-    append_rule(
-        connection, owner, PermissionRule(tool=str(question.tool), pattern=usual, action=RuleAction.ALLOW)
-    )
+    name = str(question.tool)
+    usual = _pattern(tools.for_caller(session, caller, (name,)), question, answer)
+    append_rule(connection, owner, PermissionRule(tool=name, pattern=usual, action=RuleAction.ALLOW))
     record_change(session, caller, owner, len(read_list(connection, owner)))
 
 
-def open_permissions(session: Session, user_id: int, workspace: Path) -> list[OpenPermission]:
+def open_permissions(
+    session: Session, user_id: int, tools: ToolSources, workspace: Path
+) -> list[OpenPermission]:
     """The open permission questions of the user's waiting runs."""
     try:
         caller = user_as_caller(session.connection(), user_id)
@@ -285,12 +285,14 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
     taints = {run_id: _taint.decode(data).by for run_id, data in events}
     scopes = {row.id: (subject_id, _agent_ids.decode(row.rule_agents)) for row, subject_id in rows}
     rules = {scope: rules_for(connection, caller, *scope) for scope in set(scopes.values())}
+    questions = {row.id: question_of(row) for row, _ in rows}
+    known_tools = tools.for_caller(session, caller, {str(question.tool) for question in questions.values()})
     return [
         OpenPermission(
             id=row.id,
-            question=question_of(row),
+            question=questions[row.id],
             context=ToolContext(
-                caller=tool_caller(caller, run_id=row.run_id),
+                caller=tool_caller(caller, run_id=row.run_id, tools=known_tools),
                 permissions=CallPermissions(
                     rules=rules[scopes[row.id]], tainted_by=taints.get(row.run_id), workspace=workspace
                 ),
@@ -300,7 +302,7 @@ def open_permissions(session: Session, user_id: int, workspace: Path) -> list[Op
     ]
 
 
-def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) -> list[str]:
+def find_covered(judge: Judge, permissions: Sequence[OpenPermission]) -> list[str]:
     """The ids of those that a rule allows. Run it in a thread: judging many is slow."""
     verdicts: dict[tuple[Any, ...], bool] = {}
     allowed_ids: list[str] = []
@@ -308,7 +310,7 @@ def find_covered(executor: ToolExecutor, permissions: Sequence[OpenPermission]) 
         question, context = permission.question, permission.context
         key = (question.tool, question.arguments, context.permissions.rules, context.permissions.tainted_by)
         if key not in verdicts:
-            verdicts[key] = _is_allowed(executor, question, context)
+            verdicts[key] = _is_allowed(judge, question, context)
         allowed_ids += [permission.id] if verdicts[key] else []
     return allowed_ids
 
@@ -341,23 +343,23 @@ def _open_of_user(user_id: int) -> Select[QuestionRow, str]:
     )
 
 
-def _is_allowed(executor: ToolExecutor, question: Question, context: ToolContext) -> bool:
-    tool = executor.registry.get(str(question.tool))
-    arguments = _arguments(question)
-    if tool is None or arguments is None:
+def _is_allowed(judge: Judge, question: Question, context: ToolContext) -> bool:
+    tools, arguments = context.caller.tools, _arguments(question)
+    found = None if tools is None else tools.lookup(str(question.tool))
+    if found is None or arguments is None:
         return False
-    verdict = executor.judge.verdict(tool, arguments, context)
+    verdict = judge.verdict(found[0], arguments, context)
     return verdict.action == RuleAction.ALLOW and verdict.decided_by == DecidedBy.RULE
 
 
-def _pattern(executor: ToolExecutor, question: Question, answer: QuestionAnswered) -> str:
+def _pattern(tools: ToolSet, question: Question, answer: QuestionAnswered) -> str:
     """The pattern of the rule: the one shown or, for edited arguments, the one that fits these."""
-    tool = executor.registry.get(str(question.tool))
+    found = tools.lookup(str(question.tool))
     is_edited = isinstance(answer.arguments, str)
     arguments = msgspec.json.decode(str(answer.arguments)) if is_edited else _arguments(question)
     if isinstance(question.usual, str) and not is_edited:
         return question.usual
-    usual = "*" if tool is None or arguments is None else subject_of(tool, arguments).usual
+    usual = "*" if found is None or arguments is None else subject_of(found[0], arguments).usual
     if not may_be_rule(usual):
         raise invalid_answer("answer", "these arguments are too long for a rule; answer once or reject")
     return usual

@@ -35,6 +35,7 @@ from luxx.runs.question_rows import (
 )
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.context import RunServices
+from luxx.tools.core import ToolSet
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.question import (
     AnsweredBy,
@@ -71,7 +72,8 @@ class QuestionService:
     def __init__(self, services: RunServices, engine: RunDriver, workspace_of: Callable[[int], Path]) -> None:
         self._store = services.store
         self._hub = services.hub
-        self._executor = services.executor
+        self._tools = services.tools
+        self._judge = services.executor.judge
         self._notify = services.notify
         self._engine = engine
         self._workspace_of = workspace_of
@@ -115,12 +117,10 @@ class QuestionService:
             run, row = _find_question(session, caller, run_id, question_id)
             check_open(row.status)
             question = question_of(row)
-            is_owner = row.user_id == caller.user_id
-            user = None if is_owner else caller.username
-            answered = self._validated(run_id, question_id, question, given, user)
+            answered = self._validated(session, caller, row, question, given)
             is_rule = question.kind == QuestionKind.PERMISSION and answered.answer == Permission.ALWAYS
             if is_rule:
-                store_rule(session, caller, self._executor, question, answered)
+                store_rule(session, caller, self._tools, question, answered)
             stored = store_answer(session.connection(), row, answered)
             session.refresh(row)
             return question_view(row, run.subject_id, caller), stored, is_rule, run.user_id
@@ -139,11 +139,11 @@ class QuestionService:
         try:
             workspace = self._workspace_of(user_id)
             permissions = await self._store.read(
-                lambda session: open_permissions(session, user_id, workspace)
+                lambda session: open_permissions(session, user_id, self._tools, workspace)
             )
             if not permissions:
                 return
-            allowed_ids = await asyncio.to_thread(find_covered, self._executor, permissions)
+            allowed_ids = await asyncio.to_thread(find_covered, self._judge, permissions)
             if not allowed_ids:
                 return
             stored = await self._store.write(
@@ -187,37 +187,44 @@ class QuestionService:
             self._engine.wake()
 
     def _validated(
-        self, run_id: str, question_id: str, question: Question, given: GivenAnswer, user: str | None
+        self, session: Session, caller: Caller, row: QuestionRow, question: Question, given: GivenAnswer
     ) -> QuestionAnswered:
-        """The event of a valid answer of this user, or of the run's (None). Raises InvalidInput if the answer
-        does not fit the question."""
+        """The event of a valid answer. Raises InvalidInput if the answer does not fit the question."""
+        is_owner = row.user_id == caller.user_id
         if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
             raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
-                check_permission_answer(question, given.answer, is_owner=user is None)
+                check_permission_answer(question, given.answer, is_owner=is_owner)
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:
                 assert_never(question.kind)
-        edited = None if given.arguments is None else self._edited_arguments(question, given.arguments)
+        edited = None
+        if given.arguments is not None:
+            # The tools of the run's user, who may be another one than the caller.
+            owner = msgspec.structs.replace(caller, user_id=row.user_id)
+            tools = self._tools.for_caller(session, owner, (str(question.tool),))
+            edited = _edited_arguments(tools, question, given.arguments)
+        user = None if is_owner else caller.username
         return answer_event(
-            run_id, question_id, question, given.answer, note=given.note, edited=edited, user=user
+            row.run_id, row.id, question, given.answer, note=given.note, edited=edited, user=user
         )
 
-    def _edited_arguments(self, question: Question, arguments: dict[str, Any]) -> str:
-        """The edited arguments as JSON text. Raises InvalidInput if they do not fit the tool."""
-        tool_and_schema = self._executor.registry.lookup(str(question.tool))
-        problems = tool_and_schema[1].problems(arguments) if tool_and_schema is not None else {}
-        if problems:
-            problem_text = "; ".join(problems.values())
-            fields = {f"$.{path}": problem for path, problem in problems.items()}
-            raise InvalidInput(
-                f"these arguments do not fit {question.tool}: {problem_text}",
-                kind="arguments_invalid",
-                fields=fields,
-            )
-        return msgspec.json.encode(arguments).decode()
+
+def _edited_arguments(tools: ToolSet, question: Question, arguments: dict[str, Any]) -> str:
+    """The edited arguments as JSON text. Raises InvalidInput if they do not fit the tool."""
+    found = tools.lookup(str(question.tool))
+    problems = found[1].problems(arguments) if found is not None else {}
+    if problems:
+        problem_text = "; ".join(problems.values())
+        fields = {f"$.{path}": problem for path, problem in problems.items()}
+        raise InvalidInput(
+            f"these arguments do not fit {question.tool}: {problem_text}",
+            kind="arguments_invalid",
+            fields=fields,
+        )
+    return msgspec.json.encode(arguments).decode()
 
 
 def _is_of(caller: Caller, subject_ids: Sequence[str]) -> ColumnElement[bool]:

@@ -24,8 +24,8 @@ from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.service import ProviderService
 from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
-from luxx.tools.core import OwnTools, ToolRegistry, available_own_tools
-from luxx.tools.service_tools import ReadOwnTools
+from luxx.tools.core import ToolSet
+from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage
 from luxx.wire.model_settings import ModelSettings, first_given
 from luxx.wire.question import WhenAsked
@@ -100,11 +100,10 @@ class RequestResolver:
     """Resolves requests. `when_asked` is the server's default."""
 
     providers: ProviderService
-    registry: ToolRegistry
+    tools: ToolSources
+    skills: SkillRegistry
     limits: LimitsConfig
     when_asked: WhenAsked
-    read_own_tools: ReadOwnTools
-    skills: SkillRegistry
 
     def resolve(
         self,
@@ -178,7 +177,8 @@ class RequestResolver:
             self.providers.model_lists.check(selection.row, choice.model)
         self._check(choice, attached)
         if agent.skills:
-            check_skills(self.skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
+            known_skills = self.skills.for_caller(session, caller)
+            check_skills(known_skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
             parent_id="",
@@ -243,11 +243,9 @@ class RequestResolver:
             return []
         if agent.tools == [] and not isinstance(wanted_tools, list):
             return []
-        own = self.read_own_tools(session.connection(), caller.user_id)
-        late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, own)
-        level = caller.permission_level
-        shared = self.registry.available_to(level, tenant_id=caller.tenant_id)
-        available = [tool.name for tool in (*shared, *available_own_tools(own, level))]
+        tools = self.tools.for_caller(session, caller)
+        late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, tools)
+        available = [tool.name for tool in tools.available_to(caller.permission_level)]
         if not isinstance(wanted_tools, list):
             named = available if agent.tools is None else [each for each in available if each in agent.tools]
             return [*named, *late]
@@ -260,7 +258,9 @@ class RequestResolver:
             )
         return [name for name in available if name in wanted_tools]
 
-    def _late_tools(self, session: Session, caller: Caller, agent: AgentSettings, own: OwnTools) -> list[str]:
+    def _late_tools(
+        self, session: Session, caller: Caller, agent: AgentSettings, tools: ToolSet
+    ) -> list[str]:
         """The tools of MCP servers that the agent names and that are not here yet; a run waits for them.
 
         Raises Conflict for other tools that the agent names and that exist no more, at any level. Nobody has
@@ -268,14 +268,11 @@ class RequestResolver:
         """
         if agent.tools is None or agent.is_shipped:
             return []
-        missing = [
-            name
-            for name in agent.tools
-            if not (self.registry.lookup_for(name, caller.tenant_id) or own.lookup(name))
-        ]
-        if missing and agent.owner_id not in (None, caller.user_id):
-            owners = self.read_own_tools(session.connection(), agent.owner_id or 0)
-            missing = [name for name in missing if not owners.lookup(name)]
+        missing = [name for name in agent.tools if not tools.lookup(name)]
+        if missing and agent.owner_id is not None and agent.owner_id != caller.user_id:
+            owner = msgspec.structs.replace(caller, user_id=agent.owner_id)
+            tools_of_owner = self.tools.for_caller(session, owner, missing)
+            missing = [name for name in missing if not tools_of_owner.lookup(name)]
         late = [name for name in missing if name.startswith(MCP_PREFIX)]
         if len(late) < len(missing):
             gone = [name for name in missing if name not in late]

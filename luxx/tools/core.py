@@ -1,6 +1,7 @@
 """The definition of a tool, the context of a tool call, and the registry of a server's tools.
 
-It re-exports the types of `luxx.wire.tool`. `factory` defines `@tool`; `executor` executes calls.
+It re-exports the types of `luxx.wire.tool`. `factory` defines `@tool`; `sources` says which tools exist for a
+caller; `executor` executes calls.
 """
 
 import inspect
@@ -31,8 +32,8 @@ from luxx.wire.tool import (
 
 __all__ = [
     "ApprovalReason", "Approved", "CallActions", "CallPermissions", "ChainContext", "CommandPermission",
-    "NeedsAnswer", "OwnTools", "Rejected", "Risk", "StoredOutput", "ToolCall", "ToolCaller", "ToolContext",
-    "ToolDefinition", "ToolRegistry", "ToolResult", "ToolSource", "ToolSpec",
+    "FoundTool", "HasDefinition", "NeedsAnswer", "Rejected", "Risk", "StoredOutput", "ToolCall", "ToolCaller",
+    "ToolContext", "ToolDefinition", "ToolRegistry", "ToolResult", "ToolSet", "ToolSpec",
 ]  # fmt: skip
 
 
@@ -96,10 +97,6 @@ def cache_never(result: ToolResult) -> bool:
     return False
 
 
-async def no_pending_tools(names: Iterable[str]) -> None:
-    """Default for `ToolRegistry.wait_for_tools`: all tools are registered at start-up."""
-
-
 async def reject_redirect(url: str, target: str, next_arguments: dict[str, Any]) -> None:
     """Default for `CallPermissions.check_redirect`: no executor made the call, so no rules are checked."""
     raise ToolFailed(f"{url} redirects to {target}, and no redirect is followed here")
@@ -119,18 +116,34 @@ class StoredOutput(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
 
-class OwnTools(Protocol):
-    """The tools of one user in addition to the server's tools, such as their compositions."""
+class ToolSet(Protocol):
+    """Some tools, by name. A set may change: each call looks its tool up anew."""
 
-    def lookup(self, name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None": ...
+    def lookup(self, name: str) -> "FoundTool | None":
+        """The tool with its argument check."""
+        ...
 
-    def list_all(self) -> "list[ToolDefinition]": ...
+    def list_all(self) -> "list[ToolDefinition]":
+        """In a constant order, because a prompt cache holds only as long as its tools stay the same."""
+        ...
+
+    def available_to(
+        self, level: CommandPermission, names: Iterable[str] | None = None
+    ) -> "list[ToolDefinition]":
+        """The tools at or below `level`, limited to `names` if given. Ignores unknown names."""
+        allowed_names = None if names is None else set(names)
+        return [
+            tool
+            for tool in self.list_all()
+            if tool.required_permission <= level and (allowed_names is None or tool.name in allowed_names)
+        ]
 
 
 class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls a tool: the user, the run if the call belongs to one, and the user's own tools.
+    """Who calls a tool: the user, the run if the call belongs to one, and the tools that exist for the user.
 
-    `is_composition`: a composition makes the call, so a program reads the result and not a model.
+    `tools` None: those of the executor's registry. `is_composition`: a composition makes the call, so a
+    program reads the result and not a model.
     """
 
     user_id: int
@@ -138,7 +151,7 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
     permission_level: CommandPermission
     tenant_id: int | None = None
     run_id: str | None = None
-    own_tools: OwnTools | None = None
+    tools: ToolSet | None = None
     is_composition: bool = False
 
 
@@ -236,11 +249,9 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
         """The context with other values in fields of `actions`."""
         return replace(self, actions=replace(self.actions, **changes))
 
-    def find(self, registry: "ToolRegistry", name: str) -> "tuple[ToolDefinition, ArgumentCheck] | None":
-        """The server's tool of this name, or else the user's own, with its argument check."""
-        entry = registry.lookup_for(name, self.caller.tenant_id)
-        own_tools = self.caller.own_tools
-        return entry or (None if own_tools is None else own_tools.lookup(name))
+    def tools_or(self, default: ToolSet) -> ToolSet:
+        """The tools that exist for the caller, or the default if the caller comes without any."""
+        return default if self.caller.tools is None else self.caller.tools
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,10 +262,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     asks the run's user, so it needs no approval. `keeps_lines`: the result is a page of stored text, so long
     lines in it are not cut. `keeps(result)`: whether this successful result of a repeatable tool may be
     cached. `is_chain`: the tool only calls other tools, and each of these calls is judged separately.
-    `tenant_id`: the only tenant that has the tool; None: all tenants. `is_trusted`: an untrusted text in the
-    run is no reason to ask about this tool, because its operator vouches for it. `is_self_contained`: it uses
-    nothing of the user but what its call gives and what its run has. `sent_parameters`: the schema as models
-    get it; None: `parameters`.
+    `is_trusted`: an untrusted text in the run is no reason to ask about this tool, because its operator
+    vouches for it. `is_self_contained`: it uses nothing of the user but what its call gives and what its run
+    has. `sent_parameters`: the schema as models get it; None: `parameters`.
     """
 
     name: str
@@ -274,14 +284,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     starts_programs: bool = False
     keeps: Callable[[ToolResult], bool] = cache_always
     is_chain: bool = False
-    tenant_id: int | None = None
     is_trusted: bool = False
     is_self_contained: bool = False
     sent_parameters: dict[str, Any] | None = None
-
-    def is_for(self, tenant_id: int | None) -> bool:
-        """Whether the tool exists for this tenant."""
-        return self.tenant_id is None or self.tenant_id == tenant_id
 
     @property
     def is_async(self) -> bool:
@@ -302,27 +307,26 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return {"type": "function", "function": function}
 
 
-class ToolSource(Protocol):
+FoundTool = tuple[ToolDefinition, ArgumentCheck]
+
+
+class HasDefinition(Protocol):
     """An object with a tool definition, such as a function decorated with `@tool`."""
 
     @property
     def definition(self) -> ToolDefinition: ...
 
 
-class ToolRegistry:
-    """The tools of one server, by name, in the order of registration.
+class ToolRegistry(ToolSet):
+    """Tools by name, in the order of registration, such as those that the server has for everyone."""
 
-    `wait_for_tools(names)` waits, for a bounded time, until these tools are registered.
-    """
-
-    def __init__(self, tools: Iterable[ToolDefinition | ToolSource] = ()) -> None:
-        self._tools: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+    def __init__(self, tools: Iterable[ToolDefinition | HasDefinition] = ()) -> None:
+        self._tools: dict[str, FoundTool] = {}
         self.hooks = Hooks()
-        self.wait_for_tools: Callable[[Iterable[str]], Awaitable[None]] = no_pending_tools
         for tool in tools:
             self.register(tool)
 
-    def register(self, tool: ToolDefinition | ToolSource) -> None:
+    def register(self, tool: ToolDefinition | HasDefinition) -> None:
         """Raises ConfigError for an invalid or duplicate name and for parameters that are no JSON schema."""
         definition = tool if isinstance(tool, ToolDefinition) else tool.definition
         if not _NAME.fullmatch(definition.name):
@@ -338,37 +342,14 @@ class ToolRegistry:
         entry = self._tools.get(name)
         return entry[0] if entry else None
 
-    def lookup(self, name: str) -> tuple[ToolDefinition, ArgumentCheck] | None:
-        """The tool with its argument check."""
+    def lookup(self, name: str) -> FoundTool | None:
         return self._tools.get(name)
-
-    def lookup_for(self, name: str, tenant_id: int | None) -> tuple[ToolDefinition, ArgumentCheck] | None:
-        """The tool with its argument check, if it exists for this tenant."""
-        entry = self._tools.get(name)
-        return entry if entry is not None and entry[0].is_for(tenant_id) else None
 
     def list_all(self) -> list[ToolDefinition]:
         return [definition for definition, _ in self._tools.values()]
 
     def list_by_category(self, category: str) -> list[ToolDefinition]:
         return [tool for tool in self.list_all() if tool.category == category]
-
-    def available_to(
-        self, level: CommandPermission, names: Iterable[str] | None = None, *, tenant_id: int | None = None
-    ) -> list[ToolDefinition]:
-        """A tenant's tools at or below `level`, limited to `names` if given. Ignores unknown names."""
-        return _usable((tool for tool in self.list_all() if tool.is_for(tenant_id)), level, names)
-
-    async def wait_for(self, names: Iterable[str]) -> None:
-        """Wait for those of these tools that are registered after start-up."""
-        missing = [name for name in names if name not in self._tools]
-        if missing:
-            await self.wait_for_tools(missing)
-
-    def replace_tools(self, prepared: "ToolRegistry", prefix: str) -> None:
-        """Replace the tools whose names begin with `prefix` by the tools of `prepared`."""
-        remaining = {name: entry for name, entry in self._tools.items() if not name.startswith(prefix)}
-        self._tools = remaining | prepared._tools
 
     def without(self, names: Collection[str]) -> "ToolRegistry":
         """A new registry with all tools but these."""
@@ -379,21 +360,3 @@ class ToolRegistry:
     def remove(self, name: str) -> bool:
         """Remove a tool; return whether it existed."""
         return self._tools.pop(name, None) is not None
-
-
-def available_own_tools(
-    own: OwnTools, level: CommandPermission, names: Iterable[str] | None = None
-) -> list[ToolDefinition]:
-    """A user's own tools, selected like `ToolRegistry.available_to`."""
-    return _usable(own.list_all(), level, names)
-
-
-def _usable(
-    tools: Iterable[ToolDefinition], level: CommandPermission, names: Iterable[str] | None
-) -> list[ToolDefinition]:
-    allowed_names = None if names is None else set(names)
-    return [
-        tool
-        for tool in tools
-        if tool.required_permission <= level and (allowed_names is None or tool.name in allowed_names)
-    ]

@@ -87,10 +87,10 @@ ResolvedCall = tuple[ToolDefinition, dict[str, Any]]
 
 
 class ToolExecutor:
-    """Executes calls of one registry's tools. `clock` in seconds, monotonic; `now` an ISO time.
+    """Executes calls of the caller's tools; a caller without any has those of `registry`, whose hooks run.
 
     `on_call` gets the record of every call that ended. `is_sandboxed`: whether programs run in a sandbox
-    (default: no). Without a sandbox, tools that start programs need an approval.
+    (default: no); without one, tools that start programs need an approval. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ToolExecutor:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], str] = timestamp,
-        on_call: Callable[[CallRecord], None] | None = None,
+        on_call: Callable[[CallRecord], None] = lambda record: None,
         on_refused: OnRefused = ignore_refusal,
         is_sandboxed: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -132,10 +132,10 @@ class ToolExecutor:
         finally:
             duration_ms = round((self._clock() - start) * 1000)
             if has_ended:
-                record = record_of(call, context, started_at, self._now(), duration_ms, ended.status)
+                ended_at, tools = self._now(), context.tools_or(self.registry)
+                record = record_of(call, context, tools, started_at, ended_at, duration_ms, ended.status)
                 self._history.append(record)
-                if self._on_call is not None:
-                    self._on_call(record)
+                self._on_call(record)
         return Executed(
             call_id=call.call_id,
             name=call.name,
@@ -153,7 +153,7 @@ class ToolExecutor:
 
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:
         """Whether this call asks a user before it does anything."""
-        entry = context.find(self.registry, call.name)
+        entry = context.tools_or(self.registry).lookup(call.name)
         if entry is None or (tool := entry[0]).only_asks:
             return entry is not None
         try:
@@ -268,7 +268,7 @@ class ToolExecutor:
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output
 
     async def _resolve_call(self, call: ToolCall, context: ToolContext) -> ResolvedCall:
-        entry = context.find(self.registry, call.name)
+        entry = context.tools_or(self.registry).lookup(call.name)
         unknown_message = partial(self.judge.unknown_message, call.name, self.registry, context)
         if entry is None:
             raise _Stopped(CallStatus.UNKNOWN, unknown_message())
@@ -298,7 +298,7 @@ class ToolExecutor:
         except ToolFailed as error:
             raise _Stopped(CallStatus.DENIED, error.message, verdict=verdict) from error
         if approved.is_edited:
-            entry = context.find(self.registry, tool.name)
+            entry = context.tools_or(self.registry).lookup(tool.name)
             _require_valid(tool, await entry[1].problems_async(approved.arguments) if entry else {})
             try:
                 await self._require_not_denied(tool, approved.arguments, context)

@@ -25,7 +25,7 @@ from luxx.infra.network.egress import OTHERS, EgressCaller, EgressSession
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
-from luxx.tools.core import StoredOutput, ToolContext, ToolRegistry
+from luxx.tools.core import StoredOutput, ToolContext, ToolSet
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import StepImage
@@ -72,7 +72,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in ISO 8601 UTC."""
+    """Times in ISO 8601 UTC. `is_shared`: the tool is not only the caller's, as a composition is."""
 
     call_id: str
     name: str
@@ -82,12 +82,20 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str
     duration_ms: int
     status: CallStatus
+    is_shared: bool = True
 
 
 def record_of(
-    call: ToolCall, context: ToolContext, started_at: str, ended_at: str, duration_ms: int, status: CallStatus
+    call: ToolCall,
+    context: ToolContext,
+    tools: ToolSet,
+    started_at: str,
+    ended_at: str,
+    duration_ms: int,
+    status: CallStatus,
 ) -> CallRecord:
-    """The record of a call that ended."""
+    """The record of a call that ended; `tools` exist for its caller."""
+    found = tools.lookup(call.name)
     return CallRecord(
         call_id=call.call_id,
         name=call.name[:64],
@@ -97,6 +105,7 @@ def record_of(
         ended_at=ended_at,
         duration_ms=duration_ms,
         status=status,
+        is_shared=found is not None and not found[0].is_chain,
     )
 
 
@@ -156,15 +165,14 @@ _SUCCESSFUL = frozenset({CallStatus.DONE, CallStatus.CACHED})
 class CallRecorder:
     """Counts calls in the metrics and writes refusals to the audit log. One per process."""
 
-    def __init__(self, registry: ToolRegistry, metrics: Metrics, refusals: Refusals) -> None:
-        self._registry = registry
+    def __init__(self, metrics: Metrics, refusals: Refusals) -> None:
         self._metrics = metrics
         self._refusals = refusals
 
     def record(self, call: CallRecord) -> None:
         """Count a call in the metrics."""
-        # A model may call any name; only the names of existing tools become labels.
-        name = call.name if self._registry.get(call.name) is not None else "unknown"
+        # A model may call any name, and a user may give any; only the names of shared tools become labels.
+        name = call.name if call.is_shared else "unknown"
         self._metrics.tool_called(name, call.duration_ms / 1000, success=call.status in _SUCCESSFUL)
 
     async def record_refusal(self, context: ToolContext, tool: str, verdict: PermissionVerdict) -> None:

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 import structlog
 from msgspec.structs import replace
-from sqlalchemy import Connection, event, text
+from sqlalchemy import event, text
 from sqlalchemy.orm import Session, SessionTransaction
 
 from luxx.domain.accounts.caller import Caller
@@ -26,7 +26,6 @@ from luxx.errors import ConfigError, LuxxError, ToolFailed
 from luxx.infra.store.engine import Store
 from luxx.tools.core import (
     CommandPermission,
-    OwnTools,
     Risk,
     ToolCaller,
     ToolContext,
@@ -36,9 +35,6 @@ from luxx.tools.core import (
 )
 from luxx.tools.factory import Signature, ToolFunction, tool
 from luxx.tools.hooks import ToolHook, describe_error, result_of
-
-ReadOwnTools = Callable[[Connection, int], OwnTools]
-"""Reads the tools that a user has in addition to the server's."""
 
 NO_TRANSACTION_CONTROL = (
     "the function must not commit or roll back its session; the caller ends the transaction"
@@ -226,20 +222,6 @@ def service_tool(
 def _unbound(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     """The handler of a service tool before `bind_store`."""
     raise ToolFailed("this tool has no database")
-
-
-def tool_caller(
-    caller: Caller, *, run_id: str | None = None, own_tools: OwnTools | None = None
-) -> ToolCaller:
-    """The caller of a service as the caller of a tool."""
-    return ToolCaller(
-        user_id=caller.user_id,
-        username=caller.username,
-        permission_level=caller.permission_level,
-        tenant_id=caller.tenant_id,
-        run_id=run_id,
-        own_tools=own_tools,
-    )
 
 
 def service_caller(caller: ToolCaller) -> Caller:

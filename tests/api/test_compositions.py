@@ -12,7 +12,7 @@ from api.client import PASSWORD, ApiClient
 from api.owned_ids import NO_UUID
 from api.schema import Document
 from api.server_process import ServerProcess
-from luxx.tools.compositions.rows import MAX_COMPOSITIONS
+from luxx.tools.compositions.service import MAX_COMPOSITIONS
 
 PATH = "/tools/compositions"
 FIELDS = {

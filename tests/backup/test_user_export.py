@@ -44,7 +44,7 @@ from luxx.features.rooms.seats import copy_agent_to_seats
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.providers.models import ProviderRow
-from luxx.tools.compositions.rows import new_row
+from luxx.tools.compositions.service import new_row
 from luxx.wire.composition import Composition, Member
 
 

@@ -196,8 +196,8 @@ async def measure(folder: Path) -> dict[str, float]:
     await store.write(add_user)
     unused = cast("Any", None)
     services = RunServices(
-        config=CONFIG, store=store, hub=Hub(), executor=unused, storage=unused, metrics=unused,
-        notify=unused, fail_run=unused,
+        config=CONFIG, store=store, hub=Hub(), tools=unused, executor=unused, storage=unused,
+        metrics=unused, notify=unused, fail_run=unused,
     )  # fmt: skip
     heads = [
         await store.write(lambda session: head_of_new_task(session, new_id())) for _ in range(GRAPHS + 1)

@@ -20,7 +20,15 @@ from luxx.domain.mcp.approval import Withheld
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import McpServers, McpStatus
 from luxx.infra.config.schema import Config
-from luxx.tools.core import CommandPermission, ToolCall, ToolCaller, ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.core import (
+    CommandPermission,
+    ToolCall,
+    ToolCaller,
+    ToolContext,
+    ToolDefinition,
+    ToolRegistry,
+    ToolSet,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import Executed
 from luxx.tools.sandbox.service import Sandbox
@@ -66,9 +74,8 @@ class McpHarness:
     def __init__(self, root_dir: Path, config: Config, sandbox: Sandbox) -> None:
         self.root_dir = root_dir
         self.sandbox = sandbox
-        self.registry = ToolRegistry()
         self.executor = ToolExecutor(
-            self.registry, config.tools, is_sandboxed=lambda: sandbox.backend_name != "none"
+            ToolRegistry(), config.tools, is_sandboxed=lambda: sandbox.backend_name != "none"
         )
 
         async def tenants() -> Mapping[str, int]:
@@ -77,15 +84,20 @@ class McpHarness:
         async def compare_and_record(*_: object) -> dict[str, Withheld]:
             return {}
 
-        self.servers = McpServers(config, sandbox, self.registry, tenants, compare_and_record)
+        self.servers = McpServers(config, sandbox, tenants, compare_and_record)
+
+    @property
+    def tools(self) -> ToolSet:
+        """The tools of the tenant `default`."""
+        return self.servers.tools_for(TENANTS["default"])
 
     def workspace(self, name: str = "notes") -> Path:
         return self.root_dir / "workspaces/mcp" / f"default_{name}"
 
     def tool(self, name: str, server: str = "notes") -> ToolDefinition:
-        definition = self.registry.get(f"mcp__default_{server}__{name}")
-        assert definition is not None, [tool.name for tool in self.registry.list_all()]
-        return definition
+        found = self.tools.lookup(f"mcp__default_{server}__{name}")
+        assert found is not None, [tool.name for tool in self.tools.list_all()]
+        return found[0]
 
     async def wait_for_state(self, state: ServerState, server: int = 0) -> McpStatus:
         """The status of the server with this index, as soon as it has this state."""
@@ -100,6 +112,7 @@ class McpHarness:
                 username="ann",
                 permission_level=CommandPermission(level),
                 tenant_id=tenant_id,
+                tools=self.servers.tools_for(tenant_id),
             )
         )
         text = msgspec.json.encode(arguments).decode()

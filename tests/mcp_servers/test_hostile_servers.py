@@ -208,7 +208,7 @@ async def test_of_a_thousand_tools_the_first_are_offered_under_unique_names() ->
         status = await harness.wait_for_state(ServerState.RUNNING)
         assert status.tools == 64
         assert status.left_out == ["others: only the first 64 tools are offered"]
-        names = [tool.name for tool in harness.registry.list_all()]
+        names = [tool.name for tool in harness.tools.list_all()]
         assert len(set(names)) == 64
         assert all(len(name) <= 64 for name in names)
 

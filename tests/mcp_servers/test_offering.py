@@ -23,7 +23,7 @@ async def call(tool: str, arguments: dict[str, Any], keep_images: KeepImages) ->
 
 
 def offer_tools(*tools: ListedTool) -> OfferedTools:
-    return build_offered_tools(CONFIG, "mcp__default_notes__", 1, tools, call, store_no_images)
+    return build_offered_tools(CONFIG, "mcp__default_notes__", tools, call, store_no_images)
 
 
 def listed_tool(name: str, description: str = "Does it.", **properties: Any) -> ListedTool:

@@ -101,8 +101,8 @@ async def test_a_server_is_available_to_its_tenant_and_level_only() -> None:
         # The error names the called tool; the tools that it lists after `;` have none of the other tenant.
         assert "mcp__" not in str(foreign.result.error).partition(";")[2]
         assert (await harness.call("add", level=2, a=1, b=2)).status == CallStatus.DENIED
-        for tenant_id, tool_count in ((1, TOOLS_OF_NOTES), (2, 0), (None, 0)):
-            tools = harness.registry.available_to(CommandPermission.ADMIN, tenant_id=tenant_id)
+        for tenant_id, tool_count in ((1, TOOLS_OF_NOTES), (2, 0), (3, 0)):
+            tools = harness.servers.tools_for(tenant_id).available_to(CommandPermission.ADMIN)
             assert len(tools) == tool_count
 
 
@@ -139,9 +139,9 @@ async def test_a_tool_added_later_is_offered() -> None:
         if harness is None:
             return
         await harness.wait_for_state(ServerState.RUNNING)
-        assert harness.registry.get("mcp__default_notes__grown") is None
+        assert harness.tools.lookup("mcp__default_notes__grown") is None
         assert (await harness.call("grow")).result.data == "more"
-        await until(lambda: harness.registry.get("mcp__default_notes__grown"), lambda tool: tool is not None)
+        await until(lambda: harness.tools.lookup("mcp__default_notes__grown"), lambda tool: tool is not None)
         assert (await harness.call("grown")).result.data == "here"
 
 
@@ -167,7 +167,7 @@ async def test_without_a_sandbox_no_server_is_started(monkeypatch: pytest.Monkey
         assert harness.sandbox.backend_name == "none"
         status = await harness.wait_for_state(ServerState.FAILED)
         assert status.reason.startswith("could not be started: programs are not started,")
-        assert harness.registry.list_all() == []
+        assert harness.tools.list_all() == []
 
 
 async def test_a_server_without_a_tenant_or_program_reports_it() -> None:

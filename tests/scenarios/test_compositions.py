@@ -142,6 +142,37 @@ async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
         await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
+async def test_a_question_about_a_composition_is_answered_like_one_about_a_tool(server: LuxxServer) -> None:
+    async with (
+        ToolController(answers=True) as controller,
+        AsyncApiClient(server.url) as ann,
+        ScriptedProvider(asks(chain(controller, "asked_about"))) as model,
+    ):
+        composition = await compose(ann, visits("asked_about", "visit_once a"))
+        await set_rules(ann, "ask asked_about(*)")
+        runs = [await ann.start_run(await ann.conversation(model.url)) for _ in range(2)]
+        questions: list[Json] = []
+        for run in runs:
+            async with ann.follow(run["id"]) as stream:
+                await stream.until("question_asked")
+            questions += await open_questions(ann, run["id"])
+        assert [question["tool"] for question in questions] == ["asked_about"] * 2
+        path = f"/runs/{runs[0]['id']}/questions/{questions[0]['id']}/answer"
+        for arguments in ({"port": "x"}, {}, {"port": 1, "other": 2}):
+            wrong = await ann.ask("POST", path, {"answer": "once", "arguments": arguments})
+            assert (wrong.status_code, wrong.json()["detail"]["kind"]) == (400, "arguments_invalid")
+        assert controller.visits == []
+        await answer(ann, questions[0], "always")
+        # The rule of this answer covers the question of the other run.
+        for run in runs:
+            await ann.wait_for_end(run["id"])
+        assert controller.keys_seen() == ["a", "a"]
+        (covered,) = (await ann.get(f"/runs/{runs[1]['id']}/questions"))["items"]
+        assert (covered["status"], covered["answered_by"]) == ("answered", "rule")
+        await set_rules(ann)
+        await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
+
+
 async def test_one_answer_is_for_one_member_though_another_would_make_the_same_call(
     server: LuxxServer,
 ) -> None:

@@ -12,7 +12,7 @@ from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import set_rules
 from scenarios.server import LuxxServer
 
-from luxx.domain.skills.allowed_tools import allowed_here
+from luxx.domain.skills.tools import allowed_here
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
 
 SAMPLES = Path(__file__).parent / "samples"

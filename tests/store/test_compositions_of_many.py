@@ -17,8 +17,7 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.compositions.rows import MAX_COMPOSITIONS
-from luxx.tools.compositions.service import CompositionService
+from luxx.tools.compositions.service import MAX_COMPOSITIONS, CompositionService
 from luxx.tools.core import (
     CallPermissions,
     CommandPermission,
@@ -28,6 +27,7 @@ from luxx.tools.core import (
     ToolRegistry,
 )
 from luxx.tools.executor import ToolExecutor
+from luxx.tools.sources import ToolSources
 from luxx.wire.composition import Composition, CompositionKind, Member
 
 ANN = Caller(
@@ -58,7 +58,7 @@ def lists(name: str) -> Composition:
 
 
 async def test_the_number_is_limited_and_names_are_unique(open_store: Store, executor: ToolExecutor) -> None:
-    service = CompositionService(open_store, executor)
+    service = CompositionService(open_store, executor, ToolSources(executor.registry))
 
     async def create_all(names: list[str]) -> list[object]:
         return await asyncio.gather(
@@ -77,7 +77,7 @@ async def test_the_number_is_limited_and_names_are_unique(open_store: Store, exe
 
 
 async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, tmp_path: Path) -> None:
-    service = CompositionService(open_store, executor)
+    service = CompositionService(open_store, executor, ToolSources(executor.registry))
 
     composition = await service.create(ANN, lists("lists"))
     context = ToolContext(
@@ -85,7 +85,7 @@ async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, 
             user_id=1,
             username="ann",
             permission_level=CommandPermission.READ_ONLY,
-            own_tools=await service.own_tools(ANN),
+            tools=await open_store.read(lambda session: service.for_caller(session, ANN)),
         ),
         permissions=CallPermissions(workspace=tmp_path),
     )
@@ -100,7 +100,7 @@ async def test_every_call_is_counted(open_store: Store, executor: ToolExecutor, 
 
 
 async def test_a_deletion_waits_for_a_concurrent_change(open_store: Store, executor: ToolExecutor) -> None:
-    service = CompositionService(open_store, executor)
+    service = CompositionService(open_store, executor, ToolSources(executor.registry))
     lock_taken, deleted = threading.Event(), threading.Event()
     was_deleted: list[bool] = []
 

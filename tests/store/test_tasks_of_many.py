@@ -33,6 +33,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.admission import delete_runs
 from luxx.runs.models import RunRow
 from luxx.tools.core import ToolRegistry
+from luxx.tools.sources import ToolSources
 from luxx.wire.tool import CommandPermission
 
 assert Services  # Importing `Services` imports every table.
@@ -46,15 +47,11 @@ async def never_stop(_caller: Caller, run_id: str) -> None:
     raise AssertionError(f"the run {run_id} has ended")
 
 
-def no_own_tools(_connection: Any, _user_id: int) -> Any:
-    raise AssertionError("no step names a tool")
-
-
 @pytest.fixture
 def tasks(ready_url: str, tmp_path: Path) -> Iterator[TaskService]:
     store = Store(open_engine(resolve_url(ready_url, tmp_path)))
     store.write_now(add_user)
-    references = ReferenceChecker(ToolRegistry([]), no_own_tools, SkillRegistry())
+    references = ReferenceChecker(ToolSources(ToolRegistry()), SkillRegistry())
     yield TaskService(store, references, stop_run=never_stop, delete_runs=delete_runs)
     store.close()
 

@@ -14,9 +14,9 @@ from luxx.infra.config.schema import ToolsConfig
 from luxx.runs.turn.state import TurnState, count_calls
 from luxx.runs.turn.turn_log import executed_entry
 from luxx.tools.builtin.run import run_tools
+from luxx.tools.compositions.chain import schema_of, traits_of
 from luxx.tools.compositions.checking import check_composition
-from luxx.tools.compositions.rows import StoredComposition, document_of
-from luxx.tools.compositions.service import Compositions, schema_of, traits_of
+from luxx.tools.compositions.service import Compositions, StoredComposition, document_of
 from luxx.tools.compositions.templates import fill_template, next_member_id, read_path, value_at
 from luxx.tools.core import (
     Approved,
@@ -36,6 +36,7 @@ from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
 from luxx.tools.permissions.judge import DecidedBy, PermissionVerdict
 from luxx.tools.permissions.rules import sort_rules
+from luxx.tools.sources import CallerTools
 from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
 from luxx.wire.question import Question, QuestionKind
 from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
@@ -119,6 +120,10 @@ class CompositionHarness:
         made = (say, fail, risky, strangers, outside, wait, long, asks)
         return [each.definition for each in made]
 
+    def tools_with(self, *compositions: Json) -> CallerTools:
+        """The tools of a user who has these compositions."""
+        return CallerTools([self.registry, self.own(*compositions)])
+
     def own(self, *compositions: Json) -> Compositions:
         stored: list[StoredComposition] = []
         for index, body in enumerate(compositions):
@@ -126,7 +131,6 @@ class CompositionHarness:
             stored.append(
                 StoredComposition(
                     id=str(index),
-                    tenant_id=1,
                     name=whole.name,
                     description=whole.description,
                     kind=whole.kind.value,
@@ -138,16 +142,14 @@ class CompositionHarness:
         async def on_ended(composition_id: str, is_success: bool) -> None:
             self.counted.append((composition_id, is_success))
 
-        return Compositions(stored, self.executor, on_ended)
+        return Compositions(stored, self.registry, self.executor, on_ended)
 
     async def execute(self, body: Json, context: ToolContext, arguments: Json | None = None) -> Executed:
-        own = self.own(body)
-        call_context = msgspec.structs.replace(
-            context, caller=msgspec.structs.replace(context.caller, own_tools=own)
-        )
+        caller = msgspec.structs.replace(context.caller, tools=self.tools_with(body))
+        call_context = msgspec.structs.replace(context, caller=caller)
         call = ToolCall(
             call_id="call",
-            name=own.list_all()[0].name,
+            name=self.own(body).list_all()[0].name,
             arguments=msgspec.json.encode(arguments or {}).decode(),
         )
         return await self.executor.execute(call, call_context)
@@ -516,7 +518,7 @@ async def test_a_member_that_has_become_a_composition_is_not_found(
 ) -> None:
     inner = {"name": "inner", "members": [member("a", "say")]}
     outer = {"name": "outer", "members": [member("a", "inner")]}
-    context = context_of(own_tools=harness.own(inner, outer))
+    context = context_of(tools=harness.tools_with(inner, outer))
     call = ToolCall(call_id="c", name="outer", arguments="{}")
     executed = await harness.executor.execute(call, context)
     assert "there is no tool named 'inner'" in (executed.result.error or "")
@@ -545,9 +547,13 @@ async def test_a_time_limit_covers_the_composition_and_a_cancel_ends_its_members
 
 def test_a_tool_of_the_server_comes_before_a_composition_of_its_name(harness: CompositionHarness) -> None:
     body = composition(member("a", "gone"), member("b", "gone"), name="say")
-    own = harness.own({"name": "say", "members": [member("a", "fail")]})
-    assert (own.lookup("say"), own.list_all()) == (None, [])
-    problems = traits_of(body, harness.registry, 1).problems
+    tools, server_tools = (
+        harness.tools_with({"name": "say", "members": [member("a", "fail")]}),
+        harness.registry,
+    )
+    assert tools.lookup("say") == server_tools.lookup("say")
+    assert tools.list_all() == server_tools.list_all()
+    problems = traits_of(body, server_tools).problems
     assert problems == [
         "a tool of the server has the same name and hides it; rename the composition",
         "the tool gone no longer exists",
@@ -707,34 +713,6 @@ def test_a_list_parameter_accepts_any_items() -> None:
     """Vendors refuse an array without `items`."""
     schema = schema_of([Parameter(name="all", type=ParameterType.ARRAY, description="Of them")])
     assert schema["properties"] == {"all": {"type": "array", "items": {}, "description": "Of them"}}
-
-
-def test_tools_of_the_owners_tenant_can_be_members_and_those_of_others_are_unknown(
-    harness: CompositionHarness,
-) -> None:
-    def handler(arguments: Json, context: ToolContext) -> None:
-        """Does nothing."""
-
-    level = CommandPermission.EXECUTE
-    for tenant_id, name in ((1, "mcp__crm__find"), (2, "mcp__other__find")):
-        harness.registry.register(
-            ToolDefinition(
-                name=name,
-                description="Finds.",
-                parameters={"type": "object"},
-                handler=handler,
-                required_permission=level,
-                tenant_id=tenant_id,
-            )
-        )
-    ours, theirs = composition(member("a", "mcp__crm__find")), composition(member("a", "mcp__other__find"))
-    check_composition(ours, harness.registry, level, tenant_id=1)
-    assert traits_of(ours, harness.registry, 1).problems == []
-    with pytest.raises(InvalidInput):
-        check_composition(theirs, harness.registry, level, tenant_id=1)
-    traits = traits_of(theirs, harness.registry, 1)
-    assert traits.required_permission == CommandPermission.READ_ONLY
-    assert traits.problems == ["the tool mcp__other__find no longer exists"]
 
 
 def test_a_composition_counts_as_the_calls_that_it_makes(

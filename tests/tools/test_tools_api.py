@@ -1,6 +1,6 @@
 """/tools over HTTP: what a caller sees, runs and clears, and the errors for what it may not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,13 +15,13 @@ from sample_user import add_user
 
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.request_input import JsonRequest
-from luxx.api.routes.tools import ClearCache, OwnToolsOf, RulesOf, ToolController, WorkspaceOf
+from luxx.api.routes.tools import ClearCache, RulesAndTools, ToolController, ToolsOf, WorkspaceOf
 from luxx.domain.accounts.caller import Caller
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.core import CommandPermission, OwnTools, ToolRegistry
+from luxx.tools.core import CommandPermission, ToolRegistry, ToolSet
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import MAX_OUTPUTS, CallOutputs
@@ -72,20 +72,20 @@ def client_at(workspace: Path, tmp_path: Path, clock: Clock) -> Iterator[ClientA
     async def workspace_of(caller: Caller) -> Path:
         return workspace
 
-    async def rules_of(caller: Caller) -> tuple[PlacedRule, ...]:
-        return ()
+    async def rules_and_tools(caller: Caller, name: str) -> tuple[tuple[PlacedRule, ...], ToolSet]:
+        return (), executor.registry
 
-    async def given_rules() -> RulesOf:
-        return rules_of
+    async def given_rules_and_tools() -> RulesAndTools:
+        return rules_and_tools
 
     async def given_workspace() -> WorkspaceOf:
         return workspace_of
 
-    async def own_tools_of(caller: Caller) -> OwnTools:
-        return ToolRegistry()
+    async def tools_of(caller: Caller, names: Collection[str] | None) -> ToolSet:
+        return executor.registry
 
-    async def given_own_tools() -> OwnToolsOf:
-        return own_tools_of
+    async def given_tools() -> ToolsOf:
+        return tools_of
 
     async def given_executor() -> ToolExecutor:
         return executor
@@ -114,8 +114,8 @@ def client_at(workspace: Path, tmp_path: Path, clock: Clock) -> Iterator[ClientA
                     "call_outputs": Provide(given_outputs),
                     "clear_tool_cache": Provide(given_clear_cache),
                     "workspace_of": Provide(given_workspace),
-                    "rules_of": Provide(given_rules),
-                    "own_tools_of": Provide(given_own_tools),
+                    "rules_and_tools": Provide(given_rules_and_tools),
+                    "tools_of": Provide(given_tools),
                 },
                 exception_handlers=HANDLERS,
             )

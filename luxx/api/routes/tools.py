@@ -3,7 +3,7 @@
 Running a tool here asks no question, because the caller approves it. Levels and deny rules apply.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, assert_never
 
@@ -16,8 +16,8 @@ from msgspec import UNSET, Meta, UnsetType
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.skills.allowed_tools import allowed_here
 from luxx.domain.skills.registry import Skill, SkillRegistry
+from luxx.domain.skills.tools import allowed_here
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.tools.compositions.service import CompositionService, CompositionView
@@ -25,30 +25,34 @@ from luxx.tools.core import (
     CallActions,
     CallPermissions,
     CommandPermission,
-    OwnTools,
     Risk,
     ToolCall,
     ToolContext,
     ToolDefinition,
-    available_own_tools,
+    ToolSet,
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import OUTPUT_MINUTES, CallOutputs, CallStatus, Executed
-from luxx.tools.service_tools import tool_caller
+from luxx.tools.sources import tool_caller
 from luxx.wire.composition import Composition
 from luxx.wire.tool import PlacedRule
 from luxx.wire.turn import StepImage
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
-RulesOf = Callable[[Caller], Awaitable[tuple[PlacedRule, ...]]]
-OwnToolsOf = Callable[[Caller], Awaitable[OwnTools]]
+ToolsOf = Callable[[Caller, Collection[str] | None], Awaitable[ToolSet]]
+"""The tools that exist for a caller; with names, at least those of them that exist."""
+RulesAndTools = Callable[[Caller, str], Awaitable[tuple[tuple[PlacedRule, ...], ToolSet]]]
+"""The rules for a direct call of this tool, and the tools that exist for the caller."""
+SkillsOf = Callable[[Caller], Awaitable[tuple[Mapping[str, Skill], list[str]]]]
+"""The skills that a caller may use, and the names of the caller's tools without compositions."""
 ClearCache = Callable[[int], int]
 """Removes the cached results of a user; returns how many this process had."""
 InjectedExecutor = NamedDependency[ToolExecutor]
 InjectedClearCache = NamedDependency[SkipValidation[ClearCache]]
 InjectedWorkspaceOf = NamedDependency[SkipValidation[WorkspaceOf]]
-InjectedRulesOf = NamedDependency[SkipValidation[RulesOf]]
-InjectedOwnToolsOf = NamedDependency[SkipValidation[OwnToolsOf]]
+InjectedToolsOf = NamedDependency[SkipValidation[ToolsOf]]
+InjectedRulesAndTools = NamedDependency[SkipValidation[RulesAndTools]]
+InjectedSkillsOf = NamedDependency[SkipValidation[SkillsOf]]
 InjectedOutputs = NamedDependency[CallOutputs]
 
 _READ_ON = "Read on within {minutes} minutes with GET /tools/results/{ref}?offset=…&limit=… (characters)."
@@ -103,41 +107,27 @@ class ToolController(Controller):
     async def list_tools(
         self,
         caller: InjectedCaller,
-        tool_executor: InjectedExecutor,
-        own_tools_of: InjectedOwnToolsOf,
+        tools_of: InjectedToolsOf,
         category: Annotated[str | None, QueryParameter(max_length=64)] = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[ToolView]]:
         """In the order of registration, followed by the caller's compositions."""
-        level = caller.permission_level
-        own = await own_tools_of(caller)
-        tools = [
-            tool
-            for tool in (
-                *tool_executor.registry.available_to(level, tenant_id=caller.tenant_id),
-                *available_own_tools(own, level),
-            )
-            if category is None or tool.category == category
-        ]
+        available = (await tools_of(caller, None)).available_to(caller.permission_level)
+        tools = [tool for tool in available if category is None or tool.category == category]
         first = (page - 1) * page_size
         items = [_tool_view(tool) for tool in tools[first : first + page_size]]
         return success(Page(items=items, total=len(tools), page=page, page_size=page_size))
 
     @get("/{name:str}", summary="One tool")
     async def get_tool(
-        self,
-        caller: InjectedCaller,
-        tool_executor: InjectedExecutor,
-        own_tools_of: InjectedOwnToolsOf,
-        name: TextId,
+        self, caller: InjectedCaller, tools_of: InjectedToolsOf, name: TextId
     ) -> Success[ToolView]:
         """404 also for a tool above the caller's level."""
-        registered = tool_executor.registry.lookup_for(name, caller.tenant_id)
-        entry = registered or (await own_tools_of(caller)).lookup(name)
-        if entry is None or entry[0].required_permission > caller.permission_level:
+        found = (await tools_of(caller, (name,))).lookup(name)
+        if found is None or found[0].required_permission > caller.permission_level:
             raise _not_found(name)
-        return success(_tool_view(entry[0]))
+        return success(_tool_view(found[0]))
 
     @post("/{name:str}/execute", status_code=200, summary="Run a tool")
     async def execute_tool(
@@ -145,8 +135,7 @@ class ToolController(Controller):
         caller: InjectedCaller,
         tool_executor: InjectedExecutor,
         workspace_of: InjectedWorkspaceOf,
-        rules_of: InjectedRulesOf,
-        own_tools_of: InjectedOwnToolsOf,
+        rules_and_tools: InjectedRulesAndTools,
         call_outputs: InjectedOutputs,
         name: TextId,
         data: JSONBody[ExecuteTool],
@@ -154,11 +143,11 @@ class ToolController(Controller):
         """`data` is the tool's result, also if the tool failed. 400 for invalid arguments."""
         ref = new_id()
         call = ToolCall(call_id=ref, name=name, arguments=msgspec.json.encode(data.arguments).decode())
+        workspace = await workspace_of(caller)
+        rules, tools = await rules_and_tools(caller, name)
         context = ToolContext(
-            caller=tool_caller(
-                caller, own_tools=None if tool_executor.registry.get(name) else await own_tools_of(caller)
-            ),
-            permissions=CallPermissions(workspace=await workspace_of(caller), rules=await rules_of(caller)),
+            caller=tool_caller(caller, tools=tools),
+            permissions=CallPermissions(workspace=workspace, rules=rules),
             actions=CallActions(read_on=_READ_ON.format(ref=ref, minutes=OUTPUT_MINUTES)),
         )
         done = await tool_executor.execute(call, context)
@@ -315,13 +304,13 @@ class SkillController(Controller):
         self,
         caller: InjectedCaller,
         skill_registry: NamedDependency[SkillRegistry],
-        tool_executor: InjectedExecutor,
+        skills_of: InjectedSkillsOf,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[SkillView]]:
         """By name within each directory, in the order of the directories; broken ones come last."""
-        names = [tool.name for tool in tool_executor.registry.list_all() if tool.is_for(caller.tenant_id)]
-        views = [_skill_view(skill, names) for skill in skill_registry.skills.values()]
+        skills, names = await skills_of(caller)
+        views = [_skill_view(skill, names) for skill in skills.values()]
         views += [SkillView(name=skill.name, problem=skill.problem) for skill in skill_registry.broken]
         first = (page - 1) * page_size
         items = views[first : first + page_size]

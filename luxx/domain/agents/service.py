@@ -45,9 +45,8 @@ from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import provider_named
 from luxx.providers.queries import visible_row as visible_provider
-from luxx.tools.core import ToolRegistry
 from luxx.tools.permissions.service import Owner, check_rule, read_list, record_change, replace_list
-from luxx.tools.service_tools import ReadOwnTools
+from luxx.tools.sources import ToolSources
 from luxx.wire.tool import PermissionRule
 
 _JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
@@ -61,14 +60,12 @@ class AgentService:
     def __init__(
         self,
         store: Store,
-        registry: ToolRegistry,
-        read_own_tools: ReadOwnTools,
+        tools: ToolSources,
         skills: SkillRegistry,
         before_loss: BeforeLoss,
     ) -> None:
         self._store = store
-        self._registry = registry
-        self._read_own_tools = read_own_tools
+        self._tools = tools
         self._skills = skills
         self._before_loss = before_loss
 
@@ -247,15 +244,12 @@ class AgentService:
         """A sentence for each list with names that the caller does not have, by `tools` and `skills`."""
         problems: dict[str, str] = {}
         if tools is not None:
-            own = self._read_own_tools(session.connection(), caller.user_id)
-            known = [
-                name
-                for name in tools
-                if self._registry.lookup_for(name, caller.tenant_id) or own.lookup(name)
-            ]
+            of_caller = self._tools.for_caller(session, caller, tools)
+            known = [name for name in tools if of_caller.lookup(name)]
             _add_unknown(problems, "tool", tools, known, "GET /tools lists yours")
         if skills is not None:
-            _add_unknown(problems, "skill", skills, self._skills.skills, "GET /skills lists them")
+            known_skills = self._skills.for_caller(session, caller)
+            _add_unknown(problems, "skill", skills, known_skills, "GET /skills lists them")
         return problems
 
 

@@ -29,7 +29,7 @@ from luxx.domain.usage.ledger import UsageRow
 from luxx.errors import LuxxError, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.upgrade import current_step, newest_step
-from luxx.tools.compositions.rows import MAX_COMPOSITIONS, composition_of, read_own
+from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
 from luxx.wire.composition import Composition
 from luxx.wire.model_settings import ModelSettings
 

@@ -57,7 +57,7 @@ from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.tools.compositions.checking import check_composition
-from luxx.tools.compositions.rows import MAX_COMPOSITIONS, new_row, read_own
+from luxx.tools.compositions.service import MAX_COMPOSITIONS, new_row, read_own
 from luxx.tools.permissions.service import check_rule
 
 CHUNK = 1024 * 1024

@@ -89,7 +89,6 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
 def build_offered_tools(
     config: McpServerConfig,
     prefix: str,
-    tenant_id: int,
     tools: Sequence[ListedTool],
     call: CallTool,
     store_images: StoreImages,
@@ -107,9 +106,7 @@ def build_offered_tools(
             if tool.problem:
                 raise UnusableSchema(f"it does not follow the protocol: {tool.problem}")
             name = tool_name(prefix, tool.name)
-            definition = _definition(
-                config, name, tenant_id, tool, _handler(tool.name, call, store_images), secrets
-            )
+            definition = _definition(config, name, tool, _handler(tool.name, call, store_images), secrets)
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
                 raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")
@@ -143,7 +140,6 @@ def _handler(tool: str, call: CallTool, store_images: StoreImages) -> McpHandler
 def _definition(
     config: McpServerConfig,
     name: str,
-    tenant_id: int,
     tool: ListedTool,
     handler: McpHandler,
     secrets: Secrets,
@@ -165,7 +161,6 @@ def _definition(
         is_egress=True,
         starts_programs=True,
         is_trusted=config.trusted and tool.is_read_only,
-        tenant_id=tenant_id,
     )
 
 

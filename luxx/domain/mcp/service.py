@@ -1,7 +1,7 @@
 """All configured MCP servers: starts them in the background, offers their tools, reports their status."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,17 +12,20 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import Withheld
 from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.offering import build_offered_tools, server_prefix
 from luxx.domain.mcp.server import McpServer, ServerState
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import Config, McpServerConfig, ToolLimits
-from luxx.tools.core import ToolDefinition, ToolRegistry
+from luxx.tools.core import FoundTool, ToolDefinition, ToolRegistry, ToolSet
 from luxx.tools.hooks import StoreImages, store_no_images
 from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
+from luxx.tools.sources import ToolSource
 from luxx.wire.tool import CommandPermission
 
 FOLDER = "mcp"
@@ -73,23 +76,42 @@ class _Entry:
     server: McpServer | None = None
     reason: str = ""
     tenant_id: int = 0
-    names: list[str] = field(default_factory=list[str])
     left_out: list[str] = field(default_factory=list[str])
     listed: ToolRegistry = field(default_factory=ToolRegistry)
+    offered: ToolRegistry = field(default_factory=ToolRegistry)
     withheld: dict[str, Withheld] = field(default_factory=dict[str, Withheld])
     is_checked: bool = True
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     was_tried: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class McpServers:
-    """`tenant_ids` returns the tenants by name. Without configured servers it does not load the SDK."""
+class _TenantTools(ToolSet):
+    """The tools of the servers of one tenant."""
+
+    def __init__(self, entries: Sequence[_Entry], tenant_id: int) -> None:
+        self._entries = entries
+        self._tenant_id = tenant_id
+
+    def lookup(self, name: str) -> FoundTool | None:
+        return next((found for tools in self._offered() if (found := tools.lookup(name)) is not None), None)
+
+    def list_all(self) -> list[ToolDefinition]:
+        return [tool for tools in self._offered() for tool in tools.list_all()]
+
+    def _offered(self) -> Iterator[ToolRegistry]:
+        return (entry.offered for entry in self._entries if entry.tenant_id == self._tenant_id)
+
+
+class McpServers(ToolSource):
+    """The source of the tools of MCP servers: each server belongs to one tenant.
+
+    `tenant_ids` returns the tenants by name. Without configured servers it does not load the SDK.
+    """
 
     def __init__(
         self,
         config: Config,
         sandbox: Sandbox,
-        registry: ToolRegistry,
         tenant_ids: TenantIds,
         withheld_of: WithheldOf,
         store_images: StoreImages = store_no_images,
@@ -97,14 +119,27 @@ class McpServers:
         self._withheld_of = withheld_of
         self._store_images = store_images
         self._sandbox = sandbox
-        self._registry = registry
         self._tenant_ids = tenant_ids
         self._root = Path(config.workspace.root)
         self._limits = limits_of_servers(config.tools.limits)
         self._entries = [_Entry(one, server_prefix(one.tenant, one.name)) for one in config.mcp.servers]
         self._tasks: list[asyncio.Task[None]] = []
-        if self._entries:
-            registry.wait_for_tools = self._wait_for
+
+    def for_caller(self, session: Session, caller: Caller) -> ToolSet:
+        return self.tools_for(caller.tenant_id)
+
+    def tools_for(self, tenant_id: int) -> ToolSet:
+        """The tools of this tenant's servers as they are offered at each moment, in the order of the
+        configuration."""
+        return _TenantTools(self._entries, tenant_id)
+
+    async def wait_for(self, names: Iterable[str]) -> None:
+        """Waits until each server of these tools was tried, so that a resumed run finds its tools."""
+        wanted = [entry for entry in self._entries if any(name.startswith(entry.prefix) for name in names)]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max((entry.config.start_seconds for entry in wanted), default=0)):
+                for entry in wanted:
+                    await entry.was_tried.wait()
 
     def open(self) -> None:
         """Starts the configured servers in the background."""
@@ -186,14 +221,6 @@ class McpServers:
             entry.reason = f"{server.why}; Luxx tries again only after a restart"
             logger.error("mcp_server_failed_permanently", server=entry.config.name, reason=entry.reason)
 
-    async def _wait_for(self, names: Iterable[str]) -> None:
-        """Waits until each server of these tools was tried, so that a resumed run finds its tools."""
-        wanted = [entry for entry in self._entries if any(name.startswith(entry.prefix) for name in names)]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max((entry.config.start_seconds for entry in wanted), default=0)):
-                for entry in wanted:
-                    await entry.was_tried.wait()
-
     async def _try(self, entry: _Entry) -> bool:
         if entry.server is None:
             return False
@@ -209,7 +236,6 @@ class McpServers:
             build_offered_tools,
             entry.config,
             entry.prefix,
-            entry.tenant_id,
             tools,
             server.call,
             self._store_images,
@@ -220,24 +246,21 @@ class McpServers:
         await self._offer(entry)
 
     async def _offer(self, entry: _Entry) -> None:
-        """Registers the listed tools that are not withheld. If the database cannot be read, registers none
-        and raises ToolFailed."""
+        """Offers the listed tools that are not withheld. If the database cannot be read, offers none and
+        raises ToolFailed."""
         async with entry.lock:
             by_name = {tool.name.removeprefix(entry.prefix): tool for tool in entry.listed.list_all()}
             before, entry.is_checked = entry.withheld, False
             try:
                 entry.withheld = await self._withheld_of(entry.tenant_id, entry.config.name, by_name)
             except SQLAlchemyError as error:
-                self._registry.replace_tools(ToolRegistry(), entry.prefix)
-                entry.names = []
+                entry.offered = ToolRegistry()
                 logger.warning(
                     "mcp_definitions_unknown", server=entry.config.name, error=type(error).__name__
                 )
                 raise ToolFailed("offers no tools: the database with the approvals cannot be read") from error
             entry.is_checked = True
-            offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
-            self._registry.replace_tools(offered, entry.prefix)
-            entry.names = [tool.name for tool in offered.list_all()]
+            entry.offered = entry.listed.without({entry.prefix + name for name in entry.withheld})
         if entry.withheld and entry.withheld != before:
             logger.warning(
                 "mcp_tools_withheld",
@@ -256,7 +279,7 @@ def limits_of_servers(configured: Sequence[ToolLimits]) -> ProgramLimits:
 
 
 def _status(entry: _Entry) -> McpStatus:
-    server = entry.server
+    server, names = entry.server, [tool.name for tool in entry.offered.list_all()]
     state = ServerState.NOT_STARTED if server is None else server.state
     return McpStatus(
         name=entry.config.name,
@@ -265,8 +288,8 @@ def _status(entry: _Entry) -> McpStatus:
         reason=entry.reason or ("" if server is None else server.why),
         output="" if server is None else server.output,
         since=None if server is None else server.since,
-        tools=len(entry.names),
-        names=list(entry.names),
+        tools=len(names),
+        names=names,
         left_out=entry.left_out,
         withheld=[f"{name} {why}" for name, why in entry.withheld.items()],
     )

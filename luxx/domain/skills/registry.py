@@ -6,7 +6,7 @@ A broken skill becomes a BrokenSkill with a sentence, and does not affect the ot
 import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,9 @@ from typing import Any, cast
 import msgspec
 import structlog
 import yaml
+from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.permissions.rules import MAX_ENTRIES, check_entry, entries_in
@@ -190,27 +192,32 @@ logger = structlog.get_logger()
 
 
 class SkillRegistry:
-    """`skills` by name, `broken` folders with their problems, and configured but `missing` directories."""
+    """The skills of the server's directories; `broken` folders with their problems, and configured but
+    `missing` directories."""
 
     def __init__(
         self, skills: Iterable[Skill] = (), broken: Iterable[BrokenSkill] = (), missing: Iterable[str] = ()
     ) -> None:
-        self.skills = {skill.name: skill for skill in skills}
+        self.skills: Mapping[str, Skill] = {skill.name: skill for skill in skills}
         self.broken = list(broken)
         self.missing = list(missing)
+
+    def for_caller(self, session: Session, caller: Caller) -> Mapping[str, Skill]:
+        """The skills that the caller may use, by name. Those of directories are for everyone."""
+        return self.skills
 
     @property
     def folders(self) -> tuple[tuple[str, Path], ...]:
         """The name and the real path of each skill's folder."""
         return tuple((skill.name, skill.folder.resolve()) for skill in self.skills.values())
 
-    def prompt(self, names: Collection[str] | None = None) -> str:
-        """The part of the system prompt that lists the skills, all or those of these names; may be empty."""
-        skills = [skill for skill in self.skills.values() if names is None or skill.name in names]
-        if not skills:
-            return ""
-        lines = [f"- {skill.name}: {skill.description}" for skill in skills]
-        return "\n".join([INTRODUCTION, "", *lines])
+
+def skills_prompt(skills: Mapping[str, Skill], names: Collection[str] | None = None) -> str:
+    """The part of the system prompt that lists the skills, all or those of these names; may be empty."""
+    listed = [skill for skill in skills.values() if names is None or skill.name in names]
+    if not listed:
+        return ""
+    return "\n".join([INTRODUCTION, "", *(f"- {skill.name}: {skill.description}" for skill in listed)])
 
 
 def read_skills(directories: Iterable[str], data_dir: Path) -> SkillRegistry:

@@ -1,23 +1,31 @@
-"""The tools activate_skill and skill_read: a model loads a skill's instructions and reads its other files.
+"""The tools activate_skill and skill_read, and what the `allowed-tools` of a skill mean on this server.
 
 The run stores which skills are active and which tools they allow. Programs of the sandbox find the files of
-skills at the path that `activate_skill` returns.
+skills at the path that `activate_skill` returns. Public skills name the tools of other products: `Read`,
+`Bash(python:*)`, `mcp__github__*`. Their entries become entries for the tools of Luxx that do the same. A
+skill of which no entry names a tool limits nothing: a run without tools could not follow it.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
+from sqlalchemy.orm import Session
 
-from luxx.domain.skills.allowed_tools import allowed_here
+from luxx.domain.accounts.caller import Caller
 from luxx.domain.skills.registry import FILE, Skill, SkillRegistry
-from luxx.errors import ToolFailed
-from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, cache_never
+from luxx.errors import ConfigError, ToolFailed
+from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, ToolSet, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.files.walk import walk
 from luxx.tools.files.workspace import Workspace
-from luxx.tools.permissions.rules import ACTIVATE_TOOL, READ_TOOL
+from luxx.tools.pattern import matches_wildcards
+from luxx.tools.permissions.programs import runs_other_programs
+from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOOL
+from luxx.tools.sources import ToolSource
 from luxx.wire.tool import SkillHead
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -30,19 +38,36 @@ ShownFolder = Callable[[str], str | None]
 """Where programs find the folder of a skill, by the skill's name; None if no program can be started."""
 
 
-def skill_tools(
-    skill_registry: SkillRegistry, registry: ToolRegistry, shown_folder: ShownFolder
-) -> list[ToolDefinition]:
-    """The definitions of both tools. `registry`: the tools that skills may allow."""
-    return [
-        _activate_tool(skill_registry, registry, shown_folder),
-        _read_tool(skill_registry, shown_folder),
-    ]
+class SkillTools(ToolSource):
+    """The source of both tools, which only a caller with skills has.
+
+    Raises ConfigError if one of the `others` has the name of one of them.
+    """
+
+    def __init__(self, registry: SkillRegistry, shown_folder: ShownFolder, others: ToolSet) -> None:
+        for name in (ACTIVATE_TOOL, READ_TOOL):
+            if registry.skills and others.lookup(name) is not None:
+                raise ConfigError(f"there is already a tool named {name}; rename one of them")
+        self._registry = registry
+        self._shown_folder = shown_folder
+        self._latest: tuple[Mapping[str, Skill], ToolSet] = ({}, ToolRegistry())
+        """Definitions are made again only for other skills than the last caller had."""
+
+    def for_caller(self, session: Session, caller: Caller) -> ToolSet:
+        skills = self._registry.for_caller(session, caller)
+        latest = self._latest
+        if latest[0] is not skills:
+            tools = ToolRegistry(skill_tools(skills, self._shown_folder) if skills else ())
+            latest = self._latest = (skills, tools)
+        return latest[1]
 
 
-def _activate_tool(
-    skill_registry: SkillRegistry, registry: ToolRegistry, shown_folder: ShownFolder
-) -> ToolDefinition:
+def skill_tools(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> list[ToolDefinition]:
+    """The definitions of both tools for a caller with these skills."""
+    return [_activate_tool(skills, shown_folder), _read_tool(skills, shown_folder)]
+
+
+def _activate_tool(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> ToolDefinition:
     @tool(
         name=ACTIVATE_TOOL,
         is_self_contained=True,
@@ -58,11 +83,11 @@ def _activate_tool(
         keeps=cache_never,
     )
     async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        skill = skill_registry.skills.get(arguments["name"])
-        if skill is None:
-            raise ToolFailed(_unknown(skill_registry, arguments["name"]))
+        skill = _find(skills, arguments["name"])
         folder = shown_folder(skill.name)
-        allowed = allowed_here(skill.allowed_tools, _names(registry, context), folder)
+        # Of all tools that exist for the caller, also those above the caller's level.
+        names = [tool.name for tool in context.tools_or(ToolRegistry()).list_all()]
+        allowed = allowed_here(skill.allowed_tools, names, folder)
         context.actions.activate(
             SkillHead(name=skill.name, description=skill.description, allowed_tools=allowed.entries)
         )
@@ -76,13 +101,6 @@ def _activate_tool(
         return activated | _files_note(skill, folder)
 
     return replace(activate_skill.definition, keeps_lines=True)
-
-
-def _names(registry: ToolRegistry, context: ToolContext) -> list[str]:
-    """The tools that exist for the caller, also those above the caller's level."""
-    own_tools = context.caller.own_tools
-    tools = [tool for tool in registry.list_all() if tool.is_for(context.caller.tenant_id)]
-    return [tool.name for tool in (*tools, *(own_tools.list_all() if own_tools is not None else ()))]
 
 
 def _files_note(skill: Skill, folder: str | None) -> dict[str, Any]:
@@ -102,7 +120,7 @@ def _files_note(skill: Skill, folder: str | None) -> dict[str, Any]:
     return {"folder": folder, "files": files, "how_to_use_files": how}
 
 
-def _read_tool(skill_registry: SkillRegistry, shown_folder: ShownFolder) -> ToolDefinition:
+def _read_tool(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> ToolDefinition:
     @tool(
         name=READ_TOOL,
         is_self_contained=True,
@@ -116,9 +134,7 @@ def _read_tool(skill_registry: SkillRegistry, shown_folder: ShownFolder) -> Tool
         subject="name",
     )
     def skill_read(arguments: dict[str, Any]) -> dict[str, Any]:
-        skill = skill_registry.skills.get(arguments["name"])
-        if skill is None:
-            raise ToolFailed(_unknown(skill_registry, arguments["name"]))
+        skill = _find(skills, arguments["name"])
         folder = Workspace(skill.folder)
         try:
             shown = shown_folder(skill.name)
@@ -132,6 +148,145 @@ def _read_tool(skill_registry: SkillRegistry, shown_folder: ShownFolder) -> Tool
     return skill_read.definition
 
 
-def _unknown(skill_registry: SkillRegistry, name: str) -> str:
-    shown = ", ".join(list(skill_registry.skills)[:_SHOWN]) or "none"
-    return f"there is no skill named {name[:64]!r}; there are: {shown}"
+def _find(skills: Mapping[str, Skill], name: str) -> Skill:
+    skill = skills.get(name)
+    if skill is None:
+        shown = ", ".join(list(skills)[:_SHOWN]) or "none"
+        raise ToolFailed(f"there is no skill named {name[:64]!r}; there are: {shown}")
+    return skill
+
+
+_ENTRY = re.compile(r"([^(]+)(?:\((.*)\))?", re.DOTALL)
+_PREFIX_COMMAND = re.compile(r"(.+?):\*", re.DOTALL)
+_DOMAIN = re.compile(r"domain:(.+)")
+_MCP = re.compile(r"mcp__([a-z0-9-]+)(?:__(.+))?")
+
+_PATH_TOOLS = {
+    "read": ("file_read",),
+    "write": ("file_write",),
+    "edit": ("file_edit", "file_multi_edit"),
+    "multiedit": ("file_multi_edit",),
+    "grep": ("file_grep",),
+    "glob": ("file_glob",),
+    "ls": ("file_list",),
+}
+_PLAIN_TOOLS = {
+    "websearch": ("web_search",),
+    "task": ("delegate",),
+    "agent": ("delegate",),
+    "skill": ("activate_skill",),
+    "askuserquestion": ("ask_clarification", "ask_decision"),
+}
+_COMMAND_TOOLS = frozenset({"bash", "shell"})
+_FETCH_TOOLS = ("web_fetch", "batch_fetch")
+_ASKING = frozenset({"ask_clarification", "ask_decision"})
+
+
+class AllowedTools(msgspec.Struct, frozen=True, kw_only=True):
+    """`entries` for this server's tools; None: the skill limits nothing. `unknown`: entries, as the skill has
+    them, that name no tool of this server."""
+
+    entries: tuple[str, ...] | None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str | None:
+        """A sentence on the unknown entries; None if there are none."""
+        if not self.unknown:
+            return None
+        effect = (
+            "so the skill limits no tools"
+            if self.entries is None
+            else "the others limit the tools of this run"
+        )
+        return f"no tool of this server is meant by {', '.join(self.unknown)}; {effect}"
+
+
+def allowed_here(
+    written: Sequence[str] | None, names: Iterable[str], folder: str | None = None
+) -> AllowedTools:
+    """The tools that a skill allows. `names`: of the tools of this server. `folder`: where programs find the
+    skill's files; a command that names one by its relative path is allowed with the whole path, too."""
+    if written is None:
+        return AllowedTools(entries=None)
+    known = [*names, *ALWAYS_ALLOWED, *_ASKING]
+    entries: list[str] = []
+    unknown: list[str] = []
+    for entry in written:
+        here = _translated(entry, lambda name: any(matches_wildcards(name, one) for one in known), folder)
+        entries += here
+        if not here:
+            unknown.append(entry)
+    is_unlimited = bool(unknown) and not entries
+    return AllowedTools(
+        entries=None if is_unlimited else tuple(dict.fromkeys(entries)), unknown=tuple(unknown)
+    )
+
+
+def _translated(entry: str, is_known: Callable[[str], bool], folder: str | None) -> list[str]:
+    """The entries for this server's tools that mean the same; none for an unknown tool."""
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        return []
+    name, pattern = match[1], match[2]
+    if is_known(name):
+        return [entry]
+    return [one for one in _of_other_products(name, pattern, folder) if is_known(one.partition("(")[0])]
+
+
+def _of_other_products(name: str, pattern: str | None, folder: str | None) -> list[str]:
+    plain = name.lower()
+    if plain in _COMMAND_TOOLS:
+        return [_entry("shell_execute", command) for command in _commands(pattern, folder)]
+    if plain in _PATH_TOOLS:
+        return [_entry(tool, _path(pattern)) for tool in _PATH_TOOLS[plain]]
+    if plain == "webfetch":
+        return [_entry(tool, _address(pattern)) for tool in _FETCH_TOOLS]
+    if plain in _PLAIN_TOOLS:
+        return list(_PLAIN_TOOLS[plain])
+    if mcp := _MCP.fullmatch(name):
+        # Here the name of the tenant stands before that of the server.
+        return [_entry(f"mcp__*_{mcp[1]}__{mcp[2] or '*'}", pattern)]
+    return []
+
+
+def _entry(tool: str, pattern: str | None) -> str:
+    return tool if pattern is None else f"{tool}({pattern})"
+
+
+def _commands(pattern: str | None, folder: str | None) -> list[str | None]:
+    """`git commit:*` means every command that begins with these words."""
+    text = "" if pattern is None else pattern.strip()
+    prefix = _PREFIX_COMMAND.fullmatch(text)
+    words = text.split() if prefix is None else [*prefix[1].split(), "*"]
+    is_shell = bool(words) and words[0] != "find" and runs_other_programs(tuple(words[:1]))
+    if text in ("", "*", ":*") or (is_shell and words[1:] in ([], ["*"])):
+        # `bash:*` allows every command: `bash -c` runs it.
+        return [None]
+    # What `bash file` does is not understood, so no pattern allows it; the file itself can be run.
+    commands = [words[1:]] if is_shell else [words]
+    if commands[0][0] == "python":
+        commands.append(["python3", *words[1:]])
+    if folder is not None and any(map(_is_relative, words)):
+        commands += [[_whole(word, folder) for word in command] for command in commands]
+    return [" ".join(command) for command in commands]
+
+
+def _is_relative(word: str) -> bool:
+    return "/" in word and not word.startswith(("/", "~", "-"))
+
+
+def _whole(word: str, folder: str) -> str:
+    return f"{folder}/{word.removeprefix('./')}" if _is_relative(word) else word
+
+
+def _path(pattern: str | None) -> str | None:
+    """One `*` matches any depth here, and paths are relative to the workspace."""
+    if pattern is None:
+        return None
+    return re.sub(r"\*\*(?:/\*)?", "*", pattern.strip().removeprefix("./")) or None
+
+
+def _address(pattern: str | None) -> str | None:
+    domain = None if pattern is None else _DOMAIN.fullmatch(pattern.strip())
+    return pattern if domain is None else f"{domain[1].strip()}/*"

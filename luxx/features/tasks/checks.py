@@ -7,7 +7,7 @@ from itertools import islice, starmap
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -28,9 +28,9 @@ from luxx.features.tasks.models import (
 from luxx.infra.field_errors import FieldError, FieldErrors, follows_from
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.runs.turn.state import ChatRequest
-from luxx.tools.core import ToolDefinition, ToolRegistry, available_own_tools
+from luxx.tools.core import ToolDefinition
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.tools.service_tools import ReadOwnTools
+from luxx.tools.sources import ToolSources
 
 MAX_LISTED = 100
 """Problems that one refusal lists; it also gives their number."""
@@ -103,8 +103,7 @@ def _characters(step: NewTaskStep) -> int:
 class ReferenceChecker:
     """Checks what tasks and steps name: agents, providers, projects, tools and skills."""
 
-    registry: ToolRegistry
-    read_own_tools: ReadOwnTools
+    tools: ToolSources
     skills: SkillRegistry
 
     def problems(
@@ -112,8 +111,10 @@ class ReferenceChecker:
     ) -> list[FieldError]:
         """The agents, tools and skills of these steps that the caller cannot use."""
         known_agents = usable_agents(session, caller, {step.agent_id for step in steps if step.agent_id})
-        tools = {name for step in steps for name in step.required_tools or ()}
-        known_tools = self._known_tools(session.connection(), caller, tools)
+        names = {name for step in steps for name in step.required_tools or ()}
+        tools = self.tools.for_caller(session, caller, names)
+        known_tools = {name for name in names if tools.lookup(name)}
+        known_skills = self.skills.for_caller(session, caller)
         found: list[FieldError] = []
         for index, step in enumerate(steps):
             path = path_of(index)
@@ -121,9 +122,7 @@ class ReferenceChecker:
                 error = agent_not_found(step.agent_id)
                 found.append(missing_error(f"{path}.agent_id", error))
             found += unknown_names(f"{path}.required_tools", "tool", step.required_tools, known_tools)
-            found += unknown_names(
-                f"{path}.required_skills", "skill", step.required_skills, self.skills.skills
-            )
+            found += unknown_names(f"{path}.required_skills", "skill", step.required_skills, known_skills)
         return found
 
     def check_step(self, session: Session, caller: Caller, step: NewTaskStep, request: ChatRequest) -> None:
@@ -141,10 +140,11 @@ class ReferenceChecker:
                 kind="required_tools_missing",
             )
         skills = step.required_skills or []
+        known_skills = self.skills.for_caller(session, caller)
         missing = [
             name
             for name in skills
-            if name not in self.skills.skills or (request.skills is not None and name not in request.skills)
+            if name not in known_skills or (request.skills is not None and name not in request.skills)
         ]
         if missing or (skills and ACTIVATE_TOOL not in request.tools):
             why = "its model is not known to handle tools, or its agent does not have the skills"
@@ -156,8 +156,7 @@ class ReferenceChecker:
             )
 
     def _why_missing(self, session: Session, caller: Caller, name: str, model: str) -> str:
-        own = self.read_own_tools(session.connection(), caller.user_id)
-        found = self.registry.lookup_for(name, caller.tenant_id) or own.lookup(name)
+        found = self.tools.for_caller(session, caller, (name,)).lookup(name)
         if found is None:
             return "does not exist any more"
         level = found[0].required_permission
@@ -165,20 +164,9 @@ class ReferenceChecker:
             return f"needs permission level {level.value}, yours is {caller.permission_level.value}"
         return f"the model {model} is not known to handle tools"
 
-    def usable_tools(self, connection: Connection, caller: Caller) -> list[ToolDefinition]:
+    def usable_tools(self, session: Session, caller: Caller) -> list[ToolDefinition]:
         """The tools that the caller's steps may use, with the caller's own."""
-        level = caller.permission_level
-        own = self.read_own_tools(connection, caller.user_id)
-        shared = self.registry.available_to(level, tenant_id=caller.tenant_id)
-        return [*shared, *available_own_tools(own, level)]
-
-    def _known_tools(self, connection: Connection, caller: Caller, names: set[str]) -> set[str]:
-        if not names:
-            return set()
-        own = self.read_own_tools(connection, caller.user_id)
-        return {
-            name for name in names if self.registry.lookup_for(name, caller.tenant_id) or own.lookup(name)
-        }
+        return self.tools.for_caller(session, caller).available_to(caller.permission_level)
 
 
 def usable_agents(session: Session, caller: Caller, ids: Set[int | None]) -> set[int]:

@@ -159,7 +159,7 @@ class Planner:
 
     def _tools(self, session: Session, caller: Caller, wish: PlanWish) -> dict[str, str]:
         """Descriptions of the tools that steps may use, by their names."""
-        usable = self.references.usable_tools(session.connection(), caller)
+        usable = self.references.usable_tools(session, caller)
         tools = {tool.name: tool.description for tool in usable}
         if wish.tools is not None:
             return {name: text for name, text in tools.items() if name in wish.tools}

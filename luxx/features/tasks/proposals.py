@@ -254,7 +254,7 @@ class PlanService:
             if agent_id not in known_agents
         ]
         if new.tools:
-            usable = self.planner.references.usable_tools(session.connection(), caller)
+            usable = self.planner.references.usable_tools(session, caller)
             problems += unknown_names("$.tools", "tool", new.tools, {tool.name for tool in usable})
         return problems
 

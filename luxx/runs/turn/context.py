@@ -21,6 +21,7 @@ from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.executor import ToolExecutor
+from luxx.tools.sources import ToolSources
 from luxx.wire.run import Run, RunStatus
 
 FailRun = Callable[[str, int, LuxxError], Awaitable[RunStatus | None]]
@@ -34,6 +35,7 @@ class RunServices:
     config: Config
     store: Store
     hub: Hub
+    tools: ToolSources
     executor: ToolExecutor
     storage: StorageUse
     metrics: Metrics

@@ -101,7 +101,7 @@ class Iteration:
         )
         self._deltas, tools = 0, self._resources.tools if with_tools else []
         if state.narrowed:
-            tools = allowed_specs(tools, self._executor.registry, state)
+            tools = allowed_specs(tools, self._resources.known_tools, state)
         await self._resources.read_images(self._spec, state)
         prompt, compressed = await self._resources.completion_request(self._spec, state, tools)
         if compressed is not None:
@@ -303,8 +303,8 @@ class Iteration:
             await self._log.append(interrupted_entries(state, lost))
 
     def _is_repeatable(self, call: Step) -> bool:
-        tool = self._executor.registry.get(str(call.name))
-        return tool is not None and tool.repeatable
+        found = self._resources.known_tools.lookup(str(call.name))
+        return found is not None and found[0].repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))

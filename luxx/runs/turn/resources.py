@@ -22,7 +22,7 @@ from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
 from luxx.domain.conversations.images import newest_images
 from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, PastMessage, Prompt
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
 from luxx.infra.store.lost_names import lost_error
@@ -41,18 +41,11 @@ from luxx.runs.turn.rights import (
 )
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.tools.core import (
-    CallActions,
-    CallPermissions,
-    OwnTools,
-    StoredOutput,
-    ToolContext,
-    available_own_tools,
-)
+from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.tools.service_tools import ReadOwnTools, tool_caller
+from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import ContextCompressed
 from luxx.wire.message import ContextRecord, PromptImage
 from luxx.wire.model_settings import first_given
@@ -95,12 +88,14 @@ class RequestImages(msgspec.Struct):
 
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
-    reads permissions and rules again, so that a demotion applies at once. `skills`: text of the prompt.
+    reads permissions and rules again, so that a demotion applies at once. `tools` are offered to the model,
+    `known_tools` exist for the user. `skills`: text of the prompt.
     """
 
     target: Target
     card: ModelCard
     tools: list[ToolSpec]
+    known_tools: ToolSet
     skills: str
     make_context: Callable[[], ToolContext]
     read_context: Callable[[Connection], ToolContext | LuxxError]
@@ -226,12 +221,13 @@ def _compressed(
 
 
 class RunInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database says about the user and the provider of a `RunSpec`."""
+    """What the database says about the user and the provider of a `RunSpec`. A run without tools has None."""
 
     caller: Caller
     provider_choice: ProviderSelection
     rules: tuple[PlacedRule, ...]
-    own_tools: OwnTools | None
+    tools: ToolSet | None
+    skills: Mapping[str, Skill]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -242,8 +238,8 @@ class ResourceFinder:
     executor: ToolExecutor
     workspaces: Workspaces
     replay: ReplayService
-    read_own_tools: ReadOwnTools
-    skill_registry: SkillRegistry
+    tools: ToolSources
+    skills: SkillRegistry
     read_images: ReadImages
     store_images: StoreImages
 
@@ -266,7 +262,10 @@ class ResourceFinder:
             rules=rules_for(session.connection(), caller, spec.conversation_id, request.rule_agents)
             if request.tools
             else (),
-            own_tools=self._own_tools(session.connection(), spec),
+            tools=self.tools.for_caller(session, caller, request.tools) if request.tools else None,
+            skills=self.skills.for_caller(session, caller)
+            if request.skills or ACTIVATE_TOOL in request.tools
+            else {},
         )
 
     def agent_request(self, session: Session, user_id: int, name: str, request: ChatRequest) -> ChatRequest:
@@ -297,12 +296,6 @@ class ResourceFinder:
             **first_given(agent, choice),
         )
 
-    def _own_tools(self, connection: Connection, spec: RunSpec) -> OwnTools | None:
-        """The user's own tools, if the run uses any that are not the server's."""
-        registry = self.executor.registry
-        needs_own_tools = any(registry.get(name) is None for name in spec.request.tools)
-        return self.read_own_tools(connection, spec.user_id) if needs_own_tools else None
-
     async def prepare(
         self, spec: RunSpec, inputs: RunInputs, signal: CancelSignal, *, delegation_depth: int
     ) -> RunResources:
@@ -313,15 +306,13 @@ class ResourceFinder:
         resolved = await self.providers.resolve_selection(inputs.provider_choice)
         workspace = await self._workspace(spec)
         await self._await_names(spec, inputs)
-        level, tenant_id = inputs.caller.permission_level, inputs.caller.tenant_id
-        registry, offered_names = self.executor.registry, _offered_names(spec.request, delegation_depth)
-        tools = registry.available_to(level, offered_names, tenant_id=tenant_id) if offered_names else []
-        if inputs.own_tools is not None:
-            tools += available_own_tools(inputs.own_tools, level, spec.request.tools)
+        offered_names = _offered_names(spec.request, delegation_depth)
+        level, known_tools = inputs.caller.permission_level, inputs.tools
+        tools = [] if known_tools is None else known_tools.available_to(level, offered_names)
 
-        def make_context(caller: Caller, rules: tuple[PlacedRule, ...], own: OwnTools | None) -> ToolContext:
+        def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
-                caller=tool_caller(caller, run_id=spec.run_id, own_tools=own),
+                caller=tool_caller(caller, run_id=spec.run_id, tools=known),
                 permissions=CallPermissions(workspace=workspace, rules=rules, offered=offered_names),
                 actions=CallActions(
                     read_result=partial(self._read_result, caller, spec.run_id),
@@ -336,7 +327,8 @@ class ResourceFinder:
             except LuxxError as error:
                 return error
             rules = rules_for(connection, caller, spec.conversation_id, spec.request.rule_agents)
-            return make_context(caller, rules, self._own_tools(connection, spec))
+            known = self.tools.for_caller(Session(bind=connection), caller, spec.request.tools)
+            return make_context(caller, rules, known)
 
         offered = [tool.to_spec() for tool in tools if self.executor.judge.is_offered(tool, inputs.rules)]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
@@ -344,19 +336,20 @@ class ResourceFinder:
             target=resolved.target,
             card=resolved.choice.card,
             tools=offered if spec.request.given is None else [*offered, *spec.request.given.tools],
-            skills=self.skill_registry.prompt(spec.request.skills) if may_activate else "",
-            make_context=partial(make_context, inputs.caller, inputs.rules, inputs.own_tools),
+            known_tools=self.executor.registry if known_tools is None else known_tools,
+            skills=skills_prompt(inputs.skills, spec.request.skills) if may_activate else "",
+            make_context=partial(make_context, inputs.caller, inputs.rules, known_tools),
             read_context=read_context,
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
         )
 
     async def _await_names(self, spec: RunSpec, inputs: RunInputs) -> None:
-        if names := spec.request.tools:
-            await self.executor.registry.wait_for(names)
-            check_tools(self.executor.registry, inputs.caller, inputs.own_tools, names)
+        if inputs.tools is not None:
+            await self.tools.wait_for(spec.request.tools)
+            check_tools(inputs.tools, spec.request.tools)
         if skills := spec.request.skills:
-            check_skills(self.skill_registry, skills, "this run")
+            check_skills(inputs.skills, skills, "this run")
 
     async def _workspace(self, spec: RunSpec) -> Path:
         """The user's workspace; a run with tools creates it."""

@@ -5,20 +5,19 @@ A run is tainted once it has content from untrusted sources, which may carry ins
 log and the stored messages record it, so a later run of the conversation and a subagent start tainted too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.queries import is_visible
-from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import Conflict, NotFound
 from luxx.providers.choosing import select_provider_row
 from luxx.providers.queries import is_usable
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
-from luxx.tools.core import OwnTools, ToolRegistry
+from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import allows_name
 from luxx.tools.permissions.service import read_effective_rules
@@ -64,20 +63,16 @@ def lost_names_error(what: str, names: Sequence[str], chosen_by: str) -> Conflic
     )
 
 
-def check_tools(registry: ToolRegistry, caller: Caller, own: OwnTools | None, names: Sequence[str]) -> None:
+def check_tools(tools: ToolSet, names: Sequence[str]) -> None:
     """Raises Conflict if a run was to have tools that exist no more, at any level."""
-    gone = [
-        name
-        for name in names
-        if not (registry.lookup_for(name, caller.tenant_id) or (own is not None and own.lookup(name)))
-    ]
+    gone = [name for name in names if not tools.lookup(name)]
     if gone:
         raise lost_names_error("tool", gone, "this run")
 
 
-def check_skills(registry: SkillRegistry, names: Sequence[str] | None, chosen_by: str) -> None:
+def check_skills(skills: Container[str], names: Sequence[str] | None, chosen_by: str) -> None:
     """Raises Conflict for a skill that was chosen and that exists no more."""
-    gone = [name for name in names or () if name not in registry.skills]
+    gone = [name for name in names or () if name not in skills]
     if gone:
         raise lost_names_error("skill", gone, chosen_by)
 
@@ -120,13 +115,13 @@ def _earlier_taint(spec: RunSpec) -> str | None:
     return None if first is None else first.name or "an earlier call"
 
 
-def allowed_specs(tools: Sequence[ToolSpec], registry: ToolRegistry, state: TurnState) -> list[ToolSpec]:
+def allowed_specs(tools: Sequence[ToolSpec], known: ToolSet, state: TurnState) -> list[ToolSpec]:
     """The tools that the active skills, if there are any, allow. A call of another tool fails for any
     arguments."""
 
     def is_allowed(name: str) -> bool:
-        tool = registry.get(name)
-        return allows_name(state.narrowed, name, only_asks=tool is not None and tool.only_asks)
+        found = known.lookup(name)
+        return allows_name(state.narrowed, name, only_asks=found is not None and found[0].only_asks)
 
     return [spec for spec in tools if is_allowed(spec.name)]
 

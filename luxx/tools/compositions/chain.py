@@ -1,6 +1,10 @@
-"""Runs one call of a composition: calls its members in order, each through the executor like any call."""
+"""A composition as a tool: its schema, level, risk and problems, and one call of it.
+
+A call runs the members in order, each through the executor like any call.
+"""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Any, assert_never, cast
 
@@ -11,11 +15,114 @@ from msgspec.structs import replace
 from luxx.errors import ToolFailed
 from luxx.tools.compositions.checking import member_refusal
 from luxx.tools.compositions.templates import END, INPUT, PREVIOUS, fill_template, next_member_id
-from luxx.tools.core import ChainContext, NeedsAnswer, ToolContext
+from luxx.tools.core import (
+    ChainContext,
+    CommandPermission,
+    NeedsAnswer,
+    Risk,
+    ToolContext,
+    ToolDefinition,
+    ToolSet,
+)
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
-from luxx.wire.composition import Composition, CompositionKind, Fallback, Member, MemberEnded, MemberStatus
+from luxx.tools.permissions.judge import brings_untrusted
+from luxx.tools.schema import with_items
+from luxx.wire.composition import (
+    Composition,
+    CompositionKind,
+    Fallback,
+    Member,
+    MemberEnded,
+    MemberStatus,
+    Parameter,
+    ParameterType,
+)
 from luxx.wire.tool import ToolCall, ToolResult
+
+CATEGORY = "compositions"
+
+_SPARE_SECONDS = 10
+"""Added to the timeout of the tool, so that the composition can report its own timeout first."""
+
+_RISKS = list(Risk)
+
+OnEnded = Callable[[bool], Awaitable[None]]
+"""Called when a composition has run, with whether it succeeded."""
+
+
+class CompositionTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """Level and risk are the highest of the members. `problems`: sentences for the owner."""
+
+    required_permission: CommandPermission
+    risk: Risk
+    is_untrusted: bool
+    problems: list[str]
+
+
+def traits_of(composition: Composition, shared: ToolSet) -> CompositionTraits:
+    """The traits with the tools that the owner has now; `shared`: without compositions."""
+    problems: list[str] = []
+    tools: list[ToolDefinition] = []
+    if shared.lookup(composition.name) is not None:
+        problems.append("a tool of the server has the same name and hides it; rename the composition")
+    names = [call.tool for member in composition.members for call in (member, *member.fallbacks)]
+    for name in dict.fromkeys(names):
+        found = shared.lookup(name)
+        if found is None:
+            problems.append(f"the tool {name} no longer exists")
+            continue
+        tool = found[0]
+        tools.append(tool)
+        if (reason := member_refusal(tool)) is not None:
+            problems.append(reason)
+    levels = [tool.required_permission for tool in tools]
+    return CompositionTraits(
+        required_permission=max(levels, default=CommandPermission.READ_ONLY),
+        risk=max((tool.risk for tool in tools), key=_RISKS.index, default=Risk.LOW),
+        is_untrusted=any(brings_untrusted(tool) for tool in tools),
+        problems=problems,
+    )
+
+
+def schema_of(parameters: Sequence[Parameter]) -> dict[str, Any]:
+    """The JSON schema of a composition's arguments."""
+    properties: dict[str, Any] = {}
+    for parameter in parameters:
+        # Model vendors refuse an array without `items`.
+        items: dict[str, Any] = {"items": {}} if parameter.type == ParameterType.ARRAY else {}
+        description = {"description": parameter.description} if parameter.description else {}
+        properties[parameter.name] = {"type": parameter.type.value, **items, **description}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required := [parameter.name for parameter in parameters if parameter.required]:
+        schema["required"] = required
+    return schema
+
+
+def definition_of(
+    composition: Composition, shared: ToolSet, executor: ToolExecutor, on_ended: OnEnded
+) -> ToolDefinition:
+    """The composition as a tool; its members call tools of `shared`."""
+    traits = traits_of(composition, shared)
+
+    async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        result = await Chain(composition, shared, executor, arguments, context).run()
+        await on_ended(result.success)
+        return result
+
+    warning = f"\n(Not all of it works now: {'; '.join(traits.problems)}.)" if traits.problems else ""
+    return ToolDefinition(
+        name=composition.name,
+        description=composition.description + warning,
+        parameters=with_items(schema_of(composition.parameters)),
+        handler=handler,
+        category=CATEGORY,
+        required_permission=traits.required_permission,
+        risk=traits.risk,
+        timeout=composition.timeout_seconds + _SPARE_SECONDS,
+        brings_untrusted=traits.is_untrusted,
+        is_chain=True,
+    )
 
 
 async def cannot_ask(question: dict[str, Any]) -> dict[str, Any]:
@@ -29,11 +136,13 @@ class Chain:
     def __init__(
         self,
         composition: Composition,
+        shared: ToolSet,
         executor: ToolExecutor,
         arguments: dict[str, Any],
         context: ToolContext,
     ) -> None:
         self._composition = composition
+        self._shared = shared
         self._executor = executor
         self._context = context
         self._sources: dict[str, Any] = {INPUT: arguments}
@@ -103,9 +212,9 @@ class Chain:
     async def _call(self, position: str, member_id: str, call: Member | Fallback) -> MemberEnded:
         """`position`: identifies the member or its fallback, unique within the composition."""
         self._context.metadata.calls += 1
-        entry = self._executor.registry.lookup_for(call.tool, self._context.caller.tenant_id)
+        found = self._shared.lookup(call.tool)
         try:
-            if entry is not None and (reason := member_refusal(entry[0])) is not None:
+            if found is not None and (reason := member_refusal(found[0])) is not None:
                 raise ToolFailed(reason)
             arguments = msgspec.json.encode(fill_template(call.arguments, self._sources)).decode()
         except (ToolFailed, RecursionError) as error:
@@ -131,7 +240,7 @@ class Chain:
         chain = self._context.actions.chain
         member_context = chain.context_for_member(self._context, position, tool, arguments)
         context = ToolContext(
-            caller=replace(member_context.caller, own_tools=None, is_composition=True),
+            caller=replace(member_context.caller, tools=self._shared, is_composition=True),
             # An offered composition includes its members, so these need not be offered by name.
             permissions=replace(member_context.permissions, tainted_by=self._tainted_by, offered=None),
             actions=replace(member_context.actions, ask=cannot_ask, chain=ChainContext()),

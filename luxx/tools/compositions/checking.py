@@ -23,7 +23,7 @@ from luxx.tools.compositions.templates import (
     problems_in,
     read_path,
 )
-from luxx.tools.core import CommandPermission, ToolDefinition, ToolRegistry
+from luxx.tools.core import CommandPermission, ToolDefinition, ToolSet
 from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.wire.composition import Branch, Comparison, Composition, CompositionKind, Fallback, Member
 
@@ -42,15 +42,14 @@ _ORDERED = (Comparison.LESS, Comparison.GREATER)
 
 def check_composition(
     composition: Composition,
-    registry: ToolRegistry | None = None,
+    shared: ToolSet | None = None,
     level: CommandPermission = CommandPermission.READ_ONLY,
     own: Collection[str] = (),
-    tenant_id: int | None = None,
 ) -> None:
     """Raises InvalidInput that names every problem.
 
-    `own`: names of the owner's compositions; `tenant_id`: the owner's tenant. Without a `registry` the tools
-    of the members are not checked.
+    `shared`: the owner's tools without compositions; if it is None, the tools of the members are not checked.
+    `own`: names of the owner's compositions.
     """
     try:
         size = len(msgspec.json.encode(composition))
@@ -59,8 +58,8 @@ def check_composition(
     if size > MAX_BYTES:
         raise _refusal({"$": f"a composition has at most {MAX_BYTES:,} bytes"})
     problems = dict[str, str]()
-    available = [] if registry is None else registry.available_to(level, tenant_id=tenant_id)
-    check = _Check(composition, registry, own, {tool.name: tool for tool in available})
+    available = [] if shared is None else shared.available_to(level)
+    check = _Check(composition, shared, own, {tool.name: tool for tool in available})
     for path, problem in check.problems():
         problems.setdefault(path[:200], problem)
         if len(problems) == _MAX_PROBLEMS:
@@ -85,7 +84,7 @@ class _Check:
     """`tools`: those that its owner may use, by name."""
 
     composition: Composition
-    registry: ToolRegistry | None
+    shared: ToolSet | None
     own: Collection[str]
     tools: dict[str, ToolDefinition]
 
@@ -102,7 +101,7 @@ class _Check:
         # Checked first, so that the message does not reveal MCP tools of other tenants.
         if name in RESERVED_NAMES or name.startswith(MCP_PREFIX):
             yield "$.name", "this name is reserved; choose another"
-        elif self.registry is not None and self.registry.get(name) is not None:
+        elif self.shared is not None and self.shared.lookup(name) is not None:
             yield "$.name", "a tool of the server has this name"
 
     def _member(self, position: int, member: Member, json_path: str) -> Iterator[Problem]:
@@ -120,7 +119,7 @@ class _Check:
 
     def _call(self, position: int, call: Member | Fallback, json_path: str) -> Iterator[Problem]:
         yield from problems_in(call.arguments, f"{json_path}.arguments", partial(self._reference, position))
-        if self.registry is None:
+        if self.shared is None:
             return
         tool = self.tools.get(call.tool)
         if call.tool == self.composition.name or (tool is None and call.tool in self.own):

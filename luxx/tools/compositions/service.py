@@ -1,120 +1,159 @@
-"""Compositions as tools (schema, level, risk, problems), and the service that stores them."""
+"""Compositions of tools: their table, and the service that stores them and is the source of them as tools."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import msgspec
 import structlog
 from msgspec.structs import asdict
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    ForeignKey,
+    String,
+    Text,
+    UniqueConstraint,
+    bindparam,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, NotFound
-from luxx.infra.clock import utc_now
+from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import Lock, lock_until_commit
-from luxx.tools.compositions.chain import Chain
-from luxx.tools.compositions.checking import check_composition, member_refusal
-from luxx.tools.compositions.rows import (
-    MAX_COMPOSITIONS,
-    CompositionRow,
-    StoredComposition,
-    composition_of,
-    count_call,
-    new_row,
-    read_own,
-    update_row,
-)
-from luxx.tools.core import (
-    CommandPermission,
-    OwnTools,
-    Risk,
-    ToolContext,
-    ToolDefinition,
-    ToolRegistry,
-    ToolResult,
-)
+from luxx.infra.store.tables import Base, Lock, UtcDateTime, lock_until_commit, table_of
+from luxx.tools.compositions.chain import definition_of, traits_of
+from luxx.tools.compositions.checking import check_composition
+from luxx.tools.core import CommandPermission, FoundTool, Risk, ToolDefinition, ToolSet
 from luxx.tools.executor import ToolExecutor
-from luxx.tools.permissions.judge import brings_untrusted
-from luxx.tools.schema import ArgumentCheck, with_items
-from luxx.wire.composition import Composition, CompositionKind, Member, Parameter, ParameterType
+from luxx.tools.schema import ArgumentCheck
+from luxx.tools.sources import ToolSource, ToolSources
+from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
 
-CATEGORY = "compositions"
-
-_SPARE_SECONDS = 10
-"""Added to the timeout of the tool, so that the composition can report its own timeout first."""
-
-_RISKS = list(Risk)
-
-OnEnded = Callable[[str, bool], Awaitable[None]]
-"""Called with the id of a composition that has run, and whether it succeeded."""
+MAX_COMPOSITIONS = 50
+"""Per user."""
 
 
-class CompositionTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """Level and risk are the highest of the members. `problems`: sentences for the owner."""
+class CompositionRow(Base):
+    """`document` is a CompositionBody as JSON."""
 
-    required_permission: CommandPermission
-    risk: Risk
-    is_untrusted: bool
-    problems: list[str]
+    __tablename__ = "tool_compositions"
+    __table_args__ = (UniqueConstraint("user_id", "name"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(64))
+    description: Mapped[str] = mapped_column(Text)
+    kind: Mapped[str] = mapped_column(String(20))
+    document: Mapped[str] = mapped_column(Text)
+    timeout_seconds: Mapped[int] = mapped_column()
+    success_count: Mapped[int] = mapped_column()
+    failure_count: Mapped[int] = mapped_column()
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-def traits_of(composition: Composition, registry: ToolRegistry, tenant_id: int | None) -> CompositionTraits:
-    """The traits with the tools that the owner's tenant has now."""
-    problems: list[str] = []
-    tools: list[ToolDefinition] = []
-    if registry.get(composition.name) is not None:
-        problems.append("a tool of the server has the same name and hides it; rename the composition")
-    names = [call.tool for member in composition.members for call in (member, *member.fallbacks)]
-    for name in dict.fromkeys(names):
-        entry = registry.lookup_for(name, tenant_id)
-        if entry is None:
-            problems.append(f"the tool {name} no longer exists")
-            continue
-        tool = entry[0]
-        tools.append(tool)
-        if (reason := member_refusal(tool)) is not None:
-            problems.append(reason)
-    levels = [tool.required_permission for tool in tools]
-    return CompositionTraits(
-        required_permission=max(levels, default=CommandPermission.READ_ONLY),
-        risk=max((tool.risk for tool in tools), key=_RISKS.index, default=Risk.LOW),
-        is_untrusted=any(brings_untrusted(tool) for tool in tools),
-        problems=problems,
+class CompositionBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The parameters and members of a composition."""
+
+    parameters: list[Parameter]
+    members: list[Member]
+
+
+class StoredComposition(msgspec.Struct, frozen=True, kw_only=True):
+    """A composition as a run needs it; `document` is decoded on use."""
+
+    id: str
+    name: str
+    description: str
+    kind: str
+    document: str
+    timeout_seconds: int
+
+
+_compositions = table_of(CompositionRow)
+_fields = tuple(_compositions.c[name] for name in StoredComposition.__struct_fields__)
+_select_own = (
+    select(*_fields).where(_compositions.c.user_id == bindparam("user_id")).order_by(_compositions.c.id)
+)
+_by_id = _compositions.c.id == bindparam("composition_id")
+_succeeded = update(_compositions).where(_by_id).values(success_count=_compositions.c.success_count + 1)
+_failed = update(_compositions).where(_by_id).values(failure_count=_compositions.c.failure_count + 1)
+_decode = msgspec.json.Decoder(CompositionBody).decode
+
+
+def composition_of(row: StoredComposition | CompositionRow) -> Composition:
+    """The composition as its owner wrote it."""
+    body = _decode(row.document)
+    return Composition(
+        name=row.name,
+        description=row.description,
+        kind=CompositionKind(row.kind),
+        parameters=body.parameters,
+        members=body.members,
+        timeout_seconds=row.timeout_seconds,
     )
 
 
-def schema_of(parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The JSON schema of a composition's arguments."""
-    properties: dict[str, Any] = {}
-    for parameter in parameters:
-        # Model vendors refuse an array without `items`.
-        items: dict[str, Any] = {"items": {}} if parameter.type == ParameterType.ARRAY else {}
-        description = {"description": parameter.description} if parameter.description else {}
-        properties[parameter.name] = {"type": parameter.type.value, **items, **description}
-    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    if required := [parameter.name for parameter in parameters if parameter.required]:
-        schema["required"] = required
-    return schema
+def document_of(composition: Composition) -> str:
+    """The content of the column `document`."""
+    body = CompositionBody(parameters=composition.parameters, members=composition.members)
+    return msgspec.json.encode(body).decode()
 
 
-class Compositions:
-    """One user's compositions as tools, without those that a tool of the server hides."""
+def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetime) -> CompositionRow:
+    """A new row with counters at zero."""
+    row = CompositionRow(
+        id=new_id(), tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
+    )
+    update_row(row, composition, now)
+    return row
+
+
+def update_row(row: CompositionRow, composition: Composition, now: datetime) -> None:
+    """Write the composition into the row and keep the counters."""
+    row.name = composition.name
+    row.description = composition.description
+    row.kind = composition.kind.value
+    row.document = document_of(composition)
+    row.timeout_seconds = composition.timeout_seconds
+    row.updated_at = now
+
+
+def read_own(connection: Connection, user_id: int) -> list[StoredComposition]:
+    """All compositions of a user, oldest first."""
+    rows = connection.execute(_select_own, {"user_id": user_id}).mappings()
+    return [msgspec.convert(dict(row), StoredComposition) for row in rows]
+
+
+def count_call(connection: Connection, composition_id: str, *, is_success: bool) -> None:
+    """Add one to the success or failure counter, atomically."""
+    connection.execute(_succeeded if is_success else _failed, {"composition_id": composition_id})
+
+
+class Compositions(ToolSet):
+    """One user's compositions as tools; their members call tools of `shared`."""
 
     def __init__(
-        self, stored: Sequence[StoredComposition], executor: ToolExecutor, on_ended: OnEnded
+        self,
+        stored: Sequence[StoredComposition],
+        shared: ToolSet,
+        executor: ToolExecutor,
+        count: Callable[[str, bool], Awaitable[None]],
     ) -> None:
-        self._stored = {each.name: each for each in stored if executor.registry.get(each.name) is None}
+        self._stored = {each.name: each for each in stored}
+        self._shared = shared
         self._executor = executor
-        self._on_ended = on_ended
-        self._definitions: dict[str, tuple[ToolDefinition, ArgumentCheck]] = {}
+        self._count = count
+        self._definitions: dict[str, FoundTool] = {}
 
-    def lookup(self, name: str) -> tuple[ToolDefinition, ArgumentCheck] | None:
-        """The composition of this name, with its argument check."""
+    def lookup(self, name: str) -> FoundTool | None:
         if name not in self._definitions and (stored := self._stored.get(name)) is not None:
             definition = self._define(stored)
             self._definitions[name] = (definition, ArgumentCheck(name, definition.parameters))
@@ -122,30 +161,11 @@ class Compositions:
 
     def list_all(self) -> list[ToolDefinition]:
         """Oldest first."""
-        return [self._define(composition) for composition in self._stored.values()]
+        return [self._define(stored) for stored in self._stored.values()]
 
     def _define(self, stored: StoredComposition) -> ToolDefinition:
-        composition = composition_of(stored)
-        traits = traits_of(composition, self._executor.registry, stored.tenant_id)
-
-        async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-            result = await Chain(composition, self._executor, arguments, context).run()
-            await self._on_ended(stored.id, result.success)
-            return result
-
-        warning = f"\n(Not all of it works now: {'; '.join(traits.problems)}.)" if traits.problems else ""
-        return ToolDefinition(
-            name=composition.name,
-            description=composition.description + warning,
-            parameters=with_items(schema_of(composition.parameters)),
-            handler=handler,
-            category=CATEGORY,
-            required_permission=traits.required_permission,
-            risk=traits.risk,
-            timeout=composition.timeout_seconds + _SPARE_SECONDS,
-            brings_untrusted=traits.is_untrusted,
-            is_chain=True,
-        )
+        on_ended = partial(self._count, stored.id)
+        return definition_of(composition_of(stored), self._shared, self._executor, on_ended)
 
 
 logger = structlog.get_logger()
@@ -174,12 +194,19 @@ class CompositionView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class CompositionService:
-    """One per process."""
+class CompositionService(ToolSource):
+    """One per process. `shared`: the sources of the tools that members may call."""
 
-    def __init__(self, store: Store, executor: ToolExecutor) -> None:
+    reads_database = True
+
+    def __init__(self, store: Store, executor: ToolExecutor, shared: ToolSources) -> None:
         self._store = store
         self._executor = executor
+        self._shared = shared
+
+    def for_caller(self, session: Session, caller: Caller) -> ToolSet:
+        stored = read_own(session.connection(), caller.user_id)
+        return Compositions(stored, self._shared.for_caller(session, caller), self._executor, self._count)
 
     async def list_page(
         self, caller: Caller, *, page: int, page_size: int
@@ -191,13 +218,19 @@ class CompositionService:
             total = session.scalar(select(func.count()).select_from(CompositionRow).where(owned)) or 0
             newest = select(CompositionRow).where(owned).order_by(CompositionRow.id.desc())
             rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
-            return [self._view(row) for row in rows], total
+            shared = self._shared.for_caller(session, caller)
+            return [_view(row, shared) for row in rows], total
 
         return await self._store.read(work)
 
     async def get(self, caller: Caller, composition_id: str) -> CompositionView:
         """Raises NotFound."""
-        return await self._store.read(lambda session: self._view(_owned_row(session, caller, composition_id)))
+
+        def work(session: Session) -> CompositionView:
+            row = _owned_row(session, caller, composition_id)
+            return _view(row, self._shared.for_caller(session, caller))
+
+        return await self._store.read(work)
 
     async def create(self, caller: Caller, composition: Composition) -> CompositionView:
         """Raises InvalidInput for an invalid composition, Conflict for a name in use or too many."""
@@ -210,11 +243,12 @@ class CompositionService:
                     f"you have {MAX_COMPOSITIONS} compositions, which is the limit; delete one",
                     kind="compositions_full",
                 )
-            self._check(caller, composition, names)
+            shared = self._shared.for_caller(session, caller)
+            _check(caller, composition, shared, names)
             row = new_row(caller.tenant_id, caller.user_id, composition, utc_now())
             session.add(row)
             session.flush()
-            return self._view(row)
+            return _view(row, shared)
 
         return await self._store.write(work)
 
@@ -224,10 +258,11 @@ class CompositionService:
         def work(session: Session) -> CompositionView:
             lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
             row = _owned_row(session, caller, composition_id)
-            self._check(caller, composition, _names_in_use(session, caller, CompositionRow.id != row.id))
+            shared = self._shared.for_caller(session, caller)
+            _check(caller, composition, shared, _names_in_use(session, caller, CompositionRow.id != row.id))
             update_row(row, composition, utc_now())
             session.flush()
-            return self._view(row)
+            return _view(row, shared)
 
         return await self._store.write(work)
 
@@ -240,14 +275,6 @@ class CompositionService:
 
         await self._store.write(work)
 
-    def read_own_tools(self, connection: Connection, user_id: int) -> OwnTools:
-        """The user's own tools, read in the transaction of the caller."""
-        return Compositions(read_own(connection, user_id), self._executor, self._count)
-
-    async def own_tools(self, caller: Caller) -> OwnTools:
-        """The caller's own tools, read in a new transaction."""
-        return await self._store.read_rows(lambda connection: self.read_own_tools(connection, caller.user_id))
-
     async def _count(self, composition_id: str, is_success: bool) -> None:
         try:
             await self._store.write_rows(
@@ -257,30 +284,30 @@ class CompositionService:
             # The tools have run, so a failed count must not make the call fail.
             logger.exception("composition_not_counted", composition_id=composition_id)
 
-    def _check(self, caller: Caller, composition: Composition, names: set[str]) -> None:
-        check_composition(
-            composition, self._executor.registry, caller.permission_level, names, caller.tenant_id
-        )
-        if composition.name in names:
-            raise Conflict(
-                f"you already have a composition named {composition.name}", kind="composition_name_taken"
-            )
 
-    def _view(self, row: CompositionRow) -> CompositionView:
-        composition = composition_of(row)
-        traits = traits_of(composition, self._executor.registry, row.tenant_id)
-        return CompositionView(
-            **asdict(composition),
-            id=row.id,
-            user_id=row.user_id,
-            required_permission=traits.required_permission,
-            risk=traits.risk,
-            problems=traits.problems,
-            success_count=row.success_count,
-            failure_count=row.failure_count,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
+def _check(caller: Caller, composition: Composition, shared: ToolSet, names: set[str]) -> None:
+    check_composition(composition, shared, caller.permission_level, names)
+    if composition.name in names:
+        raise Conflict(
+            f"you already have a composition named {composition.name}", kind="composition_name_taken"
         )
+
+
+def _view(row: CompositionRow, shared: ToolSet) -> CompositionView:
+    composition = composition_of(row)
+    traits = traits_of(composition, shared)
+    return CompositionView(
+        **asdict(composition),
+        id=row.id,
+        user_id=row.user_id,
+        required_permission=traits.required_permission,
+        risk=traits.risk,
+        problems=traits.problems,
+        success_count=row.success_count,
+        failure_count=row.failure_count,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
 
 
 def _names_in_use(session: Session, caller: Caller, *conditions: ColumnElement[bool]) -> set[str]:

@@ -21,9 +21,8 @@ from luxx.tools.core import (
     Risk,
     ToolContext,
     ToolDefinition,
-    ToolRegistry,
+    ToolSet,
     approve_as_caller,
-    available_own_tools,
 )
 from luxx.tools.output import takes_more_than
 from luxx.tools.permissions.rules import (
@@ -193,12 +192,12 @@ class Judge:
         """Whether the rules allow the tool with some arguments. A model is offered only such tools."""
         return not is_always_denied(self._rules_for(tool, rules))
 
-    def unknown_message(self, name: str, registry: ToolRegistry, context: ToolContext) -> str:
+    def unknown_message(self, name: str, registry: ToolSet, context: ToolContext) -> str:
         """The message for a tool that does not exist or was not offered; it does not tell which. It names
         only tools that this call could have used."""
         if context.caller.is_composition:
             return f"there is no tool named {name[:64]!r}"
-        names = self._usable_names(registry, context)
+        names = self._usable_names(context.tools_or(registry), context)
         near = difflib.get_close_matches(name[:64], names, n=3)
         where = "" if context.permissions.offered is None else " among those offered here"
         hint = (
@@ -206,14 +205,10 @@ class Judge:
         )
         return f"there is no tool named {name[:64]!r}{where}{hint}"
 
-    def _usable_names(self, registry: ToolRegistry, context: ToolContext) -> list[str]:
-        level = context.caller.permission_level
-        tools = registry.available_to(level, context.permissions.offered, tenant_id=context.caller.tenant_id)
-        if context.caller.own_tools is not None:
-            tools += available_own_tools(context.caller.own_tools, level, context.permissions.offered)
+    def _usable_names(self, tools: ToolSet, context: ToolContext) -> list[str]:
         return [
             tool.name
-            for tool in tools
+            for tool in tools.available_to(context.caller.permission_level, context.permissions.offered)
             if self.refusal(tool, context) is None and self.is_offered(tool, context.permissions.rules)
         ]
 

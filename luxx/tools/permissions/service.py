@@ -31,11 +31,11 @@ from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, Lock, UtcDateTime, lock_until_commit, table_of
-from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition, ToolRegistry
+from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition, ToolSet
 from luxx.tools.pattern import check_wildcards
 from luxx.tools.permissions.judge import Judge, PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
-from luxx.tools.service_tools import ReadOwnTools, tool_caller
+from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction, RuleScope
 
 MAX_RULES = 200
@@ -252,16 +252,14 @@ class RuleService:
     def __init__(
         self,
         store: Store,
-        registry: ToolRegistry,
+        tools: ToolSources,
         judge: Judge,
         *,
         check_project: CheckProjectAccess,
         check_agent: CheckAgentAccess,
-        read_own_tools: ReadOwnTools,
     ) -> None:
-        self._read_own_tools = read_own_tools
         self._store = store
-        self._registry = registry
+        self._tools = tools
         self._judge = judge
         self._check_project = check_project
         self._check_agent = check_agent
@@ -297,31 +295,30 @@ class RuleService:
 
         return await self._store.write(work)
 
-    async def effective_rules(self, caller: Caller) -> tuple[PlacedRule, ...]:
-        """The rules for direct calls of the caller, which belong to no project."""
-        return await self._store.read(
-            lambda session: read_effective_rules(session.connection(), caller.tenant_id, caller.user_id)
-        )
+    async def rules_and_tools(self, caller: Caller, tool: str) -> tuple[tuple[PlacedRule, ...], ToolSet]:
+        """The rules for a direct call of this tool by the caller, which belongs to no project, and the tools
+        that exist for the caller."""
+
+        def work(session: Session) -> tuple[tuple[PlacedRule, ...], ToolSet]:
+            rules = read_effective_rules(session.connection(), caller.tenant_id, caller.user_id)
+            return rules, self._tools.for_caller(session, caller, (tool,))
+
+        return await self._store.read(work)
 
     async def explain(self, caller: Caller, hypothetical_call: HypotheticalCall) -> PermissionVerdict:
         """The verdict that this call would get in a run of the caller. Raises NotFound."""
-        server_entry = self._registry.lookup_for(hypothetical_call.tool, caller.tenant_id)
+        name = hypothetical_call.tool
 
         def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
-            connection = session.connection()
-            entry = server_entry or self._read_own_tools(connection, caller.user_id).lookup(
-                hypothetical_call.tool
-            )
-            if entry is None:
-                raise NotFound(
-                    f"there is no tool named {hypothetical_call.tool[:64]!r}", kind="tool_not_found"
-                )
+            found = self._tools.for_caller(session, caller, (name,)).lookup(name)
+            if found is None:
+                raise NotFound(f"there is no tool named {name[:64]!r}", kind="tool_not_found")
             if hypothetical_call.project_id is not None:
                 self._check_project(session, caller, hypothetical_call.project_id)
             if hypothetical_call.agent_id is not None:
                 self._check_agent(session, caller, hypothetical_call.agent_id, False)
-            return entry[0], read_effective_rules(
-                connection,
+            return found[0], read_effective_rules(
+                session.connection(),
                 caller.tenant_id,
                 caller.user_id,
                 project_id=hypothetical_call.project_id,

@@ -22,7 +22,6 @@ from luxx.infra.data_permissions import SecuredPaths, paths_open_to_others
 from luxx.infra.secrets import MIN_SECRET_BYTES, SECRET_FILE, Vault, is_too_short
 from luxx.infra.store.engine import Store, resolve_url, sqlite_file
 from luxx.providers.queries import has_no_daily_limit, open_registration_warning, secret_key_problem
-from luxx.tools.core import ToolRegistry
 from luxx.tools.sandbox.choosing import BackendStatus
 from luxx.tools.sandbox.service import Sandbox, installed_packages
 
@@ -109,7 +108,7 @@ async def examine_mcp(config: Config, store: Store) -> list[Finding]:
 
     await sandbox.open()
     definitions = McpDefinitions(store, is_read_only=True)
-    servers = McpServers(config, sandbox, ToolRegistry(), tenants, definitions.compare_and_record)
+    servers = McpServers(config, sandbox, tenants, definitions.compare_and_record)
     try:
         return [_mcp_finding(status) for status in await servers.try_all()]
     finally:

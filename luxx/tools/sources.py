@@ -1,0 +1,98 @@
+"""Which tools exist for whom: the sources of a server's tools, asked for one caller.
+
+The sources, in the order in which their tools are listed: the registry (built-in tools and those of plugins),
+skills, MCP servers, and the compositions of a user. Everything that asks which tools there are, asks here.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar, Protocol
+
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.tools.core import FoundTool, ToolCaller, ToolDefinition, ToolRegistry, ToolSet
+
+
+class ToolSource(Protocol):
+    """Where tools of one kind come from."""
+
+    reads_database: ClassVar[bool] = False
+    """Whether `for_caller` reads the database. Such a source is not asked for names that others have."""
+
+    def for_caller(self, session: Session, caller: Caller) -> ToolSet:
+        """The tools of this source that exist for the caller, also those above the caller's level.
+
+        The set outlives the session.
+        """
+        ...
+
+    async def wait_for(self, names: Iterable[str]) -> None:
+        """Waits, for a bounded time, for those of these tools that come some time after the start."""
+
+
+class CallerTools(ToolSet):
+    """The tools that exist for one caller, in the order of their sources. Of several tools with one name, the
+    first counts."""
+
+    def __init__(self, sets: Sequence[ToolSet]) -> None:
+        self._sets = sets
+
+    def lookup(self, name: str) -> FoundTool | None:
+        for tools in self._sets:
+            if (found := tools.lookup(name)) is not None:
+                return found
+        return None
+
+    def list_all(self) -> list[ToolDefinition]:
+        by_name: dict[str, ToolDefinition] = {}
+        for tools in self._sets:
+            for tool in tools.list_all():
+                by_name.setdefault(tool.name, tool)
+        return list(by_name.values())
+
+
+class ToolSources:
+    """The registry, whose tools are for everyone, and then the other sources in their order."""
+
+    def __init__(self, registry: ToolRegistry, *sources: ToolSource) -> None:
+        self._registry = registry
+        self._sources = sources
+
+    def followed_by(self, source: ToolSource) -> "ToolSources":
+        """These sources and one more."""
+        return ToolSources(self._registry, *self._sources, source)
+
+    def for_caller(
+        self, session: Session, caller: Caller, names: Collection[str] | None = None
+    ) -> CallerTools:
+        """The tools that exist for the caller, also those above the caller's level.
+
+        With `names`, tools that are read from the database are among them only if one of the names is not
+        found without them.
+        """
+        sets: list[ToolSet] = [self._registry]
+        for source in self._sources:
+            if not source.reads_database or names is None or not _has_all(sets, names):
+                sets.append(source.for_caller(session, caller))
+        return CallerTools(sets)
+
+    async def wait_for(self, names: Iterable[str]) -> None:
+        """Waits, for a bounded time, for those of these tools that come some time after the start."""
+        for source in self._sources:
+            await source.wait_for(names)
+
+
+def _has_all(sets: Sequence[ToolSet], names: Collection[str]) -> bool:
+    return all(any(tools.lookup(name) is not None for tools in sets) for name in names)
+
+
+def tool_caller(caller: Caller, *, run_id: str | None = None, tools: ToolSet | None = None) -> ToolCaller:
+    """The caller of a service as the caller of a tool."""
+    return ToolCaller(
+        user_id=caller.user_id,
+        username=caller.username,
+        permission_level=caller.permission_level,
+        tenant_id=caller.tenant_id,
+        run_id=run_id,
+        tools=tools,
+    )

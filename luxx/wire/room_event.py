@@ -124,7 +124,9 @@ class RoomPaused(EventBase, frozen=True, kw_only=True, tag="room_paused"):
 
 
 class RoomCompleted(EventBase, frozen=True, kw_only=True, tag="room_completed"):
-    """The room's run ended. `stop_reason` is the key of the stop that fired, or the run's stop reason."""
+    """The room's run ended. `stop_reason` is the key of the stop that fired, or the run's stop reason;
+    `phrase` the one that was said, where that ended it."""
 
     stop_reason: str
     rounds: int
+    phrase: str | None = None

@@ -112,6 +112,18 @@ FIND_WIDE = """() => {
       if (lines.size === word[0].length) found.push(`one character in a line: ${word[0]}`)
     }
   }
+  // A column of a table that scrolls has room for a few words in a line.
+  for (const cell of document.querySelectorAll('td, th')) {
+    const range = document.createRange()
+    range.selectNodeContents(cell)
+    const words = [...range.getClientRects()].filter((each) => each.height > 8)
+    const bottoms = words.map((each) => each.bottom).sort((one, other) => one - other)
+    const lines = bottoms.filter((each, index) => index === 0 || each - bottoms[index - 1] > 6).length
+    const letters = [...cell.textContent.trim()].reduce((sum, each) => sum + (each > '\\u2e7f' ? 2 : 1), 0)
+    if (letters >= 12 && lines > letters / 12 + 2) {
+      found.push(`${letters} letters in ${lines} lines: ${name(cell)}`)
+    }
+  }
   return [...new Set(found)].slice(0, 5)
 }"""
 

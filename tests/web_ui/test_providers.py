@@ -97,6 +97,21 @@ def test_what_used_a_deleted_provider_says_so_and_takes_another(
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_text("Saved.")).to_be_visible()
         assert person.get(f"/agents/{agent}")["lost_provider"] == "Leaving"
+        # A copy has the same loss, and waits for a choice.
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name="Make a copy").click()
+        expect(page.get_by_label("Name", exact=True)).to_have_value("Guide (copy)")
+        expect(page.get_by_label("Role", exact=True)).to_have_value("guides")
+        expect(chosen).to_have_text("Leaving is gone")
+        create = page.get_by_role("button", name="Create the agent")
+        expect(create).to_be_disabled()
+        page.get_by_label("Provider", exact=True).select_option(str(kept))
+        create.click()
+        expect(page.get_by_role("heading", name="Guide (copy)")).to_be_visible()
+        [copy] = [each for each in person.get("/agents")["items"] if each["name"] == "Guide (copy)"]
+        assert copy["provider_id"] == kept
+
+        page = tab.open(f"/ui/agents/{agent}")
         page.get_by_role("button", name="Use the default").click()
         expect(page.get_by_text("The provider Leaving was deleted")).to_have_count(0)
         assert person.get(f"/agents/{agent}")["lost_provider"] is None

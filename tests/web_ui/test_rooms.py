@@ -214,11 +214,11 @@ def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(
         models.release("draft")
         expect(page.get_by_role("article", name="Writer").last).to_contain_text("A first draft of it")
         expect(page.get_by_role("article", name="Critic")).to_contain_text("Nothing is missing.")
-        expect(page.get_by_text("The phrase was said.")).to_be_visible()
+        expect(page.get_by_text("“AGREED” was said.")).to_be_visible()
         expect(page.get_by_role("article")).to_have_count(4)
         expect(page.get_by_role("link", name="Write the notes for the next release.")).to_be_visible()
         page.reload()
-        expect(page.get_by_text("The phrase was said.")).to_be_visible()
+        expect(page.get_by_text("“AGREED” was said.")).to_be_visible()
         assert [each["sender_name"] for each in person.get(page_path(page))["items"]][::-1] == [
             "Writer",
             person.name,

@@ -31,7 +31,7 @@ from luxx.features.rooms.policies import (
 from luxx.features.rooms.prompt import TranscriptEntry
 from luxx.features.rooms.reading import entry_of, entry_of_event, read_messages, read_request, read_room
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
-from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_stop
+from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_phrase, fired_stop
 from luxx.features.rooms.turns import (
     ResolveTurn,
     begin_choice,
@@ -247,7 +247,10 @@ class RoomOrchestration:
         entries: list[LogEntry] = []
         if error is not None:
             entries.append(ErrorEvent(message=error.message, code=error.kind))
-        entries.append(RoomCompleted(stop_reason=reason, rounds=self._state.ended_rounds))
+        phrase = None
+        if reason == "phrase":
+            phrase = fired_phrase(self._room.stop, self._state.totals(self._totals))
+        entries.append(RoomCompleted(stop_reason=reason, rounds=self._state.ended_rounds, phrase=phrase))
         return End(entries=entries, status=RunStatus.COMPLETED, stop_reason=reason, error=error)
 
     def on_stop(self, error: LuxxError | None) -> End:

@@ -125,6 +125,13 @@ def fired_stop(stop: Stop | None, totals: Totals) -> str | None:
     return "messages" if len(totals.messages) >= HARD_MESSAGES else None
 
 
+def fired_phrase(stop: Stop | None, totals: Totals) -> str | None:
+    """The phrase that ends the room, where `fired_stop` is `phrase`."""
+    if stop is None or stop.any is UNSET:
+        return None if stop is None or stop.phrase is UNSET else stop.phrase
+    return fired_phrase(next((part for part in stop.any if _fired(part, totals) is not None), None), totals)
+
+
 def find_phrases(stop: Stop | None, messages: Iterable[SpokenMessage]) -> None:
     """Looks for the phrases of a stop in the messages in which they were not looked for yet."""
     conditions = () if stop is None else _conditions(stop)

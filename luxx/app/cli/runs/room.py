@@ -118,7 +118,8 @@ class RoomTranscript(RunTranscript):
                 return [note(f"{frame.user} {done.get(frame.action, frame.action)}")]
             case "room_completed":
                 ended_badly = self.error or frame.stop_reason in (StopReason.CANCELLED, StopReason.ERROR)
-                reason = f"completed ({frame.stop_reason})"
+                said = f": {frame.phrase}" if frame.phrase else ""
+                reason = f"completed ({frame.stop_reason}{said})"
                 if ended_badly:
                     reason = f"ended: {self.error or frame.stop_reason}"
                 where = f"in round {self._round}" if self._round else "before the first round"

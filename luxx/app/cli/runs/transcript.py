@@ -83,6 +83,7 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     max_rounds: int = 0
     rounds: int = 0
     stop_reason: str = ""
+    phrase: str | None = None
     by: str = ""
     user: str = ""
     action: str = ""

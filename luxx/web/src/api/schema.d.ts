@@ -4127,6 +4127,8 @@ export interface components {
             step_id?: string;
             stop_reason: string;
             rounds: number;
+            /** @default null */
+            phrase?: string | null;
         };
         RoomDetail: {
             id: string;

@@ -1,4 +1,4 @@
-/** The settings of model calls as forms change them: of an agent, a seat, and a user's defaults. */
+/** What agents and seats answer with, and the settings of model calls, as forms change them. */
 import type { Schema } from '@/api/types'
 
 export type ModelSettings = Pick<Schema<'AgentView'>, 'temperature' | 'max_tokens' | 'thinking_enabled' | 'reasoning_effort'>
@@ -31,6 +31,51 @@ export function settingsBody(draft: ModelSettingsDraft): ModelSettings {
     thinking_enabled: draft.thinking === '' ? null : draft.thinking === 'on',
     // A draft that an earlier version kept has no effort.
     reasoning_effort: draft.reasoningEffort || null,
+  }
+}
+
+/** The choice of a provider that is gone: it stays until another, or the default, is chosen. */
+export const GONE = 'gone'
+
+type Answerer = ModelSettings &
+  Pick<Schema<'AgentView'>, 'provider_id' | 'lost_provider' | 'model' | 'tools' | 'skills' | 'max_iterations'>
+
+/** What an agent or a seat answers with. */
+export interface AnswererDraft extends ModelSettingsDraft {
+  /** An id as text; empty: what counts where none is chosen. */
+  provider: string
+  model: string
+  tools: string[]
+  hasTools: boolean
+  skills: string[]
+  hasSkills: boolean
+  maxIterations: string
+}
+
+export function answererDraft(stored: Answerer | null, isOwn: (field: keyof Answerer) => boolean = () => true): AnswererDraft {
+  const own = <Field extends keyof Answerer>(field: Field): Answerer[Field] | null => (stored !== null && isOwn(field) ? stored[field] : null)
+  const isGone = stored !== null && stored.provider_id === null && stored.lost_provider !== null
+  return {
+    provider: isGone ? GONE : String(own('provider_id') ?? ''),
+    model: own('model') ?? '',
+    tools: [...(own('tools') ?? [])],
+    hasTools: own('tools') !== null,
+    skills: [...(own('skills') ?? [])],
+    hasSkills: own('skills') !== null,
+    maxIterations: String(own('max_iterations') ?? ''),
+    ...settingsDraft(stored, isOwn),
+  }
+}
+
+/** A provider that is gone is left out: a change of the rest leaves it as it is. */
+export function answererBody(draft: AnswererDraft) {
+  return {
+    ...(draft.provider === GONE ? {} : { provider_id: numberIn(draft.provider) }),
+    model: draft.model.trim() || null,
+    tools: draft.hasTools ? draft.tools : null,
+    skills: draft.hasSkills ? draft.skills : null,
+    max_iterations: numberIn(draft.maxIterations),
+    ...settingsBody(draft),
   }
 }
 

@@ -16,19 +16,28 @@ export interface Draft<T> {
   isChanged: ComputedRef<boolean>
   /** Begins anew. */
   discard: () => void
+  /** Marks what is sent now; the function is called once the server has it. */
+  submit: () => Submitted<T>
 }
 
 /**
+ * What was sent begins anew; what was typed since then stays, as a change. `created` is what a form of something new
+ * made: the change is then the draft of its own form, of this key and these values. Returns whether there is a change.
+ */
+export type Submitted<T> = (created?: { key: string; fresh: T }) => boolean
+
+/**
  * `key` names what is written, such as `room:01a2`; '' keeps nothing, for what cannot be written yet. `fresh` is what it
- * begins with: nothing, or what is stored. A change of `fresh` is shown where nothing was typed. Fields in `secrets`
- * are never kept.
+ * begins with: nothing, or what is stored. A change of `fresh` is shown in the fields that were not changed. Fields in
+ * `secrets` are never kept.
  */
 export function useDraft<T>(key: () => string, fresh: () => T, secrets: readonly (keyof T)[] = []): Draft<T> {
   const user = signedInUser()
   const fullKey = (): string => (key() ? `${PREFIX}${user}.${key()}` : '')
   let begun = JSON.stringify(fresh())
+  let discards = 0
   const value = ref(load()) as Ref<T>
-  const isChanged = computed(() => JSON.stringify(value.value) !== JSON.stringify(fresh()))
+  const isChanged = computed(() => !isSame(value.value, fresh()))
 
   function load(): T {
     begun = JSON.stringify(fresh())
@@ -40,7 +49,7 @@ export function useDraft<T>(key: () => string, fresh: () => T, secrets: readonly
   function save(): void {
     if (!fullKey()) return
     const kept = withoutSecrets(value.value)
-    if (JSON.stringify(kept) === JSON.stringify(withoutSecrets(fresh()))) localStorage.removeItem(fullKey())
+    if (isSame(kept, withoutSecrets(fresh()))) localStorage.removeItem(fullKey())
     else writeDraft(fullKey(), kept)
   }
 
@@ -50,14 +59,37 @@ export function useDraft<T>(key: () => string, fresh: () => T, secrets: readonly
   }
 
   function discard(): void {
-    value.value = JSON.parse(JSON.stringify(fresh())) as T
+    discards += 1
+    value.value = clone(fresh())
+  }
+
+  function submit(): Submitted<T> {
+    const sent = clone(value.value)
+    const of = fullKey()
+    const before = discards
+    return (created) => {
+      if (discards !== before) return false
+      if (of !== fullKey()) {
+        // The form shows something else by now.
+        if (isSame(readDraft(of), withoutSecrets(sent))) localStorage.removeItem(of)
+        return false
+      }
+      const base = created?.fresh ?? fresh()
+      const rest = clone(typedSince(sent, value.value, base))
+      const isTyped = !isSame(rest, base)
+      if (created && isTyped) writeDraft(`${PREFIX}${user}.${created.key}`, withoutSecrets(rest))
+      value.value = created ? clone(fresh()) : rest
+      // A page that was left in the meantime watches nothing.
+      save()
+      return isTyped
+    }
   }
 
   watch(fullKey, () => (value.value = load()), { flush: 'sync' })
   watch(
     () => JSON.stringify(fresh()),
     (now) => {
-      if (JSON.stringify(value.value) === begun) value.value = JSON.parse(now) as T
+      value.value = clone(typedSince(JSON.parse(begun) as T, value.value, fresh()))
       begun = now
     },
     { flush: 'sync' },
@@ -68,7 +100,7 @@ export function useDraft<T>(key: () => string, fresh: () => T, secrets: readonly
     if (event.key === fullKey() && !document.hasFocus()) value.value = load()
   })
 
-  return { value, isChanged, discard }
+  return { value, isChanged, discard, submit }
 }
 
 type Fields<T> = { [Name in keyof T]-?: WritableComputedRef<T[Name]> }
@@ -79,14 +111,29 @@ export function useDraftFields<T extends object>(
   fresh: () => T,
   secrets: readonly (keyof T)[] = [],
 ): Omit<Draft<T>, 'value'> & { fields: Fields<T> } {
-  const { value, isChanged, discard } = useDraft(key, fresh, secrets)
+  const { value, ...draft } = useDraft(key, fresh, secrets)
   const fieldOf = (name: keyof T): WritableComputedRef<T[keyof T]> =>
     computed({
       get: () => value.value[name],
       set: (typed) => (value.value = { ...value.value, [name]: typed }),
     })
   const names = Object.keys(fresh()) as (keyof T)[]
-  return { fields: Object.fromEntries(names.map((name) => [name, fieldOf(name)])) as Fields<T>, isChanged, discard }
+  return { fields: Object.fromEntries(names.map((name) => [name, fieldOf(name)])) as Fields<T>, ...draft }
+}
+
+/** `base`, with what differs between `sent` and `now`, field by field. */
+function typedSince<T>(sent: T, now: T, base: T): T {
+  if (!isObject(sent) || !isObject(now) || !isObject(base)) return isSame(sent, now) ? base : now
+  const typed = Object.entries(now).filter(([name, value]) => !isSame(value, sent[name as keyof T]))
+  return { ...base, ...Object.fromEntries(typed) }
+}
+
+function isSame(one: unknown, other: unknown): boolean {
+  return JSON.stringify(one) === JSON.stringify(other)
+}
+
+function clone<T>(value: T): T {
+  return JSON.parse(JSON.stringify(value)) as T
 }
 
 function isObject(value: unknown): value is object {

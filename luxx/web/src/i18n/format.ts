@@ -70,3 +70,8 @@ export function formatBytes(bytes: number): string {
   }
   return `${unit === 0 ? size : size.toFixed(size < 10 ? 1 : 0)} ${units[unit]}`
 }
+
+/** How wide a text is, in letters; a Chinese character is as wide as two. */
+export function widthOf(text: string): number {
+  return [...text].reduce((sum, character) => sum + (character > '\u2e7f' ? 2 : 1), 0)
+}

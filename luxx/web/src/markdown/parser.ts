@@ -2,6 +2,7 @@
 import DOMPurify from 'dompurify'
 import MarkdownIt, { type Env } from 'markdown-it'
 import cjkFriendly from 'markdown-it-cjk-friendly'
+import { widthOf } from '@/i18n/format'
 import { addMath } from './math'
 
 /** `citations`: the numbers of the message's sources; only these become links. */
@@ -83,9 +84,16 @@ for (const cell of ['th_open', 'td_open']) {
   markdown.renderer.rules[cell] = (tokens, index, options, _env, self) => {
     const token = tokens[index]
     const alignment = /text-align:(\w+)/.exec(String(token?.attrGet('style') ?? ''))?.[1]
-    if (token) token.attrs = alignment ? [['class', `align-${alignment}`]] : null
+    const words = (tokens[index + 1]?.children ?? []).map((child) => child.content).join(' ')
+    const classes = [alignment ? `align-${alignment}` : '', `least-${leastCharacters(words)}`].filter(Boolean)
+    if (token) token.attrs = [['class', classes.join(' ')]]
     return self.renderToken(tokens, index, options)
   }
+}
+
+/** The width that a cell needs so that its words do not stand one in a line: steps of 4 characters, up to 24. */
+function leastCharacters(words: string): number {
+  return Math.min(24, Math.ceil(widthOf(words) / 4) * 4)
 }
 
 const TAGS = [

@@ -136,6 +136,7 @@ function applyRoom(state: RunState, event: RunEvent): RunState {
         ...withoutOpenQuestions(state),
         status: statusAtEnd(state, event.stop_reason),
         stopReason: event.stop_reason,
+        stopPhrase: event.phrase ?? null,
       }
     default:
       return state

@@ -64,6 +64,8 @@ export interface RunSummary {
   error: { message: string; code: string; isRetryable: boolean } | null
   done: Schema<'Done'> | null
   stopReason: string | null
+  /** Rooms: the phrase that ended it. */
+  stopPhrase: string | null
 }
 
 export interface RunState extends RunSummary {
@@ -93,6 +95,7 @@ export const EMPTY: RunState = {
   error: null,
   done: null,
   stopReason: null,
+  stopPhrase: null,
   seq: 0,
   held: {},
   turns: {},

@@ -63,6 +63,7 @@ const en = {
   nothingFound: 'Nothing found',
   cancel: 'Cancel',
   discard: 'Discard changes',
+  unsaved: 'Not saved yet',
   save: 'Save',
   close: 'Close',
   delete: 'Delete',

@@ -1,6 +1,30 @@
 import { defineText, type Texts } from '../text'
 
 const en = {
+  provider: 'Provider',
+  model: 'Model',
+  modelHint: 'Left empty, it is the default model of the provider.',
+  tools: 'Tools',
+  searchTools: 'Search tools',
+  skills: 'Skills',
+  searchSkills: 'Search skills',
+  agent: {
+    provider: 'The default of whoever uses it',
+    tools: 'All that its user may use',
+    skills: 'All',
+    settings: 'As its user has set',
+    calls: 'As the server has set',
+  },
+  seat: {
+    provider: 'Your default provider',
+    tools: 'All tools that it may use',
+    skills: 'All',
+    settings: 'As the model’s default',
+    calls: 'As the server has set',
+  },
+  seatOfAgent: { provider: 'As the agent', tools: 'As the agent', skills: 'As the agent', settings: 'As the agent', calls: 'As the agent' },
+  maxIterations: 'Model calls per answer',
+  chooseProvider: 'Choose another provider, or the default.',
   thinking: 'Thinking',
   thinkingHint: 'Models that can think work on a problem before they answer, which takes longer and costs more.',
   on: 'On',

@@ -43,6 +43,7 @@ const en = {
     content_filter: 'a filter of the provider',
     refusal: 'the model refused',
   },
+  phraseSaid: (phrase: string) => `“${phrase}” was said`,
   liveHint: 'The timeline can be moved once the run has ended.',
   timeline: 'Timeline',
   position: (at: number, of: number) => `Event ${at} of ${of}`,

@@ -62,6 +62,7 @@ const zh: CommonText = {
   nothingFound: '没有找到',
   cancel: '取消',
   discard: '放弃更改',
+  unsaved: '尚未保存',
   save: '保存',
   close: '关闭',
   delete: '删除',

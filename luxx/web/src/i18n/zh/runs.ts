@@ -43,6 +43,7 @@ const zh: RunsText = {
     content_filter: '服务商的过滤器',
     refusal: '模型拒绝',
   },
+  phraseSaid: (phrase) => `说出了“${phrase}”`,
   liveHint: '运行结束后可以移动时间线。',
   timeline: '时间线',
   position: (at, of) => `第 ${at} 个事件，共 ${of} 个`,

@@ -5,7 +5,7 @@ import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import { roleOf } from '@/components/agentRole'
-import { type ModelSettingsDraft, numberIn, settingsBody, settingsDraft } from '@/components/modelSettings'
+import { type AnswererDraft, answererBody, answererDraft } from '@/components/modelSettings'
 
 export type Agent = Schema<'AgentView'>
 export const LIST_KEY = ['agents'] as const
@@ -18,18 +18,10 @@ export interface Fallback {
   model: string
 }
 
-export interface AgentDraft extends ModelSettingsDraft {
+export interface AgentDraft extends AnswererDraft {
   name: string
   role: string
   systemPrompt: string
-  /** An id as text; empty: the default of whoever uses the agent. */
-  provider: string
-  model: string
-  tools: string[]
-  hasTools: boolean
-  skills: string[]
-  hasSkills: boolean
-  maxIterations: string
   color: string
   fallbacks: Fallback[]
   isShared: boolean
@@ -55,19 +47,11 @@ export function newFallback(provider = '', model = ''): Fallback {
 }
 
 export function draftOf(agent: Agent | null): AgentDraft {
-  const text = (value: number | string | null | undefined): string => (value === null || value === undefined ? '' : String(value))
   return {
     name: agent?.name ?? '',
     role: agent ? roleOf(agent) : '',
     systemPrompt: agent?.system_prompt ?? '',
-    provider: text(agent?.provider_id),
-    model: agent?.model ?? '',
-    tools: [...(agent?.tools ?? [])],
-    hasTools: agent !== null && agent.tools !== null,
-    skills: [...(agent?.skills ?? [])],
-    hasSkills: agent !== null && agent.skills !== null,
-    ...settingsDraft(agent),
-    maxIterations: text(agent?.max_iterations),
+    ...answererDraft(agent),
     color: agent?.color ?? '',
     fallbacks: (agent?.fallbacks ?? []).map((each) => newFallback(String(each.provider_id), each.model ?? '')),
     isShared: agent?.is_shared ?? false,
@@ -79,12 +63,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     name: draft.name.trim(),
     role: draft.role.trim(),
     system_prompt: draft.systemPrompt,
-    provider_id: numberIn(draft.provider),
-    model: draft.model.trim() || null,
-    tools: draft.hasTools ? draft.tools : null,
-    skills: draft.hasSkills ? draft.skills : null,
-    ...settingsBody(draft),
-    max_iterations: numberIn(draft.maxIterations),
+    ...answererBody(draft),
     ...(draft.color ? { color: draft.color } : {}),
     fallbacks: draft.fallbacks
       .filter((each) => each.provider)

@@ -1,9 +1,9 @@
 /** Seats as forms change them, and what is sent for them. */
 import type { Schema } from '@/api/types'
-import { type ModelSettingsDraft, numberIn, settingsBody, settingsDraft } from '@/components/modelSettings'
+import { type AnswererDraft, answererBody, answererDraft } from '@/components/modelSettings'
 import type { Seat } from './rooms'
 
-export interface SeatDraft extends ModelSettingsDraft {
+export interface SeatDraft extends AnswererDraft {
   key: number
   agentId: number | null
   /** What the agent has: shown where the seat has nothing of its own. */
@@ -11,14 +11,6 @@ export interface SeatDraft extends ModelSettingsDraft {
   name: string
   role: string
   systemPrompt: string
-  /** Empty: the agent's, or the default. */
-  provider: string
-  model: string
-  tools: string[]
-  hasTools: boolean
-  skills: string[]
-  hasSkills: boolean
-  maxIterations: string
 }
 
 /** Above those of drafts from an earlier visit. */
@@ -32,14 +24,7 @@ export function emptySeat(name = ''): SeatDraft {
     name,
     role: '',
     systemPrompt: '',
-    provider: '',
-    model: '',
-    tools: [],
-    hasTools: false,
-    skills: [],
-    hasSkills: false,
-    maxIterations: '',
-    ...settingsDraft(null),
+    ...answererDraft(null),
   }
 }
 
@@ -53,7 +38,6 @@ export function seatOfAgent(agent: Schema<'AgentView'>, role: string): SeatDraft
 export function draftOf(seat: Seat): SeatDraft {
   const isOwn = (field: string): boolean => seat.agent_id === null || seat.overrides.includes(field)
   const text = (field: keyof Seat): string => (isOwn(field) && seat[field] !== null ? String(seat[field]) : '')
-  const names = (field: 'tools' | 'skills'): string[] => (isOwn(field) ? [...(seat[field] ?? [])] : [])
   return {
     ...emptySeat(seat.name),
     key: seat.id,
@@ -61,14 +45,7 @@ export function draftOf(seat: Seat): SeatDraft {
     agent: seat.agent_id === null ? {} : { role: seat.role, model: seat.model ?? '', systemPrompt: seat.system_prompt ?? '' },
     role: text('role'),
     systemPrompt: text('system_prompt'),
-    provider: text('provider_id'),
-    model: text('model'),
-    tools: names('tools'),
-    hasTools: isOwn('tools') && seat.tools !== null,
-    skills: names('skills'),
-    hasSkills: isOwn('skills') && seat.skills !== null,
-    maxIterations: text('max_iterations'),
-    ...settingsDraft(seat, isOwn),
+    ...answererDraft(seat, isOwn),
   }
 }
 
@@ -79,12 +56,7 @@ export function bodyOf(draft: SeatDraft): Schema<'NewSeat'> {
     name: draft.name.trim() || null,
     role: draft.role.trim() || null,
     system_prompt: draft.systemPrompt.trim() || null,
-    provider_id: numberIn(draft.provider),
-    model: draft.model.trim() || null,
-    tools: draft.hasTools ? draft.tools : null,
-    skills: draft.hasSkills ? draft.skills : null,
-    max_iterations: numberIn(draft.maxIterations),
-    ...settingsBody(draft),
+    ...answererBody(draft),
   }
 }
 

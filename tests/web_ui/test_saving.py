@@ -38,8 +38,8 @@ def held(page: Page, method: str) -> Generator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """`make` returns the path of the page, `open` shows the form. `first` is saved, `second` typed meanwhile: the
-    label of a field and its text."""
+    """`make` returns the path of the page, `open` shows the form. `first` is saved, `second` typed meanwhile:
+    the label of a field and its text."""
 
     make: Callable[[Person, str], str]
     open: Callable[[Page], object] = lambda page: None
@@ -203,3 +203,28 @@ def test_a_cancelled_dialog_keeps_nothing_when_its_save_arrives(person: Person) 
         expect(page.get_by_role("list", name="Seats")).to_contain_text("writes much")
         open_seat(page)
         expect(dialog.get_by_label("Role")).to_have_value("writes much")
+
+
+@pytest.mark.heavy
+def test_a_step_whose_agent_is_gone_is_changed_without_replacing_it(person: Person) -> None:
+    agent = person.post("/agents", {"name": "Reader"})["id"]
+    steps = [{"id": "a", "name": "Read", "goal": "Read it", "agent_id": agent}]
+    task = person.post("/tasks", {"name": "Notes", "goal": "Write", "steps": steps})["id"]
+    person.api.delete(f"/agents/{agent}").raise_for_status()
+    with person.tab() as tab:
+        page = tab.open(f"/ui/tasks/{task}")
+        open_step(page)
+        dialog = page.get_by_role("dialog")
+        chosen = dialog.get_by_label("Agent", exact=True).locator("option:checked")
+        expect(chosen).to_have_text("Reader is gone")
+        dialog.get_by_label("Name", exact=True).fill("Read all")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        [step] = person.get(f"/tasks/{task}")["steps"]
+        assert (step["name"], step["lost_agent"]) == ("Read all", "Reader")
+        open_step(page)
+        dialog.get_by_label("Agent", exact=True).select_option("")
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        [step] = person.get(f"/tasks/{task}")["steps"]
+        assert step["lost_agent"] is None

@@ -37,8 +37,7 @@ export function settingsBody(draft: ModelSettingsDraft): ModelSettings {
 /** The choice of a provider that is gone: it stays until another, or the default, is chosen. */
 export const GONE = 'gone'
 
-type Answerer = ModelSettings &
-  Pick<Schema<'AgentView'>, 'provider_id' | 'lost_provider' | 'model' | 'tools' | 'skills' | 'max_iterations'>
+type Answerer = ModelSettings & Pick<Schema<'AgentView'>, 'provider_id' | 'lost_provider' | 'model' | 'tools' | 'skills' | 'max_iterations'>
 
 /** What an agent or a seat answers with. */
 export interface AnswererDraft extends ModelSettingsDraft {

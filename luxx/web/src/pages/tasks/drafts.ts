@@ -2,6 +2,7 @@
 import { useQuery } from '@pinia/colada'
 import { computed } from 'vue'
 import { api, ask } from '@/api/client'
+import { GONE } from '@/components/modelSettings'
 import type { PlannedStep, TaskStepView } from './tasks'
 
 export interface StepDraft {
@@ -10,7 +11,7 @@ export interface StepDraft {
   goal: string
   expectedOutput: string
   dependsOn: string[]
-  /** The id of the agent as text; '' for that of the task. */
+  /** The id of the agent as text; '' for that of the task, GONE for one that is gone. */
   agentId: string
   requireApproval: boolean
   /** What the plan or the stored step says besides. */
@@ -26,7 +27,7 @@ export function draftOf(step: PlannedStep | TaskStepView, fallbackId: string): S
     goal: step.goal ?? '',
     expectedOutput: step.expected_output ?? '',
     dependsOn: [...(step.depends_on ?? [])],
-    agentId: step.agent_id ? String(step.agent_id) : '',
+    agentId: step.agent_id ? String(step.agent_id) : 'lost_agent' in step && step.lost_agent !== null ? GONE : '',
     requireApproval: step.require_approval ?? false,
     tools: step.required_tools ?? null,
     skills: step.required_skills ?? null,
@@ -45,7 +46,7 @@ export function stepOf(draft: StepDraft): PlannedStep & { id: string } {
     name: draft.name.trim(),
     goal: draft.goal.trim(),
     depends_on: draft.dependsOn,
-    agent_id: draft.agentId ? Number(draft.agentId) : null,
+    ...(draft.agentId === GONE ? {} : { agent_id: draft.agentId ? Number(draft.agentId) : null }),
     required_tools: draft.tools,
     required_skills: draft.skills,
     expected_output: draft.expectedOutput.trim() || null,
@@ -72,5 +73,5 @@ export function useAgentChoices(none: () => string) {
     { value: '', label: none() },
     ...(agents.data.value?.items ?? []).map((agent) => ({ value: String(agent.id), label: agent.name })),
   ])
-  return { choices }
+  return { choices, areKnown: computed(() => agents.data.value !== undefined) }
 }

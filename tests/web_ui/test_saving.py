@@ -30,10 +30,10 @@ def held(page: Page, method: str) -> Generator[None]:
         if waiting:
             break
         page.wait_for_timeout(20)
-    page.unroute("**/*", hold)
     assert waiting, "nothing was sent"
     for route in waiting:
         route.continue_()
+    page.unroute("**/*", hold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +222,7 @@ def test_a_step_whose_agent_is_gone_is_changed_without_replacing_it(person: Pers
         expect(dialog).to_be_hidden()
         [step] = person.get(f"/tasks/{task}")["steps"]
         assert (step["name"], step["lost_agent"]) == ("Read all", "Reader")
-        open_step(page)
+        page.get_by_role("button", name="Edit the step").click()
         dialog.get_by_label("Agent", exact=True).select_option("")
         dialog.get_by_role("button", name="Save").click()
         expect(dialog).to_be_hidden()

@@ -23,11 +23,15 @@ function countFormat(isLarge: boolean): Intl.NumberFormat {
 
 /** 950, 12.4k, 1.2M. */
 export function formatCount(value: number): string {
-  return countFormat(value >= 10_000).format(value)
+  // The short form of a million is a small m in British English, which reads as metres or minutes.
+  return countFormat(value >= 10_000)
+    .format(value)
+    .replace(/m$/, 'M')
 }
 
 export function formatCost(dollars: number): string {
-  if (dollars > 0 && dollars < 0.0001) return '< $0.0001'
+  if (dollars === 0) return '$0'
+  if (dollars < 0.0001) return '< $0.0001'
   const digits = dollars < 0.01 ? 4 : dollars < 1 ? 3 : 2
   return `$${dollars.toFixed(digits)}`
 }

@@ -11,6 +11,7 @@ const en = {
   homeText: 'A provider serves models: a company with an API key, or a server of your own.',
   off: 'Off',
   isDefault: 'Default',
+  isTenantDefault: 'Default of the tenant',
   shared: 'Shared',
   sharedAbout: 'This provider is shared with you. Its owner changes it.',
   sharedManage: 'This provider belongs to somebody else. As an administrator you may switch it off, end its sharing, or delete it.',

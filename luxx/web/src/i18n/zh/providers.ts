@@ -11,6 +11,7 @@ const zh: ProvidersText = {
   homeText: '服务商提供模型：有 API 密钥的公司，或你自己的服务器。',
   off: '关闭',
   isDefault: '默认',
+  isTenantDefault: '租户默认',
   shared: '已共享',
   sharedAbout: '此服务商与你共享，由其所有者更改。',
   sharedManage: '此服务商属于他人。作为管理员，你可以关闭、停止共享或删除它。',

@@ -62,6 +62,7 @@ const en = {
   chosenCount: (count: number) => `${count} chosen`,
   nothingFound: 'Nothing found',
   cancel: 'Cancel',
+  labelled: (label: string, value: string) => `${label}: ${value}`,
   discard: 'Discard changes',
   unsaved: 'Not saved yet',
   save: 'Save',

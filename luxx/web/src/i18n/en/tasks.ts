@@ -37,7 +37,7 @@ const en = {
   estimate: (turns: string, tokens: string, cost: string) => `About ${turns}, ${tokens} tokens, ${cost}`,
   turns: (count: number) => (count === 1 ? '1 turn' : `${count} turns`),
   costUnknown: 'cost unknown: no price is known for the model',
-  estimateTime: (time: string) => `about ${time}`,
+  estimateTime: (time: string) => `, about ${time}`,
   estimateAssumed: 'A rough guess: few steps were measured so far.',
   planCost: (cost: string) => `Planning cost ${cost}.`,
   approvalOfTask: 'Ask me before anything runs',

@@ -61,6 +61,7 @@ const zh: CommonText = {
   chosenCount: (count) => `已选 ${count} 个`,
   nothingFound: '没有找到',
   cancel: '取消',
+  labelled: (label, value) => `${label}：${value}`,
   discard: '放弃更改',
   unsaved: '尚未保存',
   save: '保存',

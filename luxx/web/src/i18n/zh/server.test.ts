@@ -26,6 +26,11 @@ test.each([
     '',
     '它对文件重定向（> out.txt），因此它可能符合：租户的第 1 条规则：deny shell_execute(rm *)',
   ],
+  [
+    'xargs runs the command that its arguments name, so only a rule for exactly this call, or for all calls, can allow it',
+    '',
+    'xargs 会运行其参数指定的命令，因此只有正好针对此次调用，或针对所有调用的规则才能允许它',
+  ],
   ['there is no tool named web_serch; GET /tools lists yours', '', '没有名为 web_serch 的工具；请从工具列表中选择。'],
   ['there is no skill named notes; GET /skills lists yours', '', '没有名为 notes 的技能；请从列表中选择。'],
   ["there is no agent named 'Anna'; GET /agents lists yours", '', "没有名为 'Anna' 的智能体；请从列表中选择。"],

@@ -134,7 +134,7 @@ function lookUp(text: string, patterns: readonly Pattern[]): string | null {
 function filled(translation: string, values: readonly string[]): string {
   return translation.replace(/\{(\+?)(\d)\}/g, (_, nested: string, index: string) => {
     const value = values[Number(index)] ?? ''
-    return nested ? (lookUp(value, [...sentences, ...parts]) ?? value) : value
+    return nested ? (PARTS[value] ?? lookUp(value, [...sentences, ...parts]) ?? value) : value
   })
 }
 

@@ -36,7 +36,7 @@ const zh: TasksText = {
   estimate: (turns, tokens, cost) => `大约 ${turns}，${tokens} 个词元，${cost}`,
   turns: (count) => `${count} 个轮次`,
   costUnknown: '费用未知：没有该模型的价格',
-  estimateTime: (time) => `大约 ${time}`,
+  estimateTime: (time) => `，大约 ${time}`,
   estimateAssumed: '粗略估计：目前测量过的步骤很少。',
   planCost: (cost) => `规划费用 ${cost}。`,
   approvalOfTask: '运行之前先询问我',

@@ -27,9 +27,12 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
     if (part === null || isDismissed.value) return []
     const commands = offered().map((name) => ({ name, about: text.about[name], command: name }))
     const own = (prompts.data.value ?? []).map((prompt) => ({ name: prompt.name, about: prompt.title || prompt.description, prompt }))
+    const isNamed = ({ name }: SlashOption): boolean => name.startsWith(part)
     const matching = [
-      ...commands.filter(({ name }) => name.startsWith(part)),
-      ...own.filter(({ name, about }) => name.includes(part) || about.toLowerCase().includes(part)),
+      ...commands.filter(isNamed),
+      // Enter takes the first one: those whose name begins so stand before those that only contain it.
+      ...own.filter(isNamed),
+      ...own.filter((each) => !isNamed(each) && (each.name.includes(part) || each.about.toLowerCase().includes(part))),
     ]
     return matching.slice(0, 100)
   })

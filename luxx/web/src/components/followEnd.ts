@@ -1,0 +1,90 @@
+/** A list that stays at its end while it grows, unless a person has scrolled up, and loads what is earlier at its top. */
+import { useResizeObserver } from '@vueuse/core'
+import { nextTick, type Ref, ref } from 'vue'
+import { useNotices } from '@/stores/notices'
+
+const NEAR_END = 48
+const LOAD_BEFORE = 1200
+
+export interface FollowEnd {
+  scroller: Ref<HTMLElement | null>
+  content: Ref<HTMLElement | null>
+  isFollowing: Readonly<Ref<boolean>>
+  /** Earlier entries are being put before those that are shown. */
+  isPrepending: Readonly<Ref<boolean>>
+  jump: () => void
+  load: () => Promise<void>
+  /** Listeners of the scroller. */
+  listeners: Record<'scrollPassive' | 'wheelPassive' | 'touchstartPassive' | 'touchendPassive' | 'keydown', (event: Event) => void>
+}
+
+export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promise<void>): FollowEnd {
+  const notices = useNotices()
+  const scroller = ref<HTMLElement | null>(null)
+  const content = ref<HTMLElement | null>(null)
+  const isFollowing = ref(true)
+  const isPrepending = ref(false)
+  let lastTop = 0
+  let lastHeight = 0
+  let isTouched = false
+
+  function toEnd(): void {
+    const element = scroller.value
+    if (!element) return
+    element.scrollTop = element.scrollHeight
+    lastTop = element.scrollTop
+    lastHeight = element.scrollHeight
+  }
+
+  function jump(): void {
+    isFollowing.value = true
+    toEnd()
+  }
+
+  /** What grows or shrinks may move the page up too; only a person who does stops it. */
+  function onScroll(): void {
+    const element = scroller.value
+    if (!element) return
+    const { scrollTop: top, scrollHeight: height } = element
+    const isUp = top < lastTop - 1
+    const isMovedByContent = height !== lastHeight && !isTouched
+    lastTop = top
+    lastHeight = height
+    if (height - top - element.clientHeight < NEAR_END) isFollowing.value = true
+    else if (isUp && !isMovedByContent) isFollowing.value = false
+    else if (isUp && isFollowing.value && !isPrepending.value) toEnd()
+    if (top < LOAD_BEFORE) void load()
+  }
+
+  /** A wheel or a key upwards stops at once, before text that grows moves the page again. */
+  function onUserScroll(event: Event): void {
+    const isUp = event instanceof WheelEvent ? event.deltaY < 0 : ['ArrowUp', 'PageUp', 'Home'].includes((event as KeyboardEvent).key)
+    if (isUp && (scroller.value?.scrollTop ?? 0) > 0) isFollowing.value = false
+  }
+
+  async function load(): Promise<void> {
+    if (!hasEarlier() || isPrepending.value) return
+    isPrepending.value = true
+    try {
+      await loadEarlier()
+      await nextTick()
+    } catch (error) {
+      notices.showError(error)
+    } finally {
+      isPrepending.value = false
+    }
+  }
+
+  useResizeObserver([content, scroller], () => {
+    if (isFollowing.value && !isPrepending.value) toEnd()
+  })
+
+  const listeners = {
+    scrollPassive: onScroll,
+    wheelPassive: onUserScroll,
+    touchstartPassive: () => (isTouched = true),
+    touchendPassive: () => (isTouched = false),
+    keydown: onUserScroll,
+  }
+  return { scroller, content, isFollowing, isPrepending, jump, load, listeners }
+}

@@ -1,14 +1,13 @@
 /** A list that stays at its end while it grows, unless a person has scrolled up, and loads what is earlier at its top. */
 import { useResizeObserver } from '@vueuse/core'
-import { nextTick, type Ref, ref } from 'vue'
+import { nextTick, type Ref, ref, useTemplateRef } from 'vue'
 import { useNotices } from '@/stores/notices'
 
 const NEAR_END = 48
 const LOAD_BEFORE = 1200
 
 export interface FollowEnd {
-  scroller: Ref<HTMLElement | null>
-  content: Ref<HTMLElement | null>
+  scroller: Readonly<Ref<HTMLElement | null>>
   isFollowing: Readonly<Ref<boolean>>
   /** Earlier entries are being put before those that are shown. */
   isPrepending: Readonly<Ref<boolean>>
@@ -18,10 +17,11 @@ export interface FollowEnd {
   listeners: Record<'scrollPassive' | 'wheelPassive' | 'touchstartPassive' | 'touchendPassive' | 'keydown', (event: Event) => void>
 }
 
-export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promise<void>): FollowEnd {
+/** The template of the component has the elements `scroller` and, within it, `content`. */
+export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promise<unknown>): FollowEnd {
   const notices = useNotices()
-  const scroller = ref<HTMLElement | null>(null)
-  const content = ref<HTMLElement | null>(null)
+  const scroller = useTemplateRef<HTMLElement>('scroller')
+  const content = useTemplateRef<HTMLElement>('content')
   const isFollowing = ref(true)
   const isPrepending = ref(false)
   let lastTop = 0
@@ -86,5 +86,5 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
     touchendPassive: () => (isTouched = false),
     keydown: onUserScroll,
   }
-  return { scroller, content, isFollowing, isPrepending, jump, load, listeners }
+  return { scroller, isFollowing, isPrepending, jump, load, listeners }
 }

@@ -31,6 +31,16 @@ test.each([
     '',
     'xargs 会运行其参数指定的命令，因此只有正好针对此次调用，或针对所有调用的规则才能允许它',
   ],
+  [
+    "has ended: a file is missing, or the server has no access to it; name its directory in `reads`, or put it below the server's `workspace`: can't open file 'a'",
+    '',
+    "已结束：缺少文件，或此服务器无权访问；请在 `reads` 中列出其目录，或将其放入此服务器的 `workspace`：can't open file 'a'",
+  ],
+  [
+    'was not ready within 30 seconds: it opened more than 4,096 files; raise open_files of mcp in tools.limits',
+    '',
+    '30 秒内没有就绪：它打开的文件超过 4,096 个；请在 tools.limits 中提高 mcp 的 open_files',
+  ],
   ['there is no tool named web_serch; GET /tools lists yours', '', '没有名为 web_serch 的工具；请从工具列表中选择。'],
   ['there is no skill named notes; GET /skills lists yours', '', '没有名为 notes 的技能；请从列表中选择。'],
   ["there is no agent named 'Anna'; GET /agents lists yours", '', "没有名为 'Anna' 的智能体；请从列表中选择。"],

@@ -170,4 +170,25 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'only messages of users can be edited; to get another answer, POST /messages/{id}/regenerate':
     '只有用户的消息可以编辑；要得到另一个回答，请重新回答。',
   'a run was started here a moment ago; try again': '刚刚在此开始了一次运行；请再试一次。',
+
+  // Why an MCP server has failed; the last line that it printed may follow
+  'has ended by itself': '已自行结束',
+  'has ended: {}': '已结束：{+1}',
+  'was not ready within {} seconds: {}': '{1} 秒内没有就绪：{+2}',
+  '; raise {} of mcp in tools.limits: {}': '；请在 tools.limits 中提高 mcp 的 {1}：{2}',
+  '; raise {} of mcp in tools.limits': '；请在 tools.limits 中提高 mcp 的 {1}',
+  'it opened more than {} files{}': '它打开的文件超过 {1} 个{+2}',
+  'it needed more than {} MiB of memory{}': '它需要的内存超过 {1} MiB{+2}',
+  'it started more than {} processes and threads{}': '它启动的进程和线程超过 {1} 个{+2}',
+  'the module {} is not installed, or the server may not read it; install it, and {}': '模块 {1} 没有安装，或此服务器无权读取；请安装它，并{+2}',
+  'a file is missing, or the server has no access to it; {}': '缺少文件，或此服务器无权访问；请{+1}',
+  "name its directory in `reads`, or put it below the server's `workspace`: {}": '在 `reads` 中列出其目录，或将其放入此服务器的 `workspace`：{1}',
+  "name its directory in `reads`, or put it below the server's `workspace`": '在 `reads` 中列出其目录，或将其放入此服务器的 `workspace`',
+  'it needs the network, which MCP servers do not have: {}': '它需要网络，而 MCP 服务器没有网络：{1}',
+  'it needs the network, which MCP servers do not have': '它需要网络，而 MCP 服务器没有网络',
+  '{} downloads what it starts, and MCP servers have no network; install the server first, and name its program in `command`{}':
+    '{1} 会下载要启动的程序，而 MCP 服务器没有网络；请先安装此服务器，并在 `command` 中写明其程序{2}',
+  'it was killed, probably because the machine had no memory left{}': '它被终止，可能是因为机器内存不足{1}',
+  'it may need a longer start_seconds, or it is no MCP server on standard input and output':
+    '它可能需要更长的 start_seconds，或者它不是使用标准输入输出的 MCP 服务器',
 }

@@ -18,7 +18,8 @@ let current: SignIn | null = read()
 /** Whose data this page has shown. */
 const firstUser = { id: userOf(current) }
 let refreshing: Promise<string | null> | null = null
-const listeners = new Set<(isElsewhere: boolean) => void>()
+type Listener = (isElsewhere: boolean, isWanted: boolean) => void
+const listeners = new Set<Listener>()
 
 window.addEventListener('storage', (event) => {
   if (event.key !== KEY && event.key !== null) return
@@ -28,7 +29,7 @@ window.addEventListener('storage', (event) => {
 })
 
 /** Calls `listener` when somebody signs in or out, in this tab or in another one (`isElsewhere`). */
-export function onSignInChange(listener: (isElsewhere: boolean) => void): () => void {
+export function onSignInChange(listener: Listener): () => void {
   listeners.add(listener)
   return () => listeners.delete(listener)
 }
@@ -69,10 +70,11 @@ export function saveTokens(signedIn: Schema<'SignedIn'>): void {
   if (!wasSignedIn) notify(false)
 }
 
-export function dropTokens(): void {
+/** `isWanted`: the person signs out. */
+export function dropTokens(isWanted = false): void {
   current = null
   localStorage.removeItem(KEY)
-  notify(false)
+  notify(false, isWanted)
 }
 
 /** An access token that is valid for now; null after the sign-in has ended. `refused` is one that no longer is. */
@@ -118,6 +120,6 @@ function read(): SignIn | null {
   }
 }
 
-function notify(isElsewhere: boolean): void {
-  for (const listener of listeners) listener(isElsewhere)
+function notify(isElsewhere: boolean, isWanted = false): void {
+  for (const listener of listeners) listener(isElsewhere, isWanted)
 }

@@ -40,7 +40,7 @@ export const useSession = defineStore('session', () => {
   /** Ends the sign-in, in all tabs; also where the server cannot be reached or has ended it already. */
   async function signOut(): Promise<void> {
     const token = await accessToken().catch(() => null)
-    dropTokens()
+    dropTokens(true)
     const headers = { authorization: `Bearer ${token}` }
     if (token) await fetch('/auth/logout', { method: 'POST', headers, keepalive: true }).catch(() => undefined)
   }

@@ -51,14 +51,25 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
     step: Step
 
 
+class CallPurpose(StrEnum):
+    """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
+    `choice` of the next speaker of a room; the `plan` of a task."""
+
+    ANSWER = "answer"
+    CHOICE = "choice"
+    PLAN = "plan"
+
+
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
-    """One completion ended. `usage` and `cost` are the totals of the run so far.
+    """One completion ended. `usage` and `cost` are the totals of the run so far. `purpose`: what the
+    completion was for.
 
     `reasoning_details`, of calls of `/v1` only: the model's reasoning as its server wants it back.
     """
 
     usage: Usage
     cost: float | None = None
+    purpose: CallPurpose = CallPurpose.ANSWER
     reasoning_details: list[dict[str, Any]] | UnsetType = UNSET
 
 

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.wire.tool import ToolCall
-from luxx.wire.turn import Step
+from luxx.wire.turn import CompletionEnd, ReplayNote, Step, end_of
 
 MAX_MESSAGE_TEXT = 1_000_000
 """Limit of characters in one message of a user."""
@@ -132,14 +131,19 @@ def joined_parts(parts: "Sequence[str | PromptImage]") -> tuple[str, list[int]]:
 
 
 class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"):
-    """One earlier completion. `replay` is the merged data of its ReplayDeltas; `name` is its author, where a
-    client tells several apart."""
+    """One earlier completion. `replay` is what was stored of it for later requests; `name` is its author,
+    where a client tells several apart."""
 
     text: str = ""
     thinking: str = ""
     tool_calls: list[ToolCall] = []
-    replay: dict[str, Any] = {}
+    replay: ReplayNote = {}
     name: str = ""
+
+    @property
+    def end(self) -> CompletionEnd:
+        """How it ended, as far as later requests need to know it."""
+        return end_of(self.replay)
 
     def labelled(self) -> "AssistantPrompt":
         """The completion with its author's name in front of the text, for servers that take no names."""

@@ -314,29 +314,20 @@ class ReplayDelta(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-PAUSED_KEY = "paused"
-"""The key in the replay note of a paused completion; the next completion continues it."""
-
-REFUSAL_KEY = "refusal"
-"""The key in the replay note of the model's own words with which it refused, apart from its text."""
-
 REASONING_DETAILS_KEY = "reasoning_details"
 """The key in the replay note of the reasoning as servers of the OpenAI dialect want it back."""
 
-NOTICE_KEY = "notice"
-"""The key in the replay note of the adapter's sentence about a text that does not exist; it becomes the
-`notice` of a step. In the stored notes of older versions it marks a text that no model gets."""
-
-REFUSED_BY_KEY = "refused_by"
-"""The key in the replay note of the name of the model that refused. This model does not get the answer
-again."""
-
 
 class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a completion. `is_cut`: Luxx ended it before its provider did, so its usage is not known."""
+    """The end of a completion. `raw`: the provider's word for the reason. `refusal`: the model's own words
+    with which it refused, where the provider gives them apart from the text. `notice`: the adapter's sentence
+    about a text that does not exist; it becomes the `notice` of a step. `is_cut`: Luxx ended it before its
+    provider did, so its usage is not known."""
 
     reason: FinishReason
     raw: str = ""
+    refusal: str = ""
+    notice: str = ""
     is_cut: bool = False
 
 
@@ -352,3 +343,45 @@ Delta = (
     | ReplayDelta
     | FinishDelta
 )
+
+
+class CompletionEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What later requests need to know of the end of a completion.
+
+    `is_paused`: the next completion continues it. `refusal`: see `FinishDelta`. `refused_by`: the name of the
+    model that refused, which does not get the answer again. `has_notice`: its text is a sentence of an older
+    version of Luxx, which no model gets.
+    """
+
+    is_paused: bool = False
+    refusal: str = ""
+    refused_by: str = ""
+    has_notice: bool = False
+
+
+ReplayNote = dict[str, Any]
+"""What is stored of a completion for later requests, as JSON: the data of its ReplayDeltas, which only their
+adapter reads, and its CompletionEnd, which `with_end` and `end_of` write and read."""
+
+_PAUSED, _REFUSAL, _REFUSED_BY, _NOTICE = "paused", "refusal", "refused_by", "notice"
+_KEYS_OF_END = frozenset({_PAUSED, _REFUSAL, _REFUSED_BY, _NOTICE})
+_PLAIN_END = CompletionEnd()
+
+
+def with_end(data: ReplayNote, end: CompletionEnd) -> ReplayNote:
+    """The note of a completion with this data of its ReplayDeltas, which ended so."""
+    said = {_REFUSAL: end.refusal, _PAUSED: end.is_paused, _REFUSED_BY: end.refused_by}
+    return {**data, **{key: value for key, value in said.items() if value}}
+
+
+def end_of(note: ReplayNote) -> CompletionEnd:
+    """How the completion of this note ended; an imported note may hold any JSON."""
+    if note.keys().isdisjoint(_KEYS_OF_END):
+        return _PLAIN_END
+    refusal, refused_by = note.get(_REFUSAL), note.get(_REFUSED_BY)
+    return CompletionEnd(
+        is_paused=_PAUSED in note,
+        refusal=refusal if isinstance(refusal, str) else "",
+        refused_by=refused_by if isinstance(refused_by, str) else "",
+        has_notice=_NOTICE in note,
+    )

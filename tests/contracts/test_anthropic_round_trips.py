@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sdk_types import accepted_by_anthropic
 from wire_reading import Reading, read_in_pieces
 
-from luxx.domain.conversations.prompt import assistant_messages
+from luxx.domain.context.messages import assistant_messages
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.runs.log.channel import OpenStep
@@ -143,7 +143,7 @@ class Steps:
                     open_steps.pop(output.index, None)
         for step in reader.close(StepStatus.DONE):
             self._log(step)
-        self.notes.append(reader.replay)
+        self.notes.append(reader.replay_of("claude"))
 
     def _log(self, step: Step) -> None:
         """A step that is logged again replaces the one at its place."""

@@ -13,7 +13,7 @@ from luxx.providers.anthropic.adapter import ANTHROPIC
 from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
 from luxx.wire.message import AssistantPrompt, UserPrompt
-from luxx.wire.turn import PAUSED_KEY, FinishReason
+from luxx.wire.turn import CompletionEnd, FinishReason, with_end
 
 Json = dict[str, Any]
 SIZES = pytest.mark.parametrize("size", [1, 7, 4096])
@@ -188,7 +188,7 @@ def test_a_continuation_of_gemini_pauses_and_is_continued_with_its_token() -> No
     reading = read("gemini", gemini("CONTINUATION", continuationToken="dG9rZW4="))
     assert reading.finish is not None
     assert reading.finish.reason is FinishReason.PAUSED
-    paused = AssistantPrompt(text="so far", replay={**reading.replay, PAUSED_KEY: True})
+    paused = AssistantPrompt(text="so far", replay=with_end(reading.replay, CompletionEnd(is_paused=True)))
     request = CompletionRequest(model="gemini-3-pro", messages=[UserPrompt(text="Go"), paused])
 
     sent = GEMINI.build_request(

@@ -351,7 +351,7 @@ def test_blocked_prompt_is_refused_in_clear_words(framing: str, size: int) -> No
 
     assert reading.finish is not None
     assert (reading.finish.reason, reading.finish.raw) == (FinishReason.CONTENT_FILTER, "PROHIBITED_CONTENT")
-    assert reading.replay["notice"] == (
+    assert reading.finish.notice == (
         "The provider did not pass this on to the model: prohibited content (PROHIBITED_CONTENT). Not here."
     )
     assert reading.usage == {"prompt": 3, "completion": 0}
@@ -360,7 +360,8 @@ def test_blocked_prompt_is_refused_in_clear_words(framing: str, size: int) -> No
 def test_answer_withheld_whole_is_refused_in_clear_words() -> None:
     reading = read(events({"candidates": [{"finishReason": "SAFETY", "index": 0}]}))
 
-    assert reading.replay["notice"] == "The provider gave no answer to this: its safety filter (SAFETY)."
+    assert reading.finish is not None
+    assert reading.finish.notice == "The provider gave no answer to this: its safety filter (SAFETY)."
 
 
 def test_answer_cut_by_a_filter_keeps_its_own_words() -> None:

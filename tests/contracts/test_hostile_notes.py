@@ -11,7 +11,7 @@ from hostile_notes import any_notes, spoiled, well_formed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from luxx.domain.conversations.prompt import PastMessage, prompt_messages
+from luxx.domain.context.messages import PastMessage, prompt_messages
 from luxx.providers.adapter import CompletionRequest
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt
 from luxx.wire.turn import Step, StepStatus, StepType, step_id

@@ -1,7 +1,7 @@
 """Whatever is left out of a prompt, it stays valid for each dialect, and what must be sent is sent."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -10,7 +10,8 @@ from histories import said, turns
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from luxx.domain.conversations.prompt import PastMessage, Prompt
+from luxx.domain.context.messages import PastMessage
+from luxx.domain.context.prompt import HistorySection, Prompt, SectionKind, TextSection
 from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import ContextTooLong
 from luxx.providers.adapter import CompletionRequest
@@ -51,8 +52,18 @@ def steps_of(messages: list[PromptMessage]) -> Iterator[Step]:
             index += 1
 
 
+class DrawnPrompt(NamedTuple):
+    system: str
+    history: HistorySection
+
+    @property
+    def prompt(self) -> Prompt:
+        system = TextSection(kind=SectionKind.SYSTEM, owner="tests", text=self.system)
+        return Prompt([self.history, system], estimated_tokens)
+
+
 @st.composite
-def prompts(draw: st.DrawFn) -> Prompt:
+def prompts(draw: st.DrawFn) -> DrawnPrompt:
     """A chat, or a room with its task: past turns, and a turn in progress that waits for the model."""
     past: list[PastMessage] = []
     for turn in draw(st.lists(turns(), max_size=5)):
@@ -61,14 +72,14 @@ def prompts(draw: st.DrawFn) -> Prompt:
     current = tuple(steps_of([one for one in last[1:] if isinstance(one, ToolPrompt) or one.tool_calls]))
     has_task = draw(st.booleans())
     task = [PastMessage(user=UserContent(text="The task: talk."))] if has_task else []
-    return Prompt(
-        estimate=estimated_tokens,
-        system=draw(said),
+    history = HistorySection(
+        owner="tests",
         past=[*task, *past, user_message(last)],
         steps=current,
         has_task=has_task,
         read_tool=draw(st.sampled_from(["", "result_read"])),
     )
+    return DrawnPrompt(draw(said), history)
 
 
 def user_message(turn: list[PromptMessage]) -> PastMessage:
@@ -88,31 +99,32 @@ windows = st.none() | st.integers(10, 4_000)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=20)
 @given(data=st.data())
 def test_a_prompt_that_was_cut_obeys_the_rules_of_each_dialect(dialect: str, data: st.DataObject) -> None:
-    prompt, context, window = data.draw(prompts()), data.draw(records), data.draw(windows)
+    drawn, context, window = data.draw(prompts()), data.draw(records), data.draw(windows)
     limit = data.draw(st.none() | st.floats(0, 2_000))
     row = ROWS[dialect]
 
-    fitted = prompt.fitted(context, window, limit, (limit or 0) * 0.7)
+    fitted = drawn.prompt.fitted(context, window, limit, (limit or 0) * 0.7)
 
     model = data.draw(st.sampled_from(row.models))
     asked = CompletionRequest(model=model, messages=fitted.messages, max_tokens=2_000)
     provider = row.provider_types[0]
     row.rules(row.accepts(row.body(asked, provider), provider), asked)
     first, *others = fitted.messages
-    assert first == SystemPrompt(text=prompt.system)
+    assert first == SystemPrompt(text=drawn.system)
     assert isinstance(others[0], UserPrompt)
     users = [message.text for message in others if isinstance(message, UserPrompt)]
-    last = prompt.past[-1].user
+    last = drawn.history.past[-1].user
     assert last is not None
     assert users[-1] == last.text
-    assert not prompt.has_task or users[0] == "The task: talk."
+    assert not drawn.history.has_task or users[0] == "The task: talk."
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=15)
-@given(prompt=prompts(), context=records, window=windows, limit=st.floats(0, 3_000))
+@given(drawn=prompts(), context=records, window=windows, limit=st.floats(0, 3_000))
 def test_what_was_left_out_once_is_left_out_again_and_no_more_than_needed(
-    prompt: Prompt, context: ContextRecord, window: int | None, limit: float
+    drawn: DrawnPrompt, context: ContextRecord, window: int | None, limit: float
 ) -> None:
+    prompt = drawn.prompt
     fitted = prompt.fitted(context, window, limit, limit * 0.7)
 
     assert prompt.messages(fitted.context) == fitted.messages

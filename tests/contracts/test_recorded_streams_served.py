@@ -158,7 +158,7 @@ def _in_place_of_text(entry: Json) -> tuple[str, str]:
     if reading.finish is None or reading.calls:
         return "", ""
     refusal = str(reading.replay.get("refusal") or "")
-    given = str(reading.replay.get("notice") or NOTICES.get(reading.finish.reason, ""))
+    given = reading.finish.notice or NOTICES.get(reading.finish.reason, "")
     return refusal, "" if refusal else given
 
 

@@ -11,6 +11,7 @@ from luxx.errors import ProviderError
 from luxx.providers.adapter import StreamParser
 from luxx.wire.turn import (
     CitationDelta,
+    CompletionEnd,
     Delta,
     FinishDelta,
     HostedCallDelta,
@@ -23,6 +24,7 @@ from luxx.wire.turn import (
     ToolCallDelta,
     Usage,
     UsageDelta,
+    with_end,
 )
 
 
@@ -89,6 +91,7 @@ def reading_of(deltas: list[Delta]) -> Reading:
             case FinishDelta():
                 reading.finish = delta
                 reading.finishes += 1
+                reading.replay = with_end(reading.replay, CompletionEnd(refusal=delta.refusal))
     return reading
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import func, insert, select, update
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.queries import default_agent_id, visible_agent
-from luxx.domain.conversations.access import read_path
+from luxx.domain.context.messages import read_path
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationChange

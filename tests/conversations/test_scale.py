@@ -18,7 +18,7 @@ from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.agents.queries import default_agent_id, visible_agent
-from luxx.domain.conversations.access import read_path
+from luxx.domain.context.messages import read_path
 from luxx.domain.conversations.lists import conversation_page, message_page, messages_before
 from luxx.domain.conversations.search import Search, find
 from luxx.domain.conversations.service import ConversationService

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from store.conftest import database_url
 
 from luxx.domain.accounts.models import User
-from luxx.domain.conversations import images as images_module
-from luxx.domain.conversations.access import read_path
+from luxx.domain.context import images as images_module
+from luxx.domain.context.messages import prompt_messages, read_path
 from luxx.domain.conversations.images import (
     MessageBlobRow,
     copy_content,
@@ -25,7 +25,6 @@ from luxx.domain.conversations.images import (
     store_images,
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.prompt import prompt_messages
 from luxx.domain.files.service import FileRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url

@@ -114,7 +114,8 @@ def test_the_same_steps_close_however_the_deltas_are_grouped(
     whole = fold_steps(deltas, [len(deltas)])
     assert one.steps == other.steps == whole.steps
     assert one.reader.usage == other.reader.usage == whole.reader.usage
-    assert one.reader.replay == other.reader.replay == whole.reader.replay
+    notes = [each.reader.replay_of("m") for each in (one, other, whole)]
+    assert notes[0] == notes[1] == notes[2]
     assert one.reader.finish == other.reader.finish == whole.reader.finish
 
 
@@ -249,10 +250,10 @@ def test_fragments_of_one_read_are_joined_at_once(kind: type[TextDelta | Thinkin
 
 
 def test_the_text_of_a_refusal_is_shown_after_thinking_but_not_after_an_answer() -> None:
-    refused = [ReplayDelta(data={"refusal": "No."}), FinishDelta(reason=FinishReason.REFUSAL)]
+    refused = FinishDelta(reason=FinishReason.REFUSAL, refusal="No.")
 
     def texts(first: Delta) -> list[str]:
-        steps = fold_steps([first, *refused], [3]).steps
+        steps = fold_steps([first, refused], [2]).steps
         return [step.content for step in steps if step.type == StepType.TEXT]
 
     assert texts(ThinkingDelta(text="Hm.")) == ["No."]
@@ -270,7 +271,7 @@ def test_a_call_with_a_repeated_id_gets_a_new_one_also_for_the_adapter() -> None
     assert isinstance(first.id_ref, str)
     assert first.id_ref not in ("call_0", "call_1")
     own = [{"call": first.id_ref, "signature": "s"}, {"call": "call_1"}]
-    assert reader.replay == {"gemini": own, "said": "call_0"}
+    assert reader.replay_of("m") == {"gemini": own, "said": "call_0"}
 
 
 def test_a_call_that_the_provider_ran_is_a_complete_step_in_its_place() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from luxx.domain.conversations.prompt import PastMessage, assistant_messages, prompt_messages, user_text
+from luxx.domain.context.messages import PastMessage, assistant_messages, prompt_messages, user_text
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,

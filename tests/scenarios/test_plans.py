@@ -140,6 +140,7 @@ async def test_a_plan_can_be_followed_as_a_stream(server: LuxxServer) -> None:
         async with ann.plan_and_follow(RoomScreen(), **body) as stream:
             frames = (await stream.to_the_end()).frames
         assert order(frames) == ["planning", "plan_created", "task_complete"]
+        assert [frame.data["purpose"] for frame in frames if frame.event == "cost_update"] == ["plan"]
         created = next(frame.data for frame in frames if frame.event == "plan_created")
         assert created["task_id"] is None
         assert created["estimate"]["turns"] == 3

@@ -213,6 +213,8 @@ async def test_a_model_chooses_who_speaks_and_a_wrong_choice_falls_back(server: 
         frames = await run_to_the_end(ann, room["id"])
         given = [frame.data["by"] for frame in frames if frame.event == "floor_given"]
         assert given == ["selector", "fallback", "selector"]
+        purposes = [frame.data["purpose"] for frame in frames if frame.event == "cost_update"]
+        assert purposes[:4] == ["choice", "answer", "choice", "answer"]
         assert [name for name, _ in said(frames)][:2] == ["Ben", "Cleo"]
 
 

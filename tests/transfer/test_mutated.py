@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from luxx.domain.context.messages import PastMessage, prompt_messages
 from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.images import image_ids
-from luxx.domain.conversations.prompt import PastMessage, prompt_messages
 from luxx.domain.files.names import image_type
 from luxx.domain.transfer.child import ImportReader
 from luxx.domain.transfer.document import ImportedRows, ReadyConversation, ReadyImage, ReadyMessage, ReadyRow

@@ -22,7 +22,6 @@ from litestar.routes import HTTPRoute
 from litestar.typing import FieldDefinition
 from msgspec import Meta
 
-from luxx.api.http.envelope import is_openai_path
 from luxx.api.http.validation import field_errors, first_error, readable_part, unknown
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput, LuxxError
@@ -77,7 +76,7 @@ class JsonRequest(Request[Any, Any, Any]):
         """
         parameter = self.route_handler.parsed_fn_signature.parameters[BODY]
         body = await self.body()
-        if is_openai_path(self.scope["path"]) or self.route_handler.opt.get(TAKES_CUT_TEXT):
+        if self.route_handler.opt.get(TAKES_CUT_TEXT):
             # Clients and people cut texts without regard to emoji.
             given, body = body, without_lone_surrogates(body)
             self._body, cast("dict[str, Any]", self.scope)[HAS_CUT_TEXT] = body, body != given

@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from luxx.api.openai.data_url import NoDataUrl, read_data_url
 from luxx.api.routes.messages import ResponseFormat, response_schema
-from luxx.domain.conversations.images import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES
-from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.context.images import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES
+from luxx.domain.context.messages import PastMessage
 from luxx.domain.files.attachments import GivenAttachment
 from luxx.domain.files.names import image_type
 from luxx.errors import InvalidInput, TooLarge

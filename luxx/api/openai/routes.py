@@ -10,7 +10,7 @@ from litestar.params import FromPath, JSONBody
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.request_input import IGNORES_QUERY, InjectedCaller, work_on
+from luxx.api.http.request_input import IGNORES_QUERY, TAKES_CUT_TEXT, InjectedCaller, work_on
 from luxx.api.openai.answer import AnswerFailure, CollectedAnswer
 from luxx.api.openai.chat_answer import ChatChunks, chat_completion
 from luxx.api.openai.chat_request import ChatBody, read_messages
@@ -41,7 +41,7 @@ CONVERSATION = "conversation_id"
 class OpenAIController(Controller):
     path = "/v1"
     tags = ("openai",)
-    opt = {**CHAT, IGNORES_QUERY: True}
+    opt = {**CHAT, IGNORES_QUERY: True, TAKES_CUT_TEXT: True}
 
     @get("/models")
     async def list_models(self, caller: InjectedCaller, model_names: InjectedNames) -> ModelList:

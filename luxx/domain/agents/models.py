@@ -1,16 +1,15 @@
 """The table and the API structs of agents. `service.py` has the rules about who sees and changes one."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import ForeignKey, Index, Row, String, Text, text
+from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
 from luxx.wire.line import IN_LINE, IN_NAME, LINE, NAME
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, ProviderId, first_given
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, ProviderId
 from luxx.wire.tool import PermissionRule
 
 MAX_TOOLS = 200
@@ -68,18 +67,6 @@ class TurnColumns(ModelSettingsColumns):
 
 
 TURN_SETTINGS = TurnSettings.__struct_fields__
-
-_names = msgspec.json.Decoder(list[str])
-
-
-def turn_settings_in(*rows: TurnColumns | Row[Any] | None) -> dict[str, Any]:
-    """Each setting of turns from the first of these rows that has it, as arguments of a struct; None is no
-    row."""
-    values = first_given(*rows, names=TURN_SETTINGS)
-    for name in ("tools", "skills"):
-        if values[name] is not None:
-            values[name] = _names.decode(values[name])
-    return values
 
 
 class AgentRow(TurnColumns, Base):

@@ -1,25 +1,34 @@
 """The rows of agents: who may use one, what a run takes from it, defaults of tenants, audit entries."""
 
 from collections.abc import Callable
+from typing import Any
 from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
-from luxx.domain.agents.models import AgentFallback, AgentRow, AgentView, TurnSettings, turn_settings_in
+from luxx.domain.agents.models import (
+    TURN_SETTINGS,
+    AgentFallback,
+    AgentRow,
+    AgentView,
+    TurnColumns,
+    TurnSettings,
+)
 from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.lost_names import keep_name
-from luxx.wire.model_settings import MAX_ID
+from luxx.wire.model_settings import MAX_ID, first_given
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
 
+_names = msgspec.json.Decoder(list[str])
 _fallbacks = msgspec.json.Decoder(list[AgentFallback])
 
 
@@ -98,6 +107,16 @@ def settings_of(row: AgentRow) -> AgentSettings:
         lost_provider=row.lost_provider,
         **turn_settings_in(row),
     )
+
+
+def turn_settings_in(*rows: TurnColumns | Row[Any] | None) -> dict[str, Any]:
+    """Each setting of turns from the first of these rows that has it, as arguments of a struct; None is no
+    row."""
+    values = first_given(*rows, names=TURN_SETTINGS)
+    for name in ("tools", "skills"):
+        if values[name] is not None:
+            values[name] = _names.decode(values[name])
+    return values
 
 
 def prompt_of(name: str, role: str, system_prompt: str) -> str | None:

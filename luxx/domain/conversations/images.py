@@ -4,7 +4,7 @@ A message's content names an image by `blob_id`; only that message can open it b
 computes the size of stored messages for the user's quota.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -26,17 +26,11 @@ from luxx.errors import TooLarge
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, table_of
 from luxx.wire.message import Attachment, PromptImage, UserContent
-from luxx.wire.turn import Step, tool_images
 
 _QUERY_BATCH_SIZE = 500
 
 Images = Mapping[str, PromptImage]
 """Images by their `blob_id`."""
-
-
-MAX_PROMPT_IMAGES = 20
-MAX_PROMPT_IMAGE_BYTES = 15 * 1024 * 1024
-"""Limits of the images in one request to a model; in base64 the strictest vendor accepts no more."""
 
 
 class MessageBlobRow(Base):
@@ -104,31 +98,6 @@ def copy_content(
 def image_ids(content: UserContent) -> list[str]:
     """The ids of the images that a message's content names, in order."""
     return [file.blob_id for file in content.attachments if isinstance(file.blob_id, str)]
-
-
-def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]:
-    """The newest images of messages (given oldest first) within the limits of a request: the `blob_id` of a
-    user's image, the `sha256` of an image that a tool returned."""
-    newest: list[str] = []
-    bytes_left = MAX_PROMPT_IMAGE_BYTES
-    for content in reversed(contents):
-        for key, size in _image_keys(content):
-            bytes_left -= size
-            if bytes_left < 0 or len(newest) >= MAX_PROMPT_IMAGES:
-                return newest
-            newest.append(key)
-    return newest
-
-
-def _image_keys(content: UserContent | Sequence[Step]) -> list[tuple[str, int]]:
-    """What identifies the images of a message, and their sizes in bytes."""
-    if isinstance(content, UserContent):
-        return [
-            (file.blob_id, file.size if isinstance(file.size, int) else 0)
-            for file in content.attachments
-            if isinstance(file.blob_id, str)
-        ]
-    return [(image.sha256, image.size) for image in reversed(tool_images(content))]
 
 
 class AttachedBytes(msgspec.Struct, frozen=True, kw_only=True):

@@ -339,7 +339,7 @@ class RoomOrchestration:
         message = self._state.open.get(start.turn.msg_id)
         if message is None:
             assert self._state.choice is not None, "a turn of this room is a message or a choice"
-            return close_choice(self._room, self._state.choice.choose, state, ending, cut)
+            return close_choice(self._room, self._state.choice.choose, start, state, ending, cut)
         failures = self._state.failures.get(message.seat_id, 0)
         closing, entry = close_message(
             self._room, message, start, self._head.id, state, ending, failures=failures, cut=cut,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from luxx.domain.conversations.prompt import PastMessage, Replay
+from luxx.domain.context.messages import PastMessage
 from luxx.features.rooms.policies import names_in
 from luxx.wire.event import PERSON
 from luxx.wire.message import ContextRecord, UserContent
-from luxx.wire.turn import Step
+from luxx.wire.turn import ReplayNote, Step
 
 OWN_TURN = "It is your turn again."
 """Stands after each message of the seat that no other message follows: a model answers somebody else's
@@ -70,7 +70,7 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True):
     name: str
     text: str
     steps: tuple[Step, ...] = ()
-    replay: tuple[Replay, ...] = ()
+    replay: tuple[ReplayNote, ...] = ()
     context: ContextRecord | None = None
     tainted_by: str | None = None
 

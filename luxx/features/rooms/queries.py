@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, sele
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, TurnSettings, turn_settings_in
-from luxx.domain.agents.queries import AgentSettings, prompt_of
+from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, TurnSettings
+from luxx.domain.agents.queries import AgentSettings, prompt_of, turn_settings_in
 from luxx.domain.conversations.search_index import SearchedSubject
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.rooms.models import (

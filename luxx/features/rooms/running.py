@@ -7,8 +7,8 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.context.prompt import HistorySection, Prompt, SectionKind, TextSection, context_of
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import Prompt, context_of
 from luxx.domain.conversations.views import MessageView, message_view
 from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import Conflict, NotFound
@@ -227,9 +227,9 @@ class RoomRunService:
         if start is None:
             raise NotFound("the log of this message was deleted", kind="message_not_found")
         request = start.request
-        prompt = Prompt(
-            estimate=estimated_tokens, system=request.system_prompt, past=start.past, has_task=True
-        )
+        system = TextSection(kind=SectionKind.SYSTEM, owner="features.rooms", text=request.system_prompt)
+        history = HistorySection(owner="features.rooms", past=start.past, has_task=True)
+        prompt = Prompt([system, history], estimated_tokens)
         return SentContext(
             message_id=row.id,
             seat_id=row.seat_id or 0,

@@ -30,9 +30,9 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.ending import COMPLETE, Closing, Ending, message_origin, message_status
+from luxx.runs.turn.ending import COMPLETE, Closing, Ending, cost_entries, message_origin, message_status
 from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.wire.event import CostUpdate, TurnNote, Warning
+from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import AssistantContent, ContextRecord
 from luxx.wire.room_event import (
     AgentError,
@@ -153,11 +153,17 @@ def choice_start(
     """The turn of a choice after these messages."""
     names = [one.name for one in room.seats if one.seat_id in choose.seat_ids]
     past = choosing_messages(room.task, names, room.policy.prompt, transcript, context)
-    return TurnStart(turn=TurnRef(step_id=step_id), request=request, past=past)
+    turn = TurnRef(step_id=step_id)
+    return TurnStart(turn=turn, request=request, past=past, purpose=CallPurpose.CHOICE)
 
 
 def close_choice(
-    room: RoomValues, choose: Choose, state: TurnState, ending: Ending, cut: UsageEntry | None
+    room: RoomValues,
+    choose: Choose,
+    start: TurnStart,
+    state: TurnState,
+    ending: Ending,
+    cut: UsageEntry | None,
 ) -> Closing:
     """What the end of a choice writes: who has the floor, whatever the model did.
 
@@ -165,7 +171,7 @@ def close_choice(
     """
     names = {one.name: one.seat_id for one in room.seats if one.seat_id in choose.seat_ids}
     others = [one.name for one in room.seats if one.name not in names]
-    events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+    events = cost_entries(start.purpose, cut)
     text = steps_text(state.steps)
     name = chosen_name(text, list(names), others) if ending.error is None else None
     if ending.status == RunStatus.CANCELLED:
@@ -198,7 +204,7 @@ def close_message(
     """
     has_failed = ending.status == RunStatus.FAILED and ending.error is not None
     is_muted = has_failed and failures + 1 >= FAILURES_TO_MUTE
-    events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+    events = cost_entries(start.purpose, cut)
     if ending.error is not None and has_failed:
         events += _failure(message, ending.error, start.turn.msg_id, is_muted=is_muted)
     text, stored = steps_text(state.steps), _message_to_store(message, start, run_id, state, ending)

@@ -65,11 +65,11 @@ from luxx.runs.orchestration.interface import (
     TurnStart,
     Wait,
 )
-from luxx.runs.turn.ending import Closing, Ending
+from luxx.runs.turn.ending import Closing, Ending, cost_entries
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.wire.event import CostUpdate, ErrorEvent, LoggedEvent, TurnNote, Warning
+from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote, Warning
 from luxx.wire.room_event import SteerAction, Steered
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.task_event import (
@@ -324,7 +324,7 @@ class TaskOrchestration:
             return self._close_plan(start, state, ending, cut)
         end = step_end(state, ending)
         if step_id == RESULT:
-            return self._close_result(state, end, cut)
+            return self._close_result(start, end, cut)
         skipped: list[str] = []
         if step_id in self._skipping:
             self._skipping.discard(step_id)
@@ -343,8 +343,8 @@ class TaskOrchestration:
             self._task.task_id, self._head.id, start, state, end, started, skipped=skipped, cut=cut
         )
 
-    def _close_result(self, state: TurnState, end: StepEnd, cut: UsageEntry | None) -> Closing:
-        events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+    def _close_result(self, start: TurnStart, end: StepEnd, cut: UsageEntry | None) -> Closing:
+        events = cost_entries(start.purpose, cut)
         if end.status == TaskStepStatus.COMPLETED:
             self._result = end.output
             if end.finish in CUT_SHORT:
@@ -360,7 +360,7 @@ class TaskOrchestration:
         self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None
     ) -> Closing:
         step_id = start.turn.step_id
-        events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+        events = cost_entries(start.purpose, cut)
         outcome = plan_outcome(self._task.task_id, start, self._open[step_id], state, ending)
         self._error = self._error or outcome.error
         if outcome.steps is None:

@@ -20,7 +20,7 @@ from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AgentSettings, read_agent, visible_to
-from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.context.messages import PastMessage
 from luxx.errors import LuxxError, NotFound
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
 from luxx.features.tasks.estimate import EstimateBasis, Price, estimate_of, read_basis
@@ -36,7 +36,7 @@ from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.ending import Ending
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.wire.event import TurnNote, Warning
+from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import UserContent
 from luxx.wire.run import RunStatus
 from luxx.wire.task_event import PlanCreated, PlannedStepInfo, Planning
@@ -244,7 +244,8 @@ def plan_turn(request: ChatRequest, note: PlanNote) -> TurnStart:
         wrong = "\n".join(f"- {problem}" for problem in one.problems)
         text = f"This is no valid plan:\n{wrong}\nAnswer again, with the whole plan as JSON only."
         past += [PastMessage(steps=(step,)), PastMessage(user=UserContent(text=text))]
-    return TurnStart(turn=TurnRef(step_id=f"{PLAN}-{len(note.tries) + 1}"), request=request, past=past)
+    turn = TurnRef(step_id=f"{PLAN}-{len(note.tries) + 1}")
+    return TurnStart(turn=turn, request=request, past=past, purpose=CallPurpose.PLAN)
 
 
 def planning_entry(task_id: str | None, start: TurnStart, note: PlanNote) -> LogEntry:

@@ -57,11 +57,11 @@ from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
+from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure, cost_entries
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.wire.event import CostUpdate, ErrorEvent, LoggedEvent, TurnNote
+from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
 from luxx.wire.task_event import PlanCreated, Planning, StepComplete, TaskComplete, TaskPaused
 
@@ -164,7 +164,7 @@ class PlanOrchestration:
 
     def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
         assert self._open is not None
-        events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+        events = cost_entries(start.purpose, cut)
         outcome = plan_outcome(None, start, self._open[1], state, ending)
         self._error = outcome.error
         return Closing(events=[*events, *outcome.entries], changes={}, write=write_nothing, size=0)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.context.messages import PastMessage
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached
 from luxx.features.tasks.graph import TaskStepStatus
@@ -18,11 +18,11 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.models import TOOL_LENGTH
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.ending import Closing, Ending, finish_of
+from luxx.runs.turn.ending import Closing, Ending, cost_entries, finish_of
 from luxx.runs.turn.state import ChatRequest, TurnState, model_used
 from luxx.runs.turn.turn_log import full_output_row
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.wire.event import CostUpdate, TurnNote
+from luxx.wire.event import TurnNote
 from luxx.wire.message import UserContent, fenced
 from luxx.wire.run import RunStatus
 from luxx.wire.task_event import StepComplete, StepSkipped, StepStart
@@ -216,7 +216,7 @@ def close_step(
     """What the end of a step's turn writes; `skipped` are the steps that cannot be carried out after it."""
     now, step_id = utc_now(), start.turn.step_id
     duration = max(0, int((now - started).total_seconds() * 1000))
-    events: list[LogEntry] = [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost)]
+    events = cost_entries(start.purpose, cut)
     used: dict[str, Any] = {
         **msgspec.structs.asdict(model_used(start.request, state)),
         "finish": end.finish,

@@ -37,7 +37,6 @@ from luxx.providers.parsing import (
 )
 from luxx.wire.turn import (
     CUT_SHORT,
-    NOTICE_KEY,
     WITHHELD,
     Delta,
     FinishDelta,
@@ -132,9 +131,10 @@ class AnthropicParser:
         self._content.close(out, is_cut=reason in CUT_SHORT or reason in WITHHELD)
         if reason is FinishReason.STOP:
             self._content.cite_results(out)
-        if replay := self._replay(reason):
-            out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=reason, raw=self._finish))
+        if not self._content.is_plain() or reason is FinishReason.PAUSED:
+            data = {CONTENT_KEY: self._content.content(), MODEL_KEY: self._model}
+            out.append(ReplayDelta(data=data))
+        out.append(FinishDelta(reason=reason, raw=self._finish, notice=self._notice()))
         return out
 
     def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
@@ -230,13 +230,10 @@ class AnthropicParser:
         )
         out.append(UsageDelta(usage=usage))
 
-    def _replay(self, reason: FinishReason) -> dict[str, Any]:
-        replay: dict[str, Any] = {}
-        if not self._content.is_plain() or reason is FinishReason.PAUSED:
-            replay = {CONTENT_KEY: self._content.content(), MODEL_KEY: self._model}
-        if self._explanation and not self._content.has_text:
-            replay[NOTICE_KEY] = f"The provider declined to answer this: {truncate(self._explanation)}"
-        return replay
+    def _notice(self) -> str:
+        if not self._explanation or self._content.has_text:
+            return ""
+        return f"The provider declined to answer this: {truncate(self._explanation)}"
 
     def _fail(self, data: bytes) -> None:
         upstream_error = read_error_body(data)

@@ -19,7 +19,6 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall
-from luxx.wire.turn import PAUSED_KEY
 
 CONTENT_KEY = "anthropic_content"
 MODEL_KEY = "anthropic_model"
@@ -80,7 +79,7 @@ def build_messages(
     request_messages = _drop_unpaired_server_calls(request_messages)
     last = messages[-1] if messages else None
     # What a paused turn has produced goes back unchanged.
-    is_begun = isinstance(last, AssistantPrompt) and PAUSED_KEY not in last.replay
+    is_begun = isinstance(last, AssistantPrompt) and not last.end.is_paused
     return _without_trailing_blanks(request_messages) if is_begun else request_messages
 
 

@@ -43,7 +43,6 @@ from luxx.providers.parsing import (
     trailing_error,
 )
 from luxx.wire.turn import (
-    NOTICE_KEY,
     Delta,
     FinishDelta,
     FinishReason,
@@ -308,11 +307,11 @@ class GeminiParser:
         if self._finish_reason == "CONTINUATION" and self._continuation:
             reason = FinishReason.PAUSED
             replay[CONTINUATION_KEY] = self._continuation
-        if reason is FinishReason.CONTENT_FILTER and not self._has_text:
-            replay[NOTICE_KEY] = self._refusal()
         if replay:
             out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=reason, raw=self._finish_reason or self._block_reason))
+        is_withheld = reason is FinishReason.CONTENT_FILTER and not self._has_text
+        notice = self._refusal() if is_withheld else ""
+        out.append(FinishDelta(reason=reason, raw=self._finish_reason or self._block_reason, notice=notice))
 
     def _is_failed_finish(self) -> bool:
         """Whether the finish reason is a failure; an unknown one is, if there is no text and no call."""

@@ -38,7 +38,6 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall, ToolChoice, ToolChoiceMode, ToolSpec
-from luxx.wire.turn import PAUSED_KEY
 
 REPLAY_KEY = "gemini"
 """The dialect's key in a ReplayDelta; its value is a list with one note per part, in order.
@@ -215,7 +214,7 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
 def _continuation(messages: Sequence[PromptMessage]) -> str:
     """The token of a paused answer that ends the prompt; the API takes it in place of the answer."""
     last = messages[-1] if messages else None
-    if not isinstance(last, AssistantPrompt) or PAUSED_KEY not in last.replay:
+    if not isinstance(last, AssistantPrompt) or not last.end.is_paused:
         return ""
     token = last.replay.get(CONTINUATION_KEY)
     return token if isinstance(token, str) else ""

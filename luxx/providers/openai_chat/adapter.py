@@ -50,7 +50,6 @@ from luxx.providers.parsing import (
 from luxx.wire.turn import (
     CUT_SHORT,
     REASONING_DETAILS_KEY,
-    REFUSAL_KEY,
     WITHHELD,
     Delta,
     FinishDelta,
@@ -359,7 +358,7 @@ class OpenAIParser:
         replay = self._replay()
         if replay:
             out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=reason, raw=self._finish))
+        out.append(FinishDelta(reason=reason, raw=self._finish, refusal="".join(self._refusal)))
 
     def _read_native_finish(self) -> None:
         """A gateway may call a failure or a cut a regular end; the word of the provider behind it counts."""
@@ -380,8 +379,6 @@ class OpenAIParser:
         signatures = [*self._calls.signatures, *([self._signature] if self._signature else [])]
         if signatures:
             replay[SIGNATURES_KEY] = signatures
-        if self._refusal:
-            replay[REFUSAL_KEY] = "".join(self._refusal)
         return replay
 
 

@@ -39,7 +39,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall, ToolSpec
-from luxx.wire.turn import REASONING_DETAILS_KEY, REFUSAL_KEY
+from luxx.wire.turn import REASONING_DETAILS_KEY
 
 _OPENAI_VENDORS = frozenset({"openai", AZURE})
 _JSON_OBJECT_ONLY = frozenset({"deepseek", "glm"})
@@ -193,8 +193,7 @@ def _part(part: str | PromptImage) -> dict[str, Any]:
 def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
     name = _author(prompt.name, kind)
     prompt = prompt if name else prompt.labelled()
-    refusal = prompt.replay.get(REFUSAL_KEY)
-    text = prompt.text or (refusal if isinstance(refusal, str) else "")
+    text = prompt.text or prompt.end.refusal
     if not text and not prompt.tool_calls:
         # Several servers reject a message with neither text nor calls.
         return None

@@ -33,7 +33,6 @@ from luxx.providers.parsing import (
 )
 from luxx.wire.turn import (
     CUT_SHORT,
-    REFUSAL_KEY,
     WITHHELD,
     Delta,
     FinishDelta,
@@ -171,11 +170,9 @@ class ResponsesParser:
         reason = self._reason(response.status or "", raw)
         self._output.close(out, is_cut=reason in CUT_SHORT or reason in WITHHELD)
         replay = note_of(self._output, self._origin)
-        if refusal := self._output.refusal:
-            replay[REFUSAL_KEY] = refusal
         if replay:
             out.append(ReplayDelta(data=replay))
-        out.append(FinishDelta(reason=reason, raw=raw))
+        out.append(FinishDelta(reason=reason, raw=raw, refusal=self._output.refusal))
 
     def _reason(self, status: str, raw: str) -> FinishReason:
         if status == "incomplete":

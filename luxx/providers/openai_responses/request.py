@@ -48,7 +48,6 @@ from luxx.wire.message import (
 )
 from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolCall, ToolSpec
-from luxx.wire.turn import REFUSAL_KEY
 
 MIN_OUTPUT_TOKENS = 16
 """A smaller limit is refused (`integer_below_min_value`)."""
@@ -215,8 +214,7 @@ class _Calls:
 def _assistant_items(message: AssistantPrompt, calls: _Calls, origin: str) -> list[ItemJson]:
     """The items in their order, as the note has it; else the text, then the calls."""
     items: list[ItemJson] = []
-    refusal = message.replay.get(REFUSAL_KEY)
-    rest = message.text or (refusal if isinstance(refusal, str) else "")
+    rest = message.text or message.end.refusal
     for noted in noted_items(message, origin):
         match noted["type"]:
             case "message":

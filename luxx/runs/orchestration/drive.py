@@ -204,7 +204,7 @@ class OrchestratedDrive:
             run_id=head.id, kind=head.kind, turn=turn.turn, user_id=head.user_id,
             tenant_id=head.tenant_id, conversation_id=head.subject_id, message_id=turn.turn.msg_id,
             fence=head.fence, is_cancelled=head.is_cancelled, request=turn.request, past=turn.past,
-            events=[], tainted_by=turn.tainted_by,
+            events=[], tainted_by=turn.tainted_by, purpose=turn.purpose,
         )  # fmt: skip
 
     def _read_inputs(

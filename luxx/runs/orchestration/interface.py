@@ -12,14 +12,14 @@ import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from luxx.domain.conversations.prompt import PastMessage
+from luxx.domain.context.messages import PastMessage
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import RunInput
 from luxx.runs.turn.ending import Closing, Ending
 from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.wire.event import LoggedEvent
+from luxx.wire.event import CallPurpose, LoggedEvent
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.turn import TurnRef, Usage
 
@@ -45,13 +45,15 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
 class TurnStart(msgspec.Struct, frozen=True, kw_only=True):
     """A turn to begin or to continue: whose request it is, and the messages that its model gets before it.
 
-    `tainted_by`: the tool that brought untrusted content into what the turn reads.
+    `tainted_by`: the tool that brought untrusted content into what the turn reads. `purpose`: of its model
+    calls.
     """
 
     turn: TurnRef
     request: ChatRequest
     past: list[PastMessage]
     tainted_by: str | None = None
+    purpose: CallPurpose = CallPurpose.ANSWER
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,18 +20,16 @@ from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
     CUT_SHORT,
-    NOTICE_KEY,
-    PAUSED_KEY,
-    REFUSAL_KEY,
-    REFUSED_BY_KEY,
     WITHHELD,
     CitationDelta,
+    CompletionEnd,
     Delta,
     FinishDelta,
     FinishReason,
     HostedCallDelta,
     ImageDelta,
     ReplayDelta,
+    ReplayNote,
     Source,
     Step,
     StepImage,
@@ -46,6 +44,7 @@ from luxx.wire.turn import (
     UsageDelta,
     citable,
     step_id,
+    with_end,
 )
 
 REPLACED = (
@@ -118,7 +117,9 @@ class CompletionReader:
         self.finish = FinishReason.UNKNOWN
         self.raw_finish = ""
         self._is_cut = False
-        self.replay: dict[str, Any] = {}
+        self.replay: ReplayNote = {}
+        self._refusal = self._notice = ""
+        self._is_paused = False
 
     def feed_text(self, deltas: list[Delta]) -> Frame | None:
         """The frame of a single fragment of the growing text, the most frequent case; else None."""
@@ -217,9 +218,11 @@ class CompletionReader:
         elif citable(source) and len(self._sources) < MAX_SOURCES:
             self._sources[source.url] = source
 
-    def replay_of(self, model: str) -> dict[str, Any]:
+    def replay_of(self, model: str) -> ReplayNote:
         """The replay note of the completion, which `model` made."""
-        return {**self.replay, REFUSED_BY_KEY: model} if self.finish in WITHHELD else self.replay
+        refused_by = model if self.finish in WITHHELD else ""
+        end = CompletionEnd(is_paused=self._is_paused, refusal=self._refusal, refused_by=refused_by)
+        return with_end(self.replay, end)
 
     def warnings(self) -> list[LogEntry]:
         """The warnings about characters that were replaced, and about an end for a reason that Luxx does not
@@ -251,13 +254,12 @@ class CompletionReader:
             for call in self._calls.values():
                 if not call.content().strip():
                     yield self._grow(call, "{}")
-        if delta.reason == FinishReason.PAUSED and not self._calls:
-            self.replay[PAUSED_KEY] = True
+        self._is_paused = delta.reason == FinishReason.PAUSED and not self._calls
+        self._refusal, self._notice = delta.refusal, delta.notice
         if self._current_step is not None:
             self._note_text(self._current_step.closed(StepStatus.DONE))
-        refusal = self.replay.get(REFUSAL_KEY)
-        if delta.reason == FinishReason.REFUSAL and isinstance(refusal, str) and not self._has_answer:
-            yield from self._append_text(StepType.TEXT, refusal)
+        if delta.reason == FinishReason.REFUSAL and not self._has_answer:
+            yield from self._append_text(StepType.TEXT, delta.refusal)
 
     def _append_text(self, type_: StepType, text: str) -> Iterator[Output]:
         if not text:
@@ -352,14 +354,14 @@ class CompletionReader:
 
     def _missing_text(self, status: StepStatus, steps: Iterable[Step]) -> list[str]:
         """The notice on a completion that ended without the text that people expect, if it did."""
-        notice = self.replay.pop(NOTICE_KEY, None)
         for step in steps:
             self._note_text(step)
         is_asking = bool(self._calls) and self.finish not in WITHHELD
         if self._has_answer or is_asking or status != StepStatus.DONE:
             return []
-        if not isinstance(notice, str):
-            notice = NOTICES.get(self.finish, "") if self.finish in self._notices else ""
+        notice = self._notice
+        if not notice and self.finish in self._notices:
+            notice = NOTICES.get(self.finish, "")
         return [notice] if notice else []
 
     def _note_text(self, step: Step) -> None:

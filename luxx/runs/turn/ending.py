@@ -25,7 +25,7 @@ from luxx.runs.log.retention import delete_content, discard_call
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
-from luxx.wire.event import Done, DoneStatus, ErrorEvent, Event
+from luxx.wire.event import CallPurpose, CostUpdate, Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
 from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
 from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, StepStatus, StepType, Usage
@@ -147,6 +147,11 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     changes: dict[str, Any]
     write: Callable[[Connection], None]
     size: int
+
+
+def cost_entries(purpose: CallPurpose, cut: UsageEntry | None) -> list[LogEntry]:
+    """The entry that counts a completion of this purpose that was cut, if one was."""
+    return [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost, purpose=purpose)]
 
 
 Close = Callable[[TurnState, Ending, UsageEntry | None], Closing]

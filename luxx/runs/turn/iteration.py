@@ -249,6 +249,7 @@ class Iteration:
         totals = CostUpdate(
             usage=state.usage + entry.usage,
             cost=add_cost(state.cost, entry.cost),
+            purpose=self._spec.purpose,
             reasoning_details=UNSET if given is None else reader.replay.get(REASONING_DETAILS_KEY, UNSET),
         )
         note = CompletionNote(

@@ -5,7 +5,7 @@ the workspace; before each model call the images of tool results.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,8 +20,16 @@ from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.conversations.images import newest_images
-from luxx.domain.conversations.prompt import SHARE_AFTER_CUT, FittedPrompt, PastMessage, Prompt
+from luxx.domain.context.images import ReadImages, RequestImages
+from luxx.domain.context.prompt import (
+    SHARE_AFTER_CUT,
+    HistorySection,
+    Prompt,
+    SectionKind,
+    SendPrompt,
+    TextSection,
+    ToolsSection,
+)
 from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
@@ -47,7 +55,7 @@ from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import ContextCompressed
-from luxx.wire.message import ContextRecord, PromptImage
+from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import first_given
 from luxx.wire.run import RunKind
 from luxx.wire.tool import PlacedRule, ToolSpec
@@ -74,29 +82,17 @@ class CompletionRecord(msgspec.Struct, frozen=True):
     usage: UsageEntry | None
 
 
-ReadImages = Callable[[int, Sequence[StepImage]], Awaitable[Mapping[str, PromptImage]]]
-"""Reads those images of a user's files that are unchanged, by their `sha256`. Raises nothing."""
-
-
-class RequestImages(msgspec.Struct):
-    """The images of the next request: those of tool results by their `sha256`, and the keys of all that it
-    has (of the user's the `blob_id`; None: all of those that were read)."""
-
-    tools: dict[str, PromptImage] = {}
-    newest: frozenset[str] | None = None
-
-
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
     reads permissions and rules again, so that a demotion applies at once. `tools` are offered to the model,
-    `known_tools` exist for the user. `skills`: text of the prompt.
+    `known_tools` exist for the user. `sections` are the texts of its prompts besides the messages.
     """
 
     target: Target
     card: ModelCard
     tools: list[ToolSpec]
     known_tools: ToolSet
-    skills: str
+    sections: list[TextSection]
     make_context: Callable[[], ToolContext]
     read_context: Callable[[Connection], ToolContext | LuxxError]
     read_files: ReadImages
@@ -107,17 +103,12 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         """Chooses the newest images for the next request, and reads those of tool results. A model that is
         not known to read images gets none of these: its server could refuse the request."""
         steps = chain(*(message.steps for message in spec.past), state.steps)
-        by_hash = {image.sha256: image for image in tool_images(steps)} if self.card.images else {}
-        if not by_hash:
-            return
-        contents = [message.steps if message.user is None else message.user for message in spec.past]
-        newest = frozenset(newest_images([*contents, state.steps]))
-        read = {key: image for key, image in self.images.tools.items() if key in newest}
-        at_hand = {*read, *chain.from_iterable(message.images for message in spec.past)}
-        missing = [image for key, image in by_hash.items() if key in newest and key not in at_hand]
-        if missing:
-            read |= await self.read_files(spec.user_id, missing)
-        self.images.tools, self.images.newest = read, newest
+        of_tools = {image.sha256: image for image in tool_images(steps)} if self.card.images else {}
+        if of_tools:
+            contents = [message.steps if message.user is None else message.user for message in spec.past]
+            given = {key for message in spec.past for key in message.images}
+            read = partial(self.read_files, spec.user_id)
+            await self.images.choose([*contents, state.steps], of_tools, given, read)
 
     async def completion_request(
         self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]
@@ -132,7 +123,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             limit = window - min(request.max_tokens or self.card.max_output, window // 2)
         prompt = self._prompt(spec, state, tools)
         limits = (window, limit, SHARE_AFTER_CUT * (limit or 0))
-        fitted = await run_sized(prompt.size, prompt.fitted, state.context, *limits)
+        fitted = (await run_sized(prompt.size, prompt.plan, state.context, *limits)).without_summary
         if window is not None and fitted.after > window:
             raise ContextTooLong(
                 f"This message and what belongs to it take about {fitted.after:,} tokens, but the context "
@@ -167,18 +158,20 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.card.is_unknown else self.card.context_window
 
     def _prompt(self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]) -> Prompt:
-        request, newest = spec.request, self.images.newest
-        return Prompt(
-            system="\n\n".join(part for part in (request.system_prompt, self.skills) if part),
-            past=spec.past if newest is None else [_with_images_of(message, newest) for message in spec.past],
+        request, images, newest = spec.request, self.images, self.images.newest
+        history = HistorySection(
+            owner="runs",
+            past=spec.past if newest is None else [message.with_images(newest) for message in spec.past],
             steps=state.steps,
             replay=[dict(note.replay) for note in state.notes],
-            estimate=estimated_tokens,
-            tools=estimated_tokens((), tools, request.response_schema),
             has_task=spec.kind != RunKind.CHAT,
             model=request.model,
             read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
-            images=self.images.tools,
+            images=images.tools,
+        )
+        tool_tokens = estimated_tokens((), tools, request.response_schema)
+        return Prompt(
+            [*self.sections, ToolsSection(owner="tools", tokens=tool_tokens), history], estimated_tokens
         )
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
@@ -197,14 +190,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _with_images_of(message: PastMessage, keys: Set[str]) -> PastMessage:
-    if message.images.keys() <= keys:
-        return message
-    return replace(message, images={key: message.images[key] for key in message.images.keys() & keys})
-
-
 def _compressed(
-    prompt: Prompt, context: ContextRecord, fitted: FittedPrompt, window: int | None
+    prompt: Prompt, context: ContextRecord, fitted: SendPrompt, window: int | None
 ) -> ContextCompressed | None:
     """The event of a prompt that leaves out something else than `context`; None if it does not."""
     messages, results = fitted.context.messages, fitted.context.results
@@ -337,7 +324,7 @@ class ResourceFinder:
             card=resolved.choice.card,
             tools=offered if spec.request.given is None else [*offered, *spec.request.given.tools],
             known_tools=self.executor.registry if known_tools is None else known_tools,
-            skills=skills_prompt(inputs.skills, spec.request.skills) if may_activate else "",
+            sections=_sections(spec.request, inputs.skills if may_activate else {}),
             make_context=partial(make_context, inputs.caller, inputs.rules, known_tools),
             read_context=read_context,
             read_files=self.read_images,
@@ -379,6 +366,15 @@ class ResourceFinder:
                 "not shortened is complete"
             ) from error
         return StoredOutput(output=result.output, total=result.total)
+
+
+def _sections(request: ChatRequest, skills: Mapping[str, Skill]) -> list[TextSection]:
+    """The texts of the prompt besides its messages; `skills` are those that the model may activate."""
+    system = TextSection(kind=SectionKind.SYSTEM, owner="runs", text=request.system_prompt)
+    if not skills:
+        return [system]
+    text = skills_prompt(skills, request.skills)
+    return [system, TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=text)]
 
 
 def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str]:

@@ -11,9 +11,8 @@ import msgspec
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import read_path
+from luxx.domain.context.messages import PastMessage, read_path
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.prompt import PastMessage
 from luxx.errors import TooLarge
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store

@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from luxx.domain.conversations.prompt import PastMessage, context_of
+from luxx.domain.context.messages import PastMessage
+from luxx.domain.context.prompt import context_of
 from luxx.wire.event import (
+    CallPurpose,
     CompletionNote,
     ContextCompressed,
     CostUpdate,
@@ -101,8 +103,8 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A run to drive, or a turn of one. `events` is its log so far; empty for a turn of a room or task.
 
-    `tainted_by`: the tool that brought untrusted content into earlier turns. A subagent writes no message:
-    its `message_id` is empty.
+    `tainted_by`: the tool that brought untrusted content into earlier turns. `purpose`: of its model calls. A
+    subagent writes no message: its `message_id` is empty.
     """
 
     run_id: str
@@ -119,6 +121,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     past: list[PastMessage]
     events: list[LoggedEvent]
     tainted_by: str | None = None
+    purpose: CallPurpose = CallPurpose.ANSWER
 
 
 OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})

@@ -1,0 +1,1 @@
+"""What a model is sent: the messages of a conversation as prompts, and their sections within a window."""

@@ -36,7 +36,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.service_tools import load_modules
-from luxx.wire.event import Event, RunState
+from luxx.wire.event import Event, RunSnapshot
 
 PAGES = [
     ROOT / "README.md",
@@ -270,7 +270,7 @@ def test_every_type_of_provider_is_documented() -> None:
 
 def test_every_event_is_documented_with_an_example_that_is_one() -> None:
     page = ROOT / "docs/reference/events.md"
-    kinds = {str(kind.__struct_config__.tag): kind for kind in (RunState, *Event.__args__)}
+    kinds = {str(kind.__struct_config__.tag): kind for kind in (RunSnapshot, *Event.__args__)}
     assert anchors(page) == {"events", *kinds}
     shown = set[str]()
     for example in blocks(page, "json"):

@@ -158,3 +158,10 @@ def replace_lone_surrogates(document: bytes) -> bytes:
     # An escaped backslash begins no escape. NUL is no character of JSON, so it can stand for it.
     plain = document.replace(b"\\\\", b"\0\0")
     return _lone.sub(rb"\\ufffd", plain).replace(b"\0\0", b"\\\\")
+
+
+def readable_escapes(json_text: str) -> str:
+    """JSON text in which the escape of a lone surrogate, which no encoding has, is that of U+FFFD."""
+    if "\\ud" not in json_text and "\\uD" not in json_text:
+        return json_text
+    return replace_lone_surrogates(json_text.encode("utf-8", "replace")).decode()

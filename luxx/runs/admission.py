@@ -25,9 +25,9 @@ from luxx.providers.models import ProviderRow
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import RunRow, find_run, is_unended, run_view
 from luxx.runs.slots import find_slot, find_waiting_subagent
+from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.run_rows import create_run, new_run
 from luxx.runs.turn.spending import no_budget_left
-from luxx.runs.turn.state import ChatRequest
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunStatus, StopReason
 
@@ -60,13 +60,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class NewChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's message and the request that answers it; `admit` sets the request's `parent_id`.
+    """A user's message and the request that answers it.
 
-    With `content` the message is new and stored below `parent_id` (None: as the first message). Without,
-    `parent_id` is the stored message. `images` are those of the content; `size` is the bytes of both.
+    With `content` the message is new and stored below `parent_id` (None: as the first message). Without, it
+    is stored already. `images` are those of the content; `size` is the bytes of both.
     """
 
-    parent_id: str | None
+    message_id: str
+    parent_id: str | None = None
     content: UserContent | None = None
     images: Images = {}
     request: ChatRequest
@@ -89,23 +90,21 @@ def admit(
     check_idle(conversation)
     status = find_slot(session.connection(), caller.user_id, limits)
     check_daily_limits(session.connection(), caller.user_id, limits, now)
-    message_id, run_id, answer_id = new_id(), new_id(), new_id()
+    message_id, run_id, answer_id = chat.message_id, new_id(), new_id()
     connection = session.connection()
     title = conversation.title
     if chat.content is None:
-        message_id = chat.parent_id or ""
         # The message names its newest run; each run names its message as `question_id`.
         connection.execute(_link_run_to_message, {"b_id": message_id, "run": run_id})
     else:
         title = title_after(title, chat.content.text)
-        message = _message_row(caller, conversation.id, chat, message_id, run_id, now)
+        message = _message_row(caller, conversation.id, chat, run_id, now)
         connection.execute(_insert_message, message)
         index_message(connection, message)
         if chat.images:
             store_images(connection, message_id, chat.images)
-    request = msgspec.structs.replace(chat.request, parent_id=message_id)
-    run = new_run(run_id, conversation.id, status, request=request, message_id=answer_id, created_at=now)
-    create_run(connection, run, request, caller, process, size=chat.size)
+    run = new_run(run_id, conversation.id, status, request=chat.request, message_id=answer_id, created_at=now)
+    create_run(connection, run, chat.request, caller, process, size=chat.size)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     updated = connection.execute(
@@ -120,10 +119,10 @@ def admit(
 
 
 def _message_row(
-    caller: Caller, conversation_id: str | None, chat: NewChat, message_id: str, run_id: str, now: datetime
+    caller: Caller, conversation_id: str | None, chat: NewChat, run_id: str, now: datetime
 ) -> dict[str, Any]:
     return {
-        "id": message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
+        "id": chat.message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
         "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
         "content": _encode(chat.content).decode(), "created_at": now,
     }  # fmt: skip
@@ -137,10 +136,9 @@ def admit_invocation(
     connection = session.connection()
     status = find_slot(connection, caller.user_id, limits)
     check_daily_limits(connection, caller.user_id, limits, now)
-    message_id, run_id = new_id(), new_id()
-    connection.execute(_insert_message, _message_row(caller, None, chat, message_id, run_id, now))
-    store_images(connection, message_id, chat.images)
-    request = msgspec.structs.replace(chat.request, parent_id=message_id, is_invocation=True)
+    request, run_id = chat.request, new_id()
+    connection.execute(_insert_message, _message_row(caller, None, chat, run_id, now))
+    store_images(connection, chat.message_id, chat.images)
     run = new_run(run_id, str(request.agent_id), status, request=request, message_id=new_id(), created_at=now)
     create_run(connection, run, request, caller, process, size=chat.size)
     return run

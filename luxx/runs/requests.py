@@ -22,13 +22,14 @@ from luxx.infra.store.lost_names import lost_error
 from luxx.infra.store.tables import read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.service import ProviderService
+from luxx.runs.turn.request import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
-from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage
 from luxx.wire.model_settings import ModelSettings, first_given
 from luxx.wire.question import WhenAsked
+from luxx.wire.run import InConversation, Invocation
 
 CONVERSATION = "this conversation"
 
@@ -112,22 +113,31 @@ class RequestResolver:
         options: AnswerOptions,
         conversation: ConversationRow,
         attached: MessageAttachments,
+        message_id: str,
     ) -> ChatRequest:
-        """The request for an answer in a conversation, without its `parent_id`.
+        """The request for the answer to a message in a conversation.
 
         Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used;
         UnlistedModel if the provider's list of models, which may be old, lacks the model.
         """
         _check_project(conversation)
         agent = _agent_of(session, caller, conversation)
-        return self._resolve(session, caller, options, (conversation, agent), agent, attached)
+        request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
+        return msgspec.structs.replace(request, origin=InConversation(message_id=message_id))
 
     def resolve_invocation(
-        self, session: Session, caller: Caller, invocation: NewInvocation, attached: MessageAttachments
+        self,
+        session: Session,
+        caller: Caller,
+        invocation: NewInvocation,
+        attached: MessageAttachments,
+        message_id: str,
     ) -> ChatRequest:
-        """The request for an answer of an agent without a conversation. Raises what `resolve` raises."""
+        """The request for an agent's answer to a message without a conversation. Raises what `resolve`
+        raises."""
         agent = read_agent(session, caller, invocation.agent_id)
-        return self._resolve(session, caller, invocation, (agent,), agent, attached)
+        request = self._resolve(session, caller, invocation, (agent,), agent, attached)
+        return msgspec.structs.replace(request, origin=Invocation(message_id=message_id))
 
     def resolve_call(self, session: Session, caller: Caller, call: NewCall) -> ChatRequest:
         """The request for a call without a conversation. Raises what `resolve` raises.
@@ -139,7 +149,7 @@ class RequestResolver:
         attached = MessageAttachments(images=call.images)
         request = self._resolve(session, caller, options, (agent,), agent, attached, NO_AGENT)
         system_prompt = "\n\n".join(part for part in (request.system_prompt, call.instructions) if part)
-        return msgspec.structs.replace(request, given=call.given, system_prompt=system_prompt)
+        return msgspec.structs.replace(request, origin=call.given, system_prompt=system_prompt)
 
     def resolve_turn(
         self,
@@ -164,8 +174,11 @@ class RequestResolver:
         attached: MessageAttachments,
         last_defaults: AgentSettings | None = None,
     ) -> ChatRequest:
-        """`defaults` have the values that the options leave open; the first that has one counts. After them
-        count the `last_defaults`; None: the caller's settings."""
+        """The request with these values, as that of a turn of an orchestration.
+
+        `defaults` have the values that the options leave open; the first that has one counts. After them
+        count the `last_defaults`; None: the caller's settings.
+        """
         settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
         if agent.lost_agent is not None:
             raise lost_error("agent", agent.lost_agent, _chooser(agent))
@@ -181,7 +194,6 @@ class RequestResolver:
             check_skills(known_skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         return ChatRequest(
-            parent_id="",
             provider_id=choice.provider_id,
             provider_name=choice.name,
             model=choice.model,

@@ -17,6 +17,7 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.views import MessageView
 from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
 from luxx.errors import Conflict, InvalidInput, Unavailable, UnlistedModel
+from luxx.infra.clock import new_id
 from luxx.infra.store.engine import Store
 from luxx.runs.admission import (
     UNFINISHED,
@@ -159,25 +160,20 @@ class RunService:
         process, limits = self._engine.process, self._limits
         if isinstance(submission, Regeneration):
             conversation, question_id = _answered_message(session, caller, submission.message_id)
-            request = self._requests.resolve(session, caller, submission, conversation, gathered)
+            request = self._requests.resolve(session, caller, submission, conversation, gathered, question_id)
             limits = limits_for(session, caller, request.provider_id, limits)
-            return admit(
-                session,
-                caller,
-                conversation,
-                NewChat(parent_id=question_id, request=request),
-                process,
-                limits,
-            )
+            chat = NewChat(message_id=question_id, request=request)
+            return admit(session, caller, conversation, chat, process, limits)
         if isinstance(submission, NewCall):
             request = self._requests.resolve_call(session, caller, submission)
             limits = limits_for(session, caller, request.provider_id, limits)
             return admit_call(session, caller, request, process, limits)
         content = UserContent(text=submission.text, attachments=gathered.attachments)
+        message_id = new_id()
         if isinstance(submission, NewInvocation):
-            request = self._requests.resolve_invocation(session, caller, submission, gathered)
+            request = self._requests.resolve_invocation(session, caller, submission, gathered, message_id)
             chat = NewChat(
-                parent_id=None, content=content, images=gathered.images, request=request, size=size
+                message_id=message_id, content=content, images=gathered.images, request=request, size=size
             )
             limits = limits_for(session, caller, request.provider_id, limits)
             return admit_invocation(session, caller, chat, process, limits)
@@ -185,10 +181,11 @@ class RunService:
         parent_id = submission.parent_id or conversation.selected_leaf_id
         if submission.parent_id is not None:
             message_in(session, conversation, submission.parent_id)
-        request = self._requests.resolve(session, caller, submission, conversation, gathered)
+        request = self._requests.resolve(session, caller, submission, conversation, gathered, message_id)
         chat = NewChat(
-            parent_id=parent_id, content=content, images=gathered.images, request=request, size=size
-        )
+            message_id=message_id, parent_id=parent_id, content=content, images=gathered.images,
+            request=request, size=size,
+        )  # fmt: skip
         limits = limits_for(session, caller, request.provider_id, limits)
         return admit(session, caller, conversation, chat, process, limits)
 

@@ -39,7 +39,7 @@ from luxx.wire.task_event import (
 from luxx.wire.turn import EventBase, Step, Usage
 
 
-class RunState(EventBase, frozen=True, kw_only=True, tag="run"):
+class RunSnapshot(EventBase, frozen=True, kw_only=True, tag="run"):
     """The first frame of every stream; never in the log."""
 
     run: Run

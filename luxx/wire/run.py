@@ -110,11 +110,36 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class Delegated(msgspec.Struct, frozen=True, kw_only=True):
+class InConversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
+    """The origin of a run that answers the user's message `message_id` of a conversation."""
+
+    message_id: str
+
+
+class Invocation(msgspec.Struct, frozen=True, kw_only=True, tag="invocation"):
+    """The origin of a run that answers the stored message `message_id` of nobody's conversation: an agent was
+    called, whose id is the run's subject."""
+
+    message_id: str
+
+
+class OrchestratedTurn(msgspec.Struct, frozen=True, kw_only=True, tag="orchestrated"):
+    """The origin of a turn of a room or of a task, whose orchestration gives the messages."""
+
+
+class RoomCopyTurn(msgspec.Struct, frozen=True, kw_only=True, tag="room_copy"):
+    """The origin of a turn of a call that got a copy of a room: what it writes stays in the log."""
+
+
+class Delegated(msgspec.Struct, frozen=True, kw_only=True, tag="delegated"):
     """The origin of a subagent's run and what it inherits. `root_run_id`: the first run of the chain, whose
     limits all its subagents share. `most_calls`: its limit of tool calls; None: no limit. `agent_ids`: the
-    agents of the runs above, whose rules restrict this run too."""
+    agents of the runs above, whose rules restrict this run too. `message_id`: the user's message that the
+    first run answers, if it is one of a conversation or an invocation. `is_of_given`: the first run got its
+    messages from its client and stores nothing, so this one stores no files."""
 
+    message_id: str | None = None
+    is_of_given: bool = False
     call_id: str
     task: str
     depth: int

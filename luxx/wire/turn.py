@@ -6,9 +6,10 @@ stream. Text and thinking are fragments; a tool call's fragments share a `slot`;
 completion (the last one counts).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any
+from itertools import groupby
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -34,7 +35,6 @@ CHAT_TURN = TurnRef()
 
 TURN_LENGTH = 80
 """Limit of characters of the key of a turn, in columns."""
-
 
 MODEL_LENGTH = 300
 """Limit of characters of a model's name, in columns: a configured one, or the name of a file."""
@@ -321,8 +321,8 @@ REASONING_DETAILS_KEY = "reasoning_details"
 class FinishDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a completion. `raw`: the provider's word for the reason. `refusal`: the model's own words
     with which it refused, where the provider gives them apart from the text. `notice`: the adapter's sentence
-    about a text that does not exist; it becomes the `notice` of a step. `is_cut`: Luxx ended it before its
-    provider did, so its usage is not known."""
+    about a text that does not exist; it becomes the `notice` of a step. `is_cut`: Luxx ended it, so its usage
+    is not known."""
 
     reason: FinishReason
     raw: str = ""
@@ -365,7 +365,6 @@ adapter reads, and its CompletionEnd, which `with_end` and `end_of` write and re
 
 _PAUSED, _REFUSAL, _REFUSED_BY, _NOTICE = "paused", "refusal", "refused_by", "notice"
 _KEYS_OF_END = frozenset({_PAUSED, _REFUSAL, _REFUSED_BY, _NOTICE})
-_PLAIN_END = CompletionEnd()
 
 
 def with_end(data: ReplayNote, end: CompletionEnd) -> ReplayNote:
@@ -377,7 +376,7 @@ def with_end(data: ReplayNote, end: CompletionEnd) -> ReplayNote:
 def end_of(note: ReplayNote) -> CompletionEnd:
     """How the completion of this note ended; an imported note may hold any JSON."""
     if note.keys().isdisjoint(_KEYS_OF_END):
-        return _PLAIN_END
+        return CompletionEnd()
     refusal, refused_by = note.get(_REFUSAL), note.get(_REFUSED_BY)
     return CompletionEnd(
         is_paused=_PAUSED in note,
@@ -385,3 +384,17 @@ def end_of(note: ReplayNote) -> CompletionEnd:
         refused_by=refused_by if isinstance(refused_by, str) else "",
         has_notice=_NOTICE in note,
     )
+
+
+def merge_fragments(deltas: list[Delta]) -> list[Delta]:
+    """Merges neighbouring fragments of the same kind."""
+    if len(deltas) == 1:
+        return deltas
+    merged: list[Delta] = []
+    for kind, group in groupby(deltas, type):
+        if kind is TextDelta or kind is ThinkingDelta:
+            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
+            merged.append(kind(text="".join(delta.text for delta in fragments)))
+        else:
+            merged.extend(group)
+    return merged

@@ -14,7 +14,7 @@ from api.server_process import ServerProcess
 from luxx.api.openapi.types import DESCRIPTIONS
 from luxx.web.files import WebFiles
 from luxx.wire import event
-from luxx.wire.event import Event, RunState
+from luxx.wire.event import Event, RunSnapshot
 from luxx.wire.turn import EventBase
 
 METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
@@ -80,7 +80,7 @@ def test_every_parameter_and_every_field_has_a_description(document: Document) -
 def test_every_event_is_in_the_document_and_in_the_table_of_events(document: Document) -> None:
     kinds = [kind for kind in vars(event).values() if isinstance(kind, type) and issubclass(kind, EventBase)]
     events = {str(kind.__struct_config__.tag): kind for kind in kinds if kind is not EventBase}
-    assert set(events.values()) == {RunState, *get_args(Event)}
+    assert set(events.values()) == {RunSnapshot, *get_args(Event)}
     streams = [each for each in document.operations if "| event | what |" in each.about["description"]]
     assert {str(each) for each in streams} == {
         "POST /messages/stream",

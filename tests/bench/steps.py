@@ -44,9 +44,10 @@ from luxx.runs.orchestration.shared_log import SharedLog
 from luxx.runs.streams.hub import Hub
 from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.ending import FINISHED
-from luxx.runs.turn.resources import RunInputs
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.resources import UserAccess
 from luxx.runs.turn.run_rows import NOT_CALLED, RunOwner, insert_run, new_run
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.state import TurnState
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.event import LoggedEvent
 from luxx.wire.run import RunKind, RunStatus
@@ -72,7 +73,7 @@ def resolve(
     _session: Session, _user_id: int, _agent: AgentSettings, *, response_schema: dict[str, Any] | None = None
 ) -> ChatRequest:
     """The request of every turn: no provider is looked up."""
-    return ChatRequest(parent_id="", provider_id=1, model="bench-model", response_schema=response_schema)
+    return ChatRequest(provider_id=1, model="bench-model", response_schema=response_schema)
 
 
 PLANNER = Planner(resolve, cast("Any", None), cast("Any", None), settings_for)
@@ -86,8 +87,8 @@ WITHOUT_ENGINE = SimpleNamespace(engine=lambda: SimpleNamespace(release_slot=lam
 class DriveWithoutModel(OrchestratedDrive):
     """A drive whose turns end at once with the same output, as if the model had answered."""
 
-    def _read_inputs(self, _session: Session, _start: TurnStart, _services: TurnServices) -> RunInputs:
-        return cast("RunInputs", None)
+    def _read_access(self, _session: Session, _start: TurnStart, _services: TurnServices) -> UserAccess:
+        return cast("UserAccess", None)
 
     async def _run_turn(self, live: LiveTurn, _inputs: object, _services: TurnServices) -> None:
         closing = self.orchestration.close(live.start, ANSWERED, FINISHED, None)
@@ -137,7 +138,7 @@ async def in_memory(orchestration: TaskOrchestration, session: Session) -> None:
 
     while not isinstance(decision := orchestration.decide(running.keys(), 0, NOTHING_SPENT), End):
         if isinstance(decision, Begin):
-            opening = orchestration.prepare(session, WIDTH)
+            opening = orchestration.prepare(session, decision, WIDTH, NOTHING_SPENT)
             apply(opening.entries)
             for start in opening.turns:
                 running[start.turn.key] = asyncio.create_task(turn(start))

@@ -20,13 +20,14 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import InputKind, RunInput
 from luxx.runs.orchestration.interface import Append, Begin, End, RunHead, RunTotals, TurnStart, Wait
 from luxx.runs.turn.ending import CANCELLED, FINISHED, Closing, failure_ending
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import TurnState
 from luxx.wire.event import LoggedEvent
 from luxx.wire.room_event import MessageStart
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.turn import Step, StepType, Usage
 
-REQUEST = ChatRequest(parent_id="", provider_id=1, model="m")
+REQUEST = ChatRequest(provider_id=1, model="m")
 TOKENS_OF_A_TURN = 10
 FAILURE = ProviderFailed("the model is not available")
 PERSON = "ann"
@@ -83,7 +84,7 @@ class SimulatedRoom:
             act = next(self.acts, None) if isinstance(decision, Begin | Wait) else None
             match decision:
                 case Begin():
-                    self._begin(decision, act)
+                    self._begin(decision, act, totals)
                 case Append():
                     self._log(decision.entries)
                     if decision.write is not None:
@@ -102,12 +103,12 @@ class SimulatedRoom:
                     return decision.stop_reason
         raise AssertionError("the room did not end")
 
-    def _begin(self, decision: Begin, act: Act | None) -> None:
+    def _begin(self, decision: Begin, act: Act | None, totals: RunTotals) -> None:
         """`act` happens after the decision: before the turns begin or, for an odd `at`, before they end."""
         if act is not None and act.at % 2 == 0:
             self._act(act)
         can_speak = {seat_id for seat_id, muted in self.seats_now() if not muted}
-        opening = self.orchestration.prepare(self.session, decision.turns)
+        opening = self.orchestration.prepare(self.session, decision, decision.turns, totals)
         for entry in opening.entries:
             event = entry[0] if isinstance(entry, tuple) else entry
             if isinstance(event, MessageStart):

@@ -20,7 +20,8 @@ from luxx.features.tasks.turns import RESULT
 from luxx.runs.log.events import stamped
 from luxx.runs.orchestration.interface import Begin, End, RunHead, RunTotals, TurnStart, Wait
 from luxx.runs.turn.ending import FINISHED, failure_ending
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import TurnState
 from luxx.wire.event import LoggedEvent
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.task_event import StepSkipped
@@ -34,7 +35,7 @@ TOTALS = RunTotals(usage=Usage(), cost=None, seconds=0.0)
 
 
 def resolve(*_: Any, **__: Any) -> ChatRequest:
-    return ChatRequest(parent_id="", provider_id=1, model="m")
+    return ChatRequest(provider_id=1, model="m")
 
 
 PLANNER = Planner(resolve, None, None, lambda *_: NO_AGENT)  # type: ignore[arg-type]
@@ -93,7 +94,7 @@ class SimulatedRun:
             decision = self._orchestration.decide(self._running.keys(), 0, TOTALS)
             match decision:
                 case Begin():
-                    opening = self._orchestration.prepare(None, decision.turns)  # type: ignore[arg-type]
+                    opening = self._orchestration.prepare(None, decision, decision.turns, TOTALS)  # type: ignore[arg-type]
                     self._log(opening.entries)
                     for start in opening.turns:
                         self._begin(start)

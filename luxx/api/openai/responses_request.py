@@ -25,7 +25,7 @@ from luxx.api.openai.content import (
 from luxx.api.openai.ignored import left_out, thinking_options
 from luxx.api.openai.responses_input import InputItem, InputReader
 from luxx.errors import InvalidInput
-from luxx.runs.turn.state import GivenPrompt
+from luxx.runs.turn.request import GivenPrompt
 from luxx.wire.question import WhenAsked
 from luxx.wire.tool import ToolSpec
 

@@ -38,7 +38,7 @@ from luxx.api.routes.runs import LoggedEvents
 from luxx.api.routes.setup import SetupBody
 from luxx.domain.conversations.views import MessageView
 from luxx.features.tasks.models import PlanView
-from luxx.wire.event import Event, RunState
+from luxx.wire.event import Event, RunSnapshot
 from luxx.wire.run import Run
 from luxx.wire.socket import ClientMessage, ServerMessage
 
@@ -202,7 +202,7 @@ def _documented_types(operations: list[ApiOperation]) -> list[Any]:
         Failure,
         OpenAIFailure,
         *OPENAI_ROUTES.values(),
-        RunState,
+        RunSnapshot,
         SetupBody,
         Event,
         ClientMessage,
@@ -353,7 +353,7 @@ def _stream_responses(status: int, response: Any, about: str, types: TypeSchemas
 
 def _event_table() -> str:
     """A table of the events of a stream, from their docstrings."""
-    rows = [_row(kind, hidden=("seq", "run_id", "timestamp")) for kind in (RunState, *get_args(Event))]
+    rows = [_row(kind, hidden=("seq", "run_id", "timestamp")) for kind in (RunSnapshot, *get_args(Event))]
     return "\n".join(["| event | what | fields |", "| --- | --- | --- |", *rows])
 
 

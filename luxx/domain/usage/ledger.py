@@ -167,6 +167,16 @@ def estimated_usage(
     )
 
 
+MAX_TOKENS = 100_000_000
+"""More than any context window; larger counts of a provider are reduced to this."""
+
+
+def clamped(usage: Usage) -> Usage:
+    """The usage with counts that a database column can hold: the provider may send any number."""
+    counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
+    return Usage(**counts)
+
+
 def estimated_tokens(
     messages: Iterable[PromptMessage], tools: Iterable[ToolSpec] = (), schema: object = None
 ) -> int:

@@ -62,7 +62,8 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
-from luxx.runs.turn.state import ChatRequest, TurnState, context_after
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import TurnState, context_after
 from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
 from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.question import WhenAsked
@@ -78,8 +79,7 @@ from luxx.wire.room_event import (
     SteerAction,
     Steered,
 )
-from luxx.wire.run import RunStatus, StopReason
-from luxx.wire.turn import Usage
+from luxx.wire.run import OrchestratedTurn, RoomCopyTurn, RunStatus, StopReason
 
 NO_SEAT_LEFT = LuxxError(
     "No seat of this room can speak: it has none, or all are muted. Add or unmute a seat, then resume.",
@@ -117,8 +117,8 @@ class RoomOrchestration:
         self._resolve = resolve
         self._request = read_request(head)
         self._call = self._request.call
+        self._origin = OrchestratedTurn() if self._call is None else RoomCopyTurn()
         self._room = read_room(session, head, self._call, failures={})
-        self._totals = RunTotals(usage=Usage(), cost=None, seconds=0.0)
         self._limit: LimitReached | None = None
         self._lost: Conflict | None = None  # Why the policy can use its model no more.
         self._is_fresh = True
@@ -152,7 +152,7 @@ class RoomOrchestration:
     def open_turns(self) -> list[TurnStart]:
         state = self._state
         turns = [
-            continue_message(self._room, msg_id, message, self._read_by(message.reads))
+            continue_message(self._room, msg_id, message, self._read_by(message.reads), self._origin)
             for msg_id, message in state.open.items()
         ]
         if state.choice is not None:
@@ -187,18 +187,17 @@ class RoomOrchestration:
         if not state.is_started:
             started = RoomStarted(room_id=self._room.room_id, task=self._room.task)
             return Append(entries=[started, *self._request.begin, *self._spoken(self._request.said)])
-        self._totals = totals
         # `prepare` reads the room and its text, in a thread.
-        following = self._follow(state, has_text=False) if self._is_fresh else Begin()
+        following = self._follow(state, totals, has_text=False) if self._is_fresh else Begin()
         if isinstance(following, Wait | End):
             return following
         return Begin(len(self._room.seats) if self._room.policy.name == PolicyName.PARALLEL else 1)
 
     def _follow(
-        self, state: RoomState, *, has_text: bool = True
+        self, state: RoomState, totals: RunTotals, *, has_text: bool = True
     ) -> Speak | Choose | RoundStart | RoundEnd | Wait | End:
         """What follows after this state in the room as it was read; without the text, anybody may speak."""
-        fired = fired_stop(self._room.stop, state.totals(self._totals))
+        fired = fired_stop(self._room.stop, state.totals(totals))
         if fired is not None:
             return self._before_end(state, fired, has_text)
         return self._next_turn(state, has_text) if state.is_round_open else self._start_round(state, has_text)
@@ -260,12 +259,13 @@ class RoomOrchestration:
         write = None if self._call is None else partial(delete_content, call=self._head.id)
         return msgspec.structs.replace(end, status=RunStatus.CANCELLED, write=write)
 
-    def prepare(self, session: Session, most: int) -> Opening:
+    def prepare(self, session: Session, begin: Begin, most: int, totals: RunTotals) -> Opening:
         """The end of a round and the start of the next are logged together with the turns that follow."""
+        del begin
         self._read(session)
         rounds: list[RoundStart | RoundEnd] = []
         state = self._state
-        while isinstance(following := self._follow(state), RoundStart | RoundEnd):
+        while isinstance(following := self._follow(state, totals), RoundStart | RoundEnd):
             rounds.append(following)
             state = self._state.after_rounds(rounds)
         opening = Opening()
@@ -314,9 +314,8 @@ class RoomOrchestration:
 
     def _resolved(self, session: Session, settings: AgentSettings) -> ChatRequest:
         request = self._resolve(session, self._head.user_id, settings)
-        if self._request.is_unattended:
-            return msgspec.structs.replace(request, when_asked=WhenAsked.DENY)
-        return request
+        when_asked = WhenAsked.DENY if self._request.is_unattended else request.when_asked
+        return msgspec.structs.replace(request, origin=self._origin, when_asked=when_asked)
 
     def _prepare_choice(self, session: Session, choose: Choose) -> Opening:
         transcript = [*self._earlier, *self._transcript]
@@ -342,9 +341,8 @@ class RoomOrchestration:
             return close_choice(self._room, self._state.choice.choose, start, state, ending, cut)
         failures = self._state.failures.get(message.seat_id, 0)
         closing, entry = close_message(
-            self._room, message, start, self._head.id, state, ending, failures=failures, cut=cut,
-            is_stored=self._call is None,
-        )  # fmt: skip
+            self._room, message, start, self._head.id, state, ending, failures=failures, cut=cut
+        )
         if entry is not None:
             self._entries[entry.msg_id] = entry
         if ending.status == RunStatus.FAILED and failures + 1 >= FAILURES_TO_MUTE:

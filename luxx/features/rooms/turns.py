@@ -31,7 +31,8 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.ending import COMPLETE, Closing, Ending, cost_entries, message_origin, message_status
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.request import ChatRequest, Origin
+from luxx.runs.turn.state import TurnState
 from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import AssistantContent, ContextRecord
 from luxx.wire.room_event import (
@@ -43,7 +44,7 @@ from luxx.wire.room_event import (
     RoomMessage,
     Selecting,
 )
-from luxx.wire.run import RunStatus
+from luxx.wire.run import RoomCopyTurn, RunStatus
 from luxx.wire.turn import StepStatus, TurnRef, steps_text
 
 SELECTOR = "selector"
@@ -97,10 +98,14 @@ def begin_message(
 
 
 def continue_message(
-    room: RoomValues, msg_id: str, message: OpenMessage, transcript: Sequence[TranscriptEntry]
+    room: RoomValues,
+    msg_id: str,
+    message: OpenMessage,
+    transcript: Sequence[TranscriptEntry],
+    origin: Origin,
 ) -> TurnStart:
-    """The turn that an earlier drive began, with what it read then."""
-    request = _request.decode(message.note.request)
+    """The turn of this origin that an earlier drive began, with what it read then."""
+    request = msgspec.structs.replace(_request.decode(message.note.request), origin=origin)
     return start_of(TurnRef(msg_id=msg_id), request, room.task, message.seat_id, transcript)
 
 
@@ -195,13 +200,13 @@ def close_message(
     *,
     failures: int,
     cut: UsageEntry | None,
-    is_stored: bool,
 ) -> tuple[Closing, TranscriptEntry | None]:
     """What the end of a seat's turn writes, and its message for the transcript, if there is one.
 
     `failures`: how many turns of the seat before this one failed in a row. `cut`: the usage of a completion
-    that was cut; the totals of the run count it. Without `is_stored` only the log has the message.
+    that was cut; the totals of the run count it. In a copy of the room only the log has the message.
     """
+    is_stored = not isinstance(start.request.origin, RoomCopyTurn)
     has_failed = ending.status == RunStatus.FAILED and ending.error is not None
     is_muted = has_failed and failures + 1 >= FAILURES_TO_MUTE
     events = cost_entries(start.purpose, cut)

@@ -66,7 +66,8 @@ from luxx.runs.orchestration.interface import (
     Wait,
 )
 from luxx.runs.turn.ending import Closing, Ending, cost_entries
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote, Warning
@@ -114,7 +115,6 @@ class TaskOrchestration:
         self._is_pausing = False
         self._is_approved = not self._task.require_approval
         self._skipping: set[str] = set()
-        self._next: list[str] = []
         self._error: LuxxError | None = None
         self._result: str | None = None
         self._has_result_turn = False
@@ -177,24 +177,19 @@ class TaskOrchestration:
         if self._is_pausing or self._error is not None:
             return Wait() if running else self._stopped()
         if self._open.keys() - running:
-            self._next = sorted(self._open.keys() - running)
-            return Begin(len(self._next))
+            return Begin.these(sorted(self._open.keys() - running))
         if not self._task.steps:
-            self._next = [PLAN]
-            return Wait() if running else Begin()
+            return Wait() if running else Begin.these([PLAN])
         if not self._is_approved:
             return Wait()
         ready = self._statuses.ready()
-        self._next = [one for one in ready if one not in self._held][
-            : max(0, self._task.max_concurrent_steps - len(running) + waiting)
-        ]
-        if self._next:
-            return Begin(len(self._next))
+        free = max(0, self._task.max_concurrent_steps - len(running) + waiting)
+        if following := [one for one in ready if one not in self._held][:free]:
+            return Begin.these(following)
         if running or ready:
             return Wait()  # For a slot, or for the approval of a step.
         if not self._has_result_turn and len(self._outputs) > 1:
-            self._next = [RESULT]
-            return Begin()
+            return Begin.these([RESULT])
         return self._finished()
 
     def _stopped(self) -> End:
@@ -237,13 +232,14 @@ class TaskOrchestration:
 
     # Turns
 
-    def prepare(self, session: Session, most: int) -> Opening:
+    def prepare(self, session: Session, begin: Begin, most: int, totals: RunTotals) -> Opening:
+        del totals
         turns: list[TurnStart] = []
         entries: list[LogEntry] = []
         started: list[str] = []
         failed: list[tuple[str, list[str], str]] = []
         stored: list[dict[str, str]] = []
-        for step_id in self._next[:most]:
+        for step_id in begin.keys[:most]:
             if step_id in self._open:
                 turns.append(self._turn_of(step_id, self._open[step_id]))
                 continue

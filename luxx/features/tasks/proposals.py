@@ -58,9 +58,10 @@ from luxx.runs.service import RunService
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure, cost_entries
+from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.spending import no_budget_left
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.state import TurnState
 from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
 from luxx.wire.task_event import PlanCreated, Planning, StepComplete, TaskComplete, TaskPaused
@@ -155,8 +156,8 @@ class PlanOrchestration:
             return End(entries=[complete], status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED.value)
         return Begin()
 
-    def prepare(self, session: Session, most: int) -> Opening:
-        del session, most
+    def prepare(self, session: Session, begin: Begin, most: int, totals: RunTotals) -> Opening:
+        del session, begin, most, totals
         if self._open is not None:
             return Opening(turns=self.open_turns())
         start = plan_turn(self._plan.request, self._plan.note)

@@ -16,7 +16,8 @@ from luxx.infra.store.engine import Store
 from luxx.runs.log.events import read_log
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import RunRow
-from luxx.runs.turn.state import ChatRequest, fold, model_used
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import fold, model_used
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.task_event import StepComplete, StepStart
 from luxx.wire.turn import turn_of

@@ -29,18 +29,10 @@ from luxx.runs.log.events import LostRun, RunLog
 from luxx.runs.slots import find_slot
 from luxx.runs.turn.context import FailRun, RunContext, RunServices
 from luxx.runs.turn.ending import close_chat
-from luxx.runs.turn.resources import RunInputs
+from luxx.runs.turn.resources import UserAccess
 from luxx.runs.turn.run_rows import read_spec
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import (
-    NextAction,
-    RunSpec,
-    TurnState,
-    decide,
-    fold,
-    initial_state,
-    with_fallback,
-)
+from luxx.runs.turn.state import NextAction, RunSpec, TurnState, decide, fold, initial_state, with_fallback
 from luxx.runs.turn.turn import INTERNAL_ERROR, Turn, TurnServices
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.wire.run import Run, RunKind, RunStatus
@@ -312,7 +304,7 @@ class RunLoop:
         if isinstance(loaded, RunKind):
             await self._drive_other(loaded, run_id, fence, signal)
             return
-        spec, state, inputs = loaded
+        spec, state, access = loaded
         if spec.is_cancelled:
             signal.fire()
         notify = partial(services.notify, run_id, spec.user_id)
@@ -337,7 +329,7 @@ class RunLoop:
                     wall_time=wall_time,
                 )
                 turn = Turn(run, self._turn_services, partial(close_chat, spec), is_recovered=fence > 1)
-                await self._proceed_or_fail(turn, inputs)
+                await self._proceed_or_fail(turn, access)
                 if not turn.status:
                     await wall_time.save()
                 services.storage.add(spec.user_id, run_log.stored_total)
@@ -348,7 +340,7 @@ class RunLoop:
 
     def _load(
         self, session: Session, run_id: str, fence: int
-    ) -> tuple[RunSpec, TurnState, RunInputs | LuxxError] | RunKind | None:
+    ) -> tuple[RunSpec, TurnState, UserAccess | LuxxError] | RunKind | None:
         spec = read_spec(session.connection(), run_id, fence)
         if not isinstance(spec, RunSpec):
             return spec
@@ -369,11 +361,11 @@ class RunLoop:
             earlier_seconds=spec.driven_seconds,
         )
 
-    async def _proceed_or_fail(self, turn: Turn, inputs: RunInputs | LuxxError) -> None:
+    async def _proceed_or_fail(self, turn: Turn, access: UserAccess | LuxxError) -> None:
         """Runs the turn; if its ending cannot be stored, writes only the row and the last events."""
         try:
             await turn.run.spending.recover_reservation()
-            await turn.proceed(inputs)
+            await turn.proceed(access)
         except (LostRun, OperationalError, InterfaceError):
             # Another process owns the run, or the database is unavailable: the run continues later.
             raise

@@ -42,7 +42,7 @@ from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
 from luxx.runs.slots import SLOT_POLL_SECONDS, TurnSlots
 from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
 from luxx.runs.turn.context import RunContext, RunServices
-from luxx.runs.turn.resources import RunInputs
+from luxx.runs.turn.resources import UserAccess
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
@@ -138,7 +138,7 @@ class OrchestratedDrive:
             waiting = len(self._turns) - len(self._tasks())
             totals = RunTotals(usage=self.log.usage, cost=self.log.cost, seconds=self.wall_time.seconds())
             decision = self.orchestration.decide(self._turns.keys(), waiting, totals)
-            await self._carry_out(decision, turn_services)
+            await self._carry_out(decision, totals, turn_services)
 
     async def stop_tasks(self) -> None:
         """Ends the tasks of turns that are still in progress, without writing anything."""
@@ -149,12 +149,13 @@ class OrchestratedDrive:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.log.stop()
 
-    async def _carry_out(self, decision: Decision, turn_services: TurnServices) -> None:
+    async def _carry_out(self, decision: Decision, totals: RunTotals, turn_services: TurnServices) -> None:
         match decision:
             case Begin(turns=wanted):
                 working = len(self._tasks())
                 free = await self._slots.take(working + wanted) - working
-                await (self._begin(turn_services, free) if free > 0 else self._wait_for_change())
+                begin = partial(self._begin, decision, free, totals, turn_services)
+                await (begin() if free > 0 else self._wait_for_change())
             case Append():
                 await self.log.append(decision.entries, extra_write=decision.write)
             case Wait() if self._tasks():
@@ -177,18 +178,18 @@ class OrchestratedDrive:
 
         await self.log.append([], extra_write=extra_write)
 
-    async def _begin(self, turn_services: TurnServices, most: int) -> None:
-        """Begins at most this number of turns."""
+    async def _begin(self, begin: Begin, most: int, totals: RunTotals, turn_services: TurnServices) -> None:
+        """Begins at most `most` turns, as the decision `begin` on these totals says."""
 
-        def prepare(session: Session) -> tuple[Opening, list[RunInputs | LuxxError]]:
-            opening = self.orchestration.prepare(session, most)
-            return opening, [self._read_inputs(session, start, turn_services) for start in opening.turns]
+        def prepare(session: Session) -> tuple[Opening, list[UserAccess | LuxxError]]:
+            opening = self.orchestration.prepare(session, begin, most, totals)
+            return opening, [self._read_access(session, start, turn_services) for start in opening.turns]
 
-        opening, inputs = await self.services.store.read(prepare)
+        opening, accesses = await self.services.store.read(prepare)
         if opening.entries:
             await self.log.append(opening.entries, extra_write=opening.write)
-        for start, read in zip(opening.turns, inputs, strict=True):
-            self._proceed(self._add(start, [], is_recovered=False), read, turn_services)
+        for start, access in zip(opening.turns, accesses, strict=True):
+            self._proceed(self._add(start, [], is_recovered=False), access, turn_services)
 
     def _add(self, start: TurnStart, events: list[LoggedEvent], *, is_recovered: bool) -> LiveTurn:
         signal = CancelSignal()
@@ -202,14 +203,14 @@ class OrchestratedDrive:
         head = self.head
         return RunSpec(
             run_id=head.id, kind=head.kind, turn=turn.turn, user_id=head.user_id,
-            tenant_id=head.tenant_id, conversation_id=head.subject_id, message_id=turn.turn.msg_id,
+            tenant_id=head.tenant_id, subject_id=head.subject_id, message_id=turn.turn.msg_id or None,
             fence=head.fence, is_cancelled=head.is_cancelled, request=turn.request, past=turn.past,
             events=[], tainted_by=turn.tainted_by, purpose=turn.purpose,
         )  # fmt: skip
 
-    def _read_inputs(
+    def _read_access(
         self, session: Session, start: TurnStart, turn_services: TurnServices
-    ) -> RunInputs | LuxxError:
+    ) -> UserAccess | LuxxError:
         try:
             return turn_services.resources.read(session, self._spec(start))
         except LuxxError as error:
@@ -217,19 +218,19 @@ class OrchestratedDrive:
 
     async def _start(self, turn: LiveTurn, turn_services: TurnServices) -> None:
         """Continues a turn that an earlier drive began, or that waited for a person."""
-        inputs = await self.services.store.read(
-            lambda session: self._read_inputs(session, turn.start, turn_services)
+        access = await self.services.store.read(
+            lambda session: self._read_access(session, turn.start, turn_services)
         )
-        self._proceed(turn, inputs, turn_services)
+        self._proceed(turn, access, turn_services)
 
-    def _proceed(self, turn: LiveTurn, inputs: RunInputs | LuxxError, turn_services: TurnServices) -> None:
+    def _proceed(self, turn: LiveTurn, access: UserAccess | LuxxError, turn_services: TurnServices) -> None:
         turn.task = asyncio.create_task(
-            self._run_turn(turn, inputs, turn_services), name=f"turn {turn.start.turn.key}"
+            self._run_turn(turn, access, turn_services), name=f"turn {turn.start.turn.key}"
         )
         turn.task.add_done_callback(lambda _task: self._changed.set())
 
     async def _run_turn(
-        self, live: LiveTurn, inputs: RunInputs | LuxxError, turn_services: TurnServices
+        self, live: LiveTurn, access: UserAccess | LuxxError, turn_services: TurnServices
     ) -> None:
         spec = with_fallback(self._spec(live.start), live.log.state)
         spending = Spending(self.services.config.limits, spec, live.log)
@@ -241,7 +242,7 @@ class OrchestratedDrive:
         close = partial(self.orchestration.close, live.start)
         turn = Turn(context, turn_services, close, is_recovered=live.is_recovered)
         live.is_recovered = False
-        await turn.proceed(inputs)
+        await turn.proceed(access)
         live.is_over = bool(turn.status)
 
     def _collect_ended(self) -> None:

@@ -18,7 +18,8 @@ from luxx.errors import LuxxError
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import RunInput
 from luxx.runs.turn.ending import Closing, Ending
-from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import TurnState
 from luxx.wire.event import CallPurpose, LoggedEvent
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.turn import TurnRef, Usage
@@ -65,9 +66,16 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """Turns begin; `Orchestration.prepare` says which, from the database. `turns`: at most this many."""
+    """Turns begin, at most this many; `Orchestration.prepare` makes them, from the database. `keys`: which,
+    as far as the decision says it."""
 
     turns: int = 1
+    keys: tuple[str, ...] = ()
+
+    @classmethod
+    def these(cls, keys: Sequence[str]) -> "Begin":
+        """The decision to begin the turns of these keys."""
+        return cls(turns=len(keys), keys=tuple(keys))
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,15 +139,15 @@ class Orchestration(Protocol):
 
     def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
         """What follows, while the turns with these keys are in progress, of which `waiting` wait for a
-        person. Pure."""
+        person. It changes nothing."""
         ...
 
     def to_cut(self) -> Collection[str]:
         """The keys of the turns in progress that must end now, because a person said so."""
         ...
 
-    def prepare(self, session: Session, most: int) -> Opening:
-        """The turns that begin now, at most `most`; called after `decide` returned Begin.
+    def prepare(self, session: Session, begin: Begin, most: int, totals: RunTotals) -> Opening:
+        """The turns that begin now, at most `most`, after the decision `begin` on these totals.
 
         An Opening without turns may say in its events why none begins; the next decision then follows.
         `write` needs an event."""

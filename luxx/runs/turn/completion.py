@@ -4,18 +4,20 @@ A thinking step closes when a text step begins, and the reverse. Tool calls may 
 together at the end.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, assert_never, cast
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from luxx.domain.usage.ledger import clamped
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
-from luxx.infra.strict_json import REPLACEMENT
+from luxx.infra.strict_json import REPLACEMENT, readable_escapes
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.turn_log import NOTICES, StopPhrases, clamped, merge_fragments, readable_escapes
+from luxx.runs.turn.stop_phrases import StopPhrases
+from luxx.runs.turn.turn_log import NOTICES, REGULAR
 from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
@@ -43,6 +45,7 @@ from luxx.wire.turn import (
     Usage,
     UsageDelta,
     citable,
+    merge_fragments,
     step_id,
     with_end,
 )
@@ -75,8 +78,8 @@ class CompletionReader:
     """Reads deltas. `open_steps` is the channel's own dict, so that a late subscriber gets the growing steps.
 
     `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
-    calls. A call with such an id gets a new one, because results are matched by call id. `notices`: the
-    reasons for which a missing text gets a notice. `stops` end the text.
+    calls. A call with such an id gets a new one, because results are matched by call id. `follows_text`: the
+    message has text already, so that a regular end without text needs no notice. `stops` end the text.
     """
 
     def __init__(
@@ -88,11 +91,11 @@ class CompletionReader:
         turn: TurnRef = CHAT_TURN,
         preceding: str = "",
         used_call_ids: set[str] | None = None,
-        notices: Container[FinishReason] = frozenset(),
+        follows_text: bool = True,
         stops: Sequence[str] = (),
     ) -> None:
         self._run_id = run_id
-        self._notices = notices
+        self._follows_text = follows_text
         self._stops = StopPhrases(stops) if stops else None
         self._has_answer = False
         self._turn = turn
@@ -116,10 +119,9 @@ class CompletionReader:
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
         self.raw_finish = ""
-        self._is_cut = False
         self.replay: ReplayNote = {}
         self._refusal = self._notice = ""
-        self._is_paused = False
+        self._is_cut = self._is_paused = False
 
     def feed_text(self, deltas: list[Delta]) -> Frame | None:
         """The frame of a single fragment of the growing text, the most frequent case; else None."""
@@ -359,9 +361,8 @@ class CompletionReader:
         is_asking = bool(self._calls) and self.finish not in WITHHELD
         if self._has_answer or is_asking or status != StepStatus.DONE:
             return []
-        notice = self._notice
-        if not notice and self.finish in self._notices:
-            notice = NOTICES.get(self.finish, "")
+        needs_none = self._follows_text and self.finish in REGULAR
+        notice = self._notice or ("" if needs_none else NOTICES.get(self.finish, ""))
         return [notice] if notice else []
 
     def _note_text(self, step: Step) -> None:

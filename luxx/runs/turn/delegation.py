@@ -23,9 +23,10 @@ from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
+from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.resources import ResourceFinder
-from luxx.runs.turn.run_rows import create_run, new_run
-from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
+from luxx.runs.turn.run_rows import answered_message, create_run, new_run
+from luxx.runs.turn.state import TurnState, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
@@ -236,7 +237,7 @@ class Delegator:
     ) -> ChatRequest:
         """The request of the subagent's run. Raises ToolFailed for tools or a depth that are not allowed."""
         run_request = self.run.spec.request
-        depth = 1 if run_request.delegated is None else run_request.delegated.depth + 1
+        depth = run_request.origin.depth + 1 if isinstance(run_request.origin, Delegated) else 1
         max_depth = self.run.services.config.limits.delegation_depth
         if depth > max_depth:
             raise ToolFailed(f"subagents may be nested at most {max_depth} deep; do this task in this run")
@@ -248,14 +249,13 @@ class Delegator:
                 f"you cannot give a subagent these tools: {', '.join(unknown)[:500]}; "
                 f"yours are: {', '.join(own_tools)}"
             )
-        tools = [
-            name
-            for name in own_tools
-            if name in template.tools and (assignment.tools is None or name in assignment.tools)
-        ]
+        wanted = own_tools if assignment.tools is None else assignment.tools
+        tools = [name for name in own_tools if name in template.tools and name in wanted]
         # The tool that reads the rest of a shortened result comes with any other tool.
         granted_tools = (*tools, READ_RESULT_TOOL) if tools else ()
-        delegated = Delegated(
+        origin = Delegated(
+            message_id=answered_message(run_request),
+            is_of_given=run_request.stores_nothing,
             call_id=call_id,
             task=assignment.task,
             depth=depth,
@@ -273,7 +273,7 @@ class Delegator:
             takes_images=False,
             system_prompt=assignment.system_prompt or template.system_prompt or SYSTEM_PROMPT,
             response_schema=None,
-            delegated=delegated,
+            origin=origin,
         )
 
     async def _append(self, append_request: AppendRequest) -> None:
@@ -291,13 +291,13 @@ class Delegator:
 
     @property
     def _root_run_id(self) -> str:
-        delegated = self.run.spec.request.delegated
-        return self.run.spec.run_id if delegated is None else delegated.root_run_id
+        origin = self.run.spec.request.origin
+        return origin.root_run_id if isinstance(origin, Delegated) else self.run.spec.run_id
 
     async def _start_subagent(self, append_request: AppendRequest, request: ChatRequest) -> None:
         spec = self.run.spec
         run_id = append_request.event.subagent_run_id
-        run = new_run(run_id, spec.conversation_id, request=request, parent_run_id=spec.run_id)
+        run = new_run(run_id, spec.subject_id, request=request, parent_run_id=spec.run_id)
 
         def extra_write(connection: Connection) -> None:
             create_run(connection, run, request, spec, self.engine.process)

@@ -24,10 +24,11 @@ from luxx.runs.log.events import LogEntry, LostRun, event_row, stamped
 from luxx.runs.log.retention import delete_content, discard_call
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, model_used
+from luxx.runs.turn.request import ChatRequest, GivenPrompt, Origin
+from luxx.runs.turn.state import RunSpec, TurnState, model_used
 from luxx.wire.event import CallPurpose, CostUpdate, Done, DoneStatus, ErrorEvent, Event
 from luxx.wire.message import AssistantContent
-from luxx.wire.run import ENDED, RunKind, RunStatus, StopReason
+from luxx.wire.run import ENDED, Delegated, InConversation, Invocation, RunKind, RunStatus, StopReason
 from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, StepStatus, StepType, Usage
 
 _insert = insert(table_of(MessageRow))
@@ -165,15 +166,11 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     its parent run, so it stores nothing. A call with given messages stores none either, and removes what it
     was given; its log stays until the answer is sent, or not at all if it is cancelled.
     """
-    origin = message_origin(spec.request, state, ending)
-    given = spec.request.given
-    stores_message = spec.request.delegated is None and given is None
-    save, size = _prepare_message(spec, state, ending, origin) if stores_message else (None, 0)
+    producer = message_origin(spec.request, state, ending)
+    save, size = _prepare_message(spec, state, ending, producer)
     changes = ending_changes(spec, state, ending)
-    if given is not None:
-        emptied = replace(
-            spec.request, given=None, system_prompt="", response_schema=None, stop=[], warnings=[]
-        )
+    emptied = _without_content(spec.request)
+    if emptied is not None:
         changes["request"] = _encode(emptied).decode()
         size = len(changes["request"]) - len(_encode(spec.request))
 
@@ -182,27 +179,43 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
             save(connection)
         if state.questions:
             close_questions(connection, spec.run_id)
-        if given is not None and ending.status == RunStatus.CANCELLED:
+        if emptied is not None and ending.status == RunStatus.CANCELLED:
             delete_content(connection, spec.run_id)
 
     return Closing(
-        events=[*ending_events(spec.message_id, state.usage, ending, origin)],
+        events=[*ending_events(spec.message_id or "", state.usage, ending, producer)],
         changes=changes,
         write=write,
         size=size,
     )
 
 
+def _without_content(request: ChatRequest) -> ChatRequest | None:
+    """The request without what the client of a call gave; None: no call, it stays as it is."""
+    match request.origin:
+        case GivenPrompt():
+            origin: Origin = GivenPrompt(past=[])
+        case Delegated(is_of_given=True):
+            origin = request.origin
+        case _:
+            return None
+    return replace(request, origin=origin, system_prompt="", response_schema=None, stop=[], warnings=[])
+
+
 def _prepare_message(
-    spec: RunSpec, state: TurnState, ending: Ending, origin: Mapping[str, Any]
-) -> tuple[Callable[[Connection], None], int]:
-    """A write that stores the answer in its conversation; and its bytes."""
+    spec: RunSpec, state: TurnState, ending: Ending, producer: Mapping[str, Any]
+) -> tuple[Callable[[Connection], None] | None, int]:
+    """A write that stores the answer in its conversation, and its bytes; None: the run stores no message."""
+    origin = spec.request.origin
+    if not isinstance(origin, InConversation | Invocation):
+        return None, 0
+    in_conversation = isinstance(origin, InConversation)
     has_replay = any(note.replay for note in state.notes)
     row: dict[str, Any] = {
         "id": spec.message_id,
         "user_id": spec.user_id,
-        "conversation_id": None if spec.request.is_invocation else spec.conversation_id,
-        "parent_id": spec.request.parent_id,
+        "conversation_id": spec.subject_id if in_conversation else None,
+        "parent_id": origin.message_id,
         "run_id": spec.run_id,
         "role": "assistant",
         "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
@@ -211,19 +224,19 @@ def _prepare_message(
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
         "status": message_status(state, ending),
-        **origin,
+        **producer,
         "created_at": utc_now(),
     }
 
     def write_message(connection: Connection) -> None:
         connection.execute(_insert, row)
-        if spec.request.is_invocation:
+        if not in_conversation:
             return
         index_message(connection, row)
         connection.execute(
             _release_conversation,
             {
-                "b_id": spec.conversation_id,
+                "b_id": spec.subject_id,
                 "b_run": spec.run_id,
                 "leaf_id": spec.message_id,
                 "now": row["created_at"],

@@ -20,7 +20,8 @@ from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources
+from luxx.runs.turn.request import GivenPrompt
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources, client_tools
 from luxx.runs.turn.rights import (
     allowed_specs,
     inherited_taint,
@@ -35,7 +36,6 @@ from luxx.runs.turn.turn_log import (
     executed_entries,
     full_output_row,
     interrupted_entries,
-    notices_for,
     refused_calls,
     refused_entries,
     status_entry,
@@ -89,14 +89,15 @@ class Iteration:
         does not fit the run's limits.
         """
         state, turn = self._log.state, self._spec.turn
+        text = steps_text(state.steps)
         reader = CompletionReader(
             self._spec.run_id,
             len(state.steps),
             self._channel.steps_of(turn),
             turn=turn,
-            preceding=steps_text(state.steps) if turn.msg_id else "",
+            preceding=text if turn.msg_id else "",
             used_call_ids=self._log.used_call_ids(),
-            notices=notices_for(state.steps),
+            follows_text=bool(text),
             stops=self._spec.request.stop,
         )
         self._deltas, tools = 0, self._resources.tools if with_tools else []
@@ -241,8 +242,9 @@ class Iteration:
     def _completion_record(
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
     ) -> CompletionRecord:
-        state, given = self._log.state, self._spec.request.given
-        steps = reader.close(StepStatus.DONE, calls_end=given is not None and bool(given.tools))
+        state, origin = self._log.state, self._spec.request.origin
+        steps = reader.close(StepStatus.DONE, calls_end=bool(client_tools(self._spec.request)))
+        details = reader.replay.get(REASONING_DETAILS_KEY, UNSET)
         prompt_tokens = estimated_tokens(request.messages, request.tools, request.response_schema)
         entry = self._resources.usage_entry(self._spec, reader.usage) if reader.has_usage else None
         entry = entry or self._estimated(reader, request, steps)
@@ -250,7 +252,7 @@ class Iteration:
             usage=state.usage + entry.usage,
             cost=add_cost(state.cost, entry.cost),
             purpose=self._spec.purpose,
-            reasoning_details=UNSET if given is None else reader.replay.get(REASONING_DETAILS_KEY, UNSET),
+            reasoning_details=details if isinstance(origin, GivenPrompt) else UNSET,
         )
         note = CompletionNote(
             finish=reader.finish.value,

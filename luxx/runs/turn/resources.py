@@ -40,6 +40,7 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
+from luxx.runs.turn.request import ChatRequest, GivenPrompt
 from luxx.runs.turn.rights import (
     check_choices,
     check_skills,
@@ -47,7 +48,7 @@ from luxx.runs.turn.rights import (
     lost_provider_of_run,
     rules_for,
 )
-from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
+from luxx.runs.turn.state import RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
@@ -57,7 +58,7 @@ from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import ContextCompressed
 from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import first_given
-from luxx.wire.run import RunKind
+from luxx.wire.run import Delegated, RunKind
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import StepImage, Usage, tool_images
 
@@ -118,6 +119,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
         Raises ContextTooLong if the last turn alone does not fit the model's window.
         """
         request, window, limit = spec.request, self._window, None
+        given = request.origin if isinstance(request.origin, GivenPrompt) else None
         if window is not None:
             # Vendors count the longest possible answer too; of some models it is all of the window.
             limit = window - min(request.max_tokens or self.card.max_output, window // 2)
@@ -136,8 +138,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             tools=tools,
             response_schema=request.response_schema,
             stop=request.stop,
-            tool_choice=None if request.given is None else request.given.tool_choice,
-            parallel_tool_calls=None if request.given is None else request.given.parallel_tool_calls,
+            tool_choice=None if given is None else given.tool_choice,
+            parallel_tool_calls=None if given is None else given.parallel_tool_calls,
             uncallable=[] if tools else self.tools,
             caches_prompt=True,
             **first_given(request),
@@ -180,7 +182,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             user_id=spec.user_id,
             tenant_id=spec.tenant_id,
             run_id=spec.run_id,
-            subject_id=spec.conversation_id,
+            subject_id=spec.subject_id,
             provider_id=self.target.provider_id,
             model=spec.request.model,
             kind=spec.kind,
@@ -207,8 +209,9 @@ def _compressed(
     )
 
 
-class RunInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database says about the user and the provider of a `RunSpec`. A run without tools has None."""
+class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
+    skills, and the rules for these."""
 
     caller: Caller
     provider_choice: ProviderSelection
@@ -230,8 +233,8 @@ class ResourceFinder:
     read_images: ReadImages
     store_images: StoreImages
 
-    def read(self, session: Session, spec: RunSpec) -> RunInputs:
-        """Reads the inputs, in the transaction that reads the `RunSpec`.
+    def read(self, session: Session, spec: RunSpec) -> UserAccess:
+        """Reads what the user may use, in the transaction that reads the `RunSpec`.
 
         Raises NotAllowed for a disabled user, Conflict for a deleted provider, InvalidInput for a disabled
         one.
@@ -242,11 +245,11 @@ class ResourceFinder:
             selection = self.providers.select_provider(session, caller, request.provider_id, request.model)
         except NotFound as error:
             raise lost_provider_of_run(request) from error
-        return RunInputs(
+        return UserAccess(
             caller=caller,
             provider_choice=selection,
             # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
-            rules=rules_for(session.connection(), caller, spec.conversation_id, request.rule_agents)
+            rules=rules_for(session.connection(), caller, spec.subject_id, request.rule_agents)
             if request.tools
             else (),
             tools=self.tools.for_caller(session, caller, request.tools) if request.tools else None,
@@ -284,17 +287,17 @@ class ResourceFinder:
         )
 
     async def prepare(
-        self, spec: RunSpec, inputs: RunInputs, signal: CancelSignal, *, delegation_depth: int
+        self, spec: RunSpec, access: UserAccess, signal: CancelSignal, *, delegation_depth: int
     ) -> RunResources:
         """The resources of a drive. `delegation_depth` is the maximum depth of subagents.
 
         Raises Unavailable if the embedded model cannot be started.
         """
-        resolved = await self.providers.resolve_selection(inputs.provider_choice)
+        resolved = await self.providers.resolve_selection(access.provider_choice)
         workspace = await self._workspace(spec)
-        await self._await_names(spec, inputs)
+        await self._await_names(spec, access)
         offered_names = _offered_names(spec.request, delegation_depth)
-        level, known_tools = inputs.caller.permission_level, inputs.tools
+        level, known_tools = access.caller.permission_level, access.tools
         tools = [] if known_tools is None else known_tools.available_to(level, offered_names)
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
@@ -313,30 +316,30 @@ class ResourceFinder:
                 check_choices(connection, caller, spec.request)
             except LuxxError as error:
                 return error
-            rules = rules_for(connection, caller, spec.conversation_id, spec.request.rule_agents)
+            rules = rules_for(connection, caller, spec.subject_id, spec.request.rule_agents)
             known = self.tools.for_caller(Session(bind=connection), caller, spec.request.tools)
             return make_context(caller, rules, known)
 
-        offered = [tool.to_spec() for tool in tools if self.executor.judge.is_offered(tool, inputs.rules)]
+        offered = [tool.to_spec() for tool in tools if self.executor.judge.is_offered(tool, access.rules)]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
         return RunResources(
             target=resolved.target,
             card=resolved.choice.card,
-            tools=offered if spec.request.given is None else [*offered, *spec.request.given.tools],
+            tools=[*offered, *client_tools(spec.request)],
             known_tools=self.executor.registry if known_tools is None else known_tools,
-            sections=_sections(spec.request, inputs.skills if may_activate else {}),
-            make_context=partial(make_context, inputs.caller, inputs.rules, known_tools),
+            sections=_sections(spec.request, access.skills if may_activate else {}),
+            make_context=partial(make_context, access.caller, access.rules, known_tools),
             read_context=read_context,
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
         )
 
-    async def _await_names(self, spec: RunSpec, inputs: RunInputs) -> None:
-        if inputs.tools is not None:
+    async def _await_names(self, spec: RunSpec, access: UserAccess) -> None:
+        if access.tools is not None:
             await self.tools.wait_for(spec.request.tools)
-            check_tools(inputs.tools, spec.request.tools)
+            check_tools(access.tools, spec.request.tools)
         if skills := spec.request.skills:
-            check_skills(inputs.skills, skills, "this run")
+            check_skills(access.skills, skills, "this run")
 
     async def _workspace(self, spec: RunSpec) -> Path:
         """The user's workspace; a run with tools creates it."""
@@ -347,7 +350,7 @@ class ResourceFinder:
 
     async def _store_images(self, spec: RunSpec, images: Sequence[bytes]) -> list[StepImage | str]:
         """Stores images that the model generated as files of the user; of one that cannot be, why."""
-        if spec.request.given is not None:
+        if spec.request.stores_nothing:
             return ["a call without a conversation stores no files"] * len(images)
         workspace = await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
         return await self.store_images(spec.user_id, workspace, images)
@@ -377,8 +380,13 @@ def _sections(request: ChatRequest, skills: Mapping[str, Skill]) -> list[TextSec
     return [system, TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=text)]
 
 
+def client_tools(request: ChatRequest) -> list[ToolSpec]:
+    """The tools that the client of a call gave, and whose calls it makes itself."""
+    return request.origin.tools if isinstance(request.origin, GivenPrompt) else []
+
+
 def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str]:
     """The requested tools and, if there are any, the tool that reads the rest of a shortened result."""
-    depth = 0 if request.delegated is None else request.delegated.depth
+    depth = request.origin.depth if isinstance(request.origin, Delegated) else 0
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
     return frozenset((*names, READ_RESULT_TOOL) if names else ())

@@ -16,12 +16,14 @@ from luxx.errors import Conflict, NotFound
 from luxx.providers.choosing import select_provider_row
 from luxx.providers.queries import is_usable
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
+from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import RunSpec, TurnState
 from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import allows_name
 from luxx.tools.permissions.service import read_effective_rules
 from luxx.wire.event import SkillActivated, Tainted
+from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
 
 MCP_PREFIX = "mcp__"
@@ -29,11 +31,12 @@ MCP_PREFIX = "mcp__"
 
 
 def rules_for(
-    connection: Connection, caller: Caller, conversation_id: str, agent_ids: Sequence[int]
+    connection: Connection, caller: Caller, subject_id: str, agent_ids: Sequence[int]
 ) -> tuple[PlacedRule, ...]:
-    """The permission rules for a run of the caller in this conversation; see `ChatRequest.rule_agents`."""
+    """The permission rules for a run of the caller, with those of its conversation if that is its subject;
+    see `ChatRequest.rule_agents`."""
     return read_effective_rules(
-        connection, caller.tenant_id, caller.user_id, conversation_id=conversation_id, agent_ids=agent_ids
+        connection, caller.tenant_id, caller.user_id, conversation_id=subject_id, agent_ids=agent_ids
     )
 
 
@@ -108,8 +111,8 @@ def new_taint(state: TurnState, results: Sequence[Executed]) -> list[LogEntry]:
 def _earlier_taint(spec: RunSpec) -> str | None:
     if spec.tainted_by is not None:
         return spec.tainted_by
-    if spec.request.delegated is not None:
-        return spec.request.delegated.tainted_by
+    if isinstance(spec.request.origin, Delegated):
+        return spec.request.origin.tainted_by
     untrusted = (step for message in spec.past for step in message.steps if step.is_untrusted is True)
     first = next(untrusted, None)
     return None if first is None else first.name or "an earlier call"

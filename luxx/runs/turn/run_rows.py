@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from luxx.domain.accounts.caller import Caller
@@ -20,9 +21,20 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.slots import first_slots
-from luxx.runs.turn.state import ChatRequest, RunSpec, model_used
+from luxx.runs.turn.request import ChatRequest, GivenPrompt, Origin
+from luxx.runs.turn.state import RunSpec, model_used
 from luxx.wire.message import UserContent
-from luxx.wire.run import Run, RunKind, RunPhase, RunStatus
+from luxx.wire.run import (
+    Delegated,
+    InConversation,
+    Invocation,
+    OrchestratedTurn,
+    RoomCopyTurn,
+    Run,
+    RunKind,
+    RunPhase,
+    RunStatus,
+)
 
 _runs, _messages = table_of(RunRow), table_of(MessageRow)
 _insert_run = insert(_runs)
@@ -37,7 +49,6 @@ _run = select(
     _runs.c.last_seq,
     _runs.c.kind,
 ).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
-_request = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -94,7 +105,7 @@ def create_run(
     `owner` is the caller, or the run that delegates. `size` is the bytes of the run's message.
     """
     row = _run_row(run, _encode(request).decode(), owner, process, size)
-    row |= {"agent_id": request.agent_id, "question_id": request.parent_id}
+    row |= {"agent_id": request.agent_id, "question_id": answered_message(request)}
     connection.execute(_insert_run, row)
 
 
@@ -133,30 +144,79 @@ def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunK
         return None
     if run.kind != RunKind.CHAT:
         return RunKind(run.kind)
-    request = _request.decode(run.request)
-    if run.message_id is None and request.delegated is None and request.given is None:
+    request = decode_request(run.request)
+    past = _past_messages(connection, request)
+    if past is None:
         return None
     return RunSpec(
         run_id=run_id,
         user_id=run.user_id,
         tenant_id=run.tenant_id,
-        conversation_id=run.subject_id,
-        message_id=run.message_id or "",
+        subject_id=run.subject_id,
+        message_id=run.message_id,
         fence=fence,
         is_cancelled=run.is_cancelled,
         driven_seconds=run.driven_seconds,
         request=request,
-        past=_past_messages(connection, request),
+        past=past,
         events=read_log(connection, run_id) if run.last_seq else [],
     )
 
 
-def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMessage]:
-    if request.delegated is not None:
-        return [PastMessage(user=UserContent(text=request.delegated.task))]
-    if request.given is not None:
-        return request.given.past
-    return read_path(connection, request.parent_id, with_images=request.takes_images)
+def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMessage] | None:
+    """The messages before the run; None if they were removed when it ended."""
+    match request.origin:
+        case Delegated(task=task):
+            return [PastMessage(user=UserContent(text=task))]
+        case GivenPrompt(past=past):
+            return past
+        case InConversation(message_id=message_id) | Invocation(message_id=message_id):
+            return read_path(connection, message_id, with_images=request.takes_images)
+        case OrchestratedTurn() | RoomCopyTurn():
+            return None
+
+
+def answered_message(request: ChatRequest) -> str | None:
+    """The stored message of the user that the run answers, itself or as a part of another run."""
+    match request.origin:
+        case InConversation(message_id=message_id) | Invocation(message_id=message_id):
+            return message_id
+        case Delegated(message_id=message_id):
+            return message_id
+        case _:
+            return None
+
+
+class _OldOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that said what a run was asked before requests had an `origin`."""
+
+    parent_id: str = ""
+    is_invocation: bool = False
+    delegated: Delegated | None = None
+    given: GivenPrompt | None = None
+
+
+_request, _old_origin = msgspec.json.Decoder(ChatRequest), msgspec.json.Decoder(_OldOrigin)
+
+
+def decode_request(stored: str) -> ChatRequest:
+    """The request in the row of a chat's run, which an older version may have stored."""
+    request = _request.decode(stored)
+    # No run of a chat is a turn of an orchestration: its request has no `origin`.
+    is_old = isinstance(request.origin, OrchestratedTurn)
+    return replace(request, origin=_origin_of(_old_origin.decode(stored))) if is_old else request
+
+
+def _origin_of(old: _OldOrigin) -> Origin:
+    if old.delegated is not None:
+        is_of_given = old.given is not None
+        return replace(old.delegated, message_id=old.parent_id or None, is_of_given=is_of_given)
+    if old.given is not None:
+        return old.given
+    if not old.parent_id:
+        return OrchestratedTurn()  # It was removed when the run ended.
+    answered = Invocation if old.is_invocation else InConversation
+    return answered(message_id=old.parent_id)
 
 
 MIB = 1024 * 1024

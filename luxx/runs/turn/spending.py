@@ -53,7 +53,7 @@ from luxx.runs.turn.state import RunSpec, TurnState, count_calls, open_calls
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.wire.event import ErrorEvent, Retrying
-from luxx.wire.run import RunPhase, StopReason
+from luxx.wire.run import Delegated, RunPhase, StopReason
 from luxx.wire.turn import Step, StepStatus, Usage
 
 MAX_WAIT_SECONDS = 60.0
@@ -224,10 +224,10 @@ class Spending:
         return answers[-1]
 
     def _headroom_of_run(self, state: TurnState, connection: Connection) -> list[LimitHeadroom]:
-        limits, extra, delegated = self._limits, self._extra_spent, self._spec.request.delegated
+        limits, extra, origin = self._limits, self._extra_spent, self._spec.request.origin
         if not (limits.tokens_per_run or limits.cost_per_run):
             return []
-        if delegated is None and not state.subagents and not self._spec.turn.key:
+        if not (isinstance(origin, Delegated) or state.subagents or self._spec.turn.key):
             logged_spending = spent_in(state)
             spent = SpentAmount(
                 tokens=logged_spending.tokens + extra.tokens, cost=logged_spending.cost + extra.cost
@@ -236,7 +236,7 @@ class Spending:
         else:
             # The turns of a run and all its subagents share one limit and reserve concurrently.
             lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
-            root = self._spec.run_id if delegated is None else delegated.root_run_id
+            root = origin.root_run_id if isinstance(origin, Delegated) else self._spec.run_id
             used = spent_by_tree(connection, _tree_ids.params(root=root))
         return headrooms_of((limit for limit in SpendingLimit if limit.is_per_run), limits, used)
 
@@ -287,9 +287,9 @@ class Spending:
 
     @property
     def _max_calls(self) -> int | None:
-        delegated = self._spec.request.delegated
-        if delegated is not None:
-            return delegated.most_calls
+        origin = self._spec.request.origin
+        if isinstance(origin, Delegated):
+            return origin.most_calls
         return self._limits.tool_calls_per_run or None
 
 

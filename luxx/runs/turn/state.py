@@ -1,4 +1,4 @@
-"""A chat run as a drive reads it: its request, the state folded from its log, and the action that follows.
+"""A run or a turn as a drive reads it: the state folded from its log, and the action that follows.
 
 The fold is pure: the same log gives the same state, in one pass or continued from an earlier state. So
 another process can continue a run after a crash.
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from enum import StrEnum
 from functools import reduce
 from itertools import groupby
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.context.prompt import context_of
+from luxx.runs.turn.request import ChatRequest
 from luxx.wire.event import (
     CallPurpose,
     CompletionNote,
@@ -32,79 +32,17 @@ from luxx.wire.event import (
     Tainted,
 )
 from luxx.wire.message import ContextRecord
-from luxx.wire.model_settings import ModelSettings
-from luxx.wire.question import WhenAsked
 from luxx.wire.run import Delegated, RunKind
-from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
+from luxx.wire.tool import Narrowing, SkillHead
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
-
-
-class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider and a model that make the calls of a run after the ones before have failed for good; with a
-    `problem`, a sentence, they cannot and are passed over."""
-
-    provider_id: int
-    provider_name: str | None = None
-    model: str
-    problem: str = ""
-
-
-class GivenPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client gives with a call that has no conversation: the messages, and the client's own tools.
-
-    The model's calls of these tools end the run; the client makes them and sends the results in its next
-    call.
-    """
-
-    past: list[PastMessage]
-    tools: list[ToolSpec] = []
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-
-
-class ChatRequest(ModelSettings, frozen=True, kw_only=True):
-    """The request of a run, with every default resolved at admission: later changes do not alter a run.
-
-    `parent_id` is the user's message to answer. `agent_id` is the agent that the values come from, if any;
-    `is_invocation`: it was called without a conversation, and its id is the run's subject.
-    `max_iterations`: model calls with tools; None: as configured. `skills`: names of the skills that the
-    model may activate; None: all. `fallbacks` are tried in order. `tools` are the names offered to the model,
-    which gets the images with `takes_images`. `response_schema`: a JSON schema for the answer's text.
-    `when_asked`: whether the run waits when it must ask a person. `delegated`: a subagent's task, which
-    replaces the messages. `stop`: texts that end a completion. `warnings` begin the log. `given`: messages of
-    a call without a conversation, whose answer is not stored; they are removed when the run ends."""
-
-    parent_id: str
-    provider_id: int
-    provider_name: str | None = None
-    model: str
-    agent_id: int | None = None
-    is_invocation: bool = False
-    max_iterations: int | None = None
-    skills: list[str] | None = None
-    fallbacks: list[FallbackTarget] = []
-    tools: list[str] = []
-    takes_images: bool = False
-    max_tokens: int | None = None  # A user's default may be larger than what others may choose.
-    system_prompt: str = ""
-    response_schema: dict[str, Any] | None = None
-    when_asked: WhenAsked = WhenAsked.WAIT
-    delegated: Delegated | None = None
-    stop: list[str] = []
-    given: GivenPrompt | None = None
-    warnings: list[str] = []
-
-    @property
-    def rule_agents(self) -> tuple[int, ...]:
-        """The agents whose permission rules apply: the run's own (0: none), then those of the runs above."""
-        return (self.agent_id or 0, *(() if self.delegated is None else self.delegated.agent_ids))
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A run to drive, or a turn of one. `events` is its log so far; empty for a turn of a room or task.
 
-    `tainted_by`: the tool that brought untrusted content into earlier turns. `purpose`: of its model calls. A
-    subagent writes no message: its `message_id` is empty.
+    `subject_id` is the run's: a conversation, an agent that was called, a room, a task, or the run itself.
+    `message_id` is the message that it writes; None: it writes none. `tainted_by`: the tool that brought
+    untrusted content into earlier turns. `purpose`: of its model calls.
     """
 
     run_id: str
@@ -112,8 +50,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     turn: TurnRef = CHAT_TURN
     user_id: int
     tenant_id: int
-    conversation_id: str
-    message_id: str
+    subject_id: str
+    message_id: str | None
     fence: int
     is_cancelled: bool
     driven_seconds: float = 0.0
@@ -333,8 +271,8 @@ def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUse
 
 def initial_state(spec: RunSpec) -> TurnState:
     """The state before the first event; a subagent starts with its parent's tool limits."""
-    delegated = spec.request.delegated
-    narrowed = () if delegated is None else delegated.narrowed
+    origin = spec.request.origin
+    narrowed = origin.narrowed if isinstance(origin, Delegated) else ()
     return TurnState(context=context_of(spec.past), narrowed=narrowed)
 
 

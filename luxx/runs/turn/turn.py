@@ -38,7 +38,7 @@ from luxx.runs.turn.ending import (
     is_judged,
 )
 from luxx.runs.turn.iteration import Iteration
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, RunInputs
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, UserAccess
 from luxx.runs.turn.state import NextAction, TurnState, add_cost, decide, open_calls, with_fallback
 from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.tools.schema import answer_problem
@@ -92,23 +92,23 @@ class Turn:
         self._max_iterations = min(run.spec.request.max_iterations or most, most)
         self._is_recovered = is_recovered
 
-    async def proceed(self, inputs: RunInputs | LuxxError) -> None:
+    async def proceed(self, access: UserAccess | LuxxError) -> None:
         """Carries out actions until the turn has ended or waits; an unexpected error ends it as failed.
 
         Raises LostRun if another process claims the run, and database errors: then the run continues later.
         """
         try:
-            await self._proceed(inputs)
+            await self._proceed(access)
         except (LostRun, OperationalError, InterfaceError):
             raise
         except Exception:
             logger.exception("run_crashed", run_id=self.run.spec.run_id)
             await self._end(self._close_open_steps(StepStatus.ERROR), failure_ending(INTERNAL_ERROR))
 
-    async def _proceed(self, inputs: RunInputs | LuxxError) -> None:
+    async def _proceed(self, access: UserAccess | LuxxError) -> None:
         """Runs the iterations; ends the turn on cancel or on a LuxxError."""
         try:
-            iteration = await self._prepare_iteration(inputs)
+            iteration = await self._prepare_iteration(access)
             if not self._log.state.seq and self.run.spec.request.warnings:
                 await self._log.append([Warning(message=text) for text in self.run.spec.request.warnings])
             fallback = self._log.state.fallback
@@ -121,24 +121,24 @@ class Turn:
         except LuxxError as error:
             await self._end(self._close_open_steps(StepStatus.ERROR), ending_for(error))
 
-    async def _prepare_iteration(self, inputs: RunInputs | LuxxError) -> Iteration:
+    async def _prepare_iteration(self, access: UserAccess | LuxxError) -> Iteration:
         run = self.run
-        if isinstance(inputs, LuxxError):
+        if isinstance(access, LuxxError):
             # For example, disabling the user also cancels the run: then the run ends as cancelled.
             if run.signal.is_fired:
                 raise RunCancelled
-            raise inputs
+            raise access
         limits = run.services.config.limits
-        is_own = inputs.provider_choice.row.user_id == inputs.caller.user_id
-        level = inputs.caller.permission_level
+        is_own = access.provider_choice.row.user_id == access.caller.user_id
+        level = access.caller.permission_level
         self._spending.use_limits(limits_of(limits, level, is_own_provider=is_own))
         depth = limits.delegation_depth
         resources = await run.signal.wait(
-            self._resources.prepare(run.spec, inputs, run.signal, delegation_depth=depth)
+            self._resources.prepare(run.spec, access, run.signal, delegation_depth=depth)
         )
         return Iteration(run, self._client, resources, QuestionAsker(run), self._delegator)
 
-    async def _use_fallback(self) -> RunInputs:
+    async def _use_fallback(self) -> UserAccess:
         """Gives the turn the provider and model of its fallback. Raises LuxxError if they cannot be used."""
         spec = with_fallback(self.run.spec, self._log.state)
         self.run = self._delegator.run = dataclasses.replace(self.run, spec=spec)

@@ -1,17 +1,14 @@
-"""The log of a turn for the process that drives its run, with the state that follows from it; its entries of
-steps, calls and results, with which calls are not run; what becomes of a provider's fragments and counts
-before they are logged; and the sentences beside an answer without text.
+"""The log of a turn for the process that drives its run, with the state that follows from it; and the entries
+of its steps, with the sentences for calls that are not run and for texts that are missing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 from sqlalchemy import Connection
 
-from luxx.infra.strict_json import replace_lone_surrogates
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
 from luxx.runs.turn.state import TurnState, fold, open_calls
@@ -19,24 +16,7 @@ from luxx.tools.history import CallStatus, Executed
 from luxx.wire.event import LoggedEvent, ProcessStep
 from luxx.wire.run import RunPhase
 from luxx.wire.tool import ToolCall, ToolResult
-from luxx.wire.turn import (
-    CUT_SHORT,
-    CallOutcome,
-    CitationDelta,
-    Delta,
-    FinishDelta,
-    FinishReason,
-    ReplayDelta,
-    Step,
-    StepStatus,
-    StepType,
-    TextDelta,
-    ThinkingDelta,
-    Usage,
-    UsageDelta,
-    step_id,
-    steps_text,
-)
+from luxx.wire.turn import CUT_SHORT, CallOutcome, FinishReason, Step, StepStatus, StepType, step_id
 
 
 class LogWriter(Protocol):
@@ -103,6 +83,23 @@ class TurnLog:
 
 
 _encode = msgspec.json.Encoder().encode
+
+NOTICES = {
+    FinishReason.REFUSAL: "The model declined to answer this, and gave no reason.",
+    FinishReason.CONTENT_FILTER: "A content filter of the provider withheld the answer, and gave no reason.",
+    FinishReason.LENGTH: (
+        "The model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less."
+    ),
+    FinishReason.CONTEXT_FULL: (
+        "The context window of the model was full before it wrote any text. Send less, or begin a new "
+        "conversation."
+    ),
+    FinishReason.STOP: "The model ended its answer without any text.",
+    FinishReason.UNKNOWN: "The model ended its answer without any text.",
+}
+"""The `notice` of a completion without text. Where a message has other text, a regular end needs none."""
+
+REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
 
 INTERRUPTED = ToolResult.fail(
     "The server stopped while this tool was running, so it is not known whether it took effect. "
@@ -214,116 +211,3 @@ def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | 
             duration_ms=UNSET if duration_ms is None else duration_ms,
         )
     )
-
-
-MAX_TOKENS = 100_000_000
-"""More than any context window; larger counts of a provider are reduced to this."""
-
-
-def readable_escapes(json_text: str) -> str:
-    """JSON text in which the escape of a lone surrogate, which no encoding has, is that of U+FFFD."""
-    if "\\ud" not in json_text and "\\uD" not in json_text:
-        return json_text
-    return replace_lone_surrogates(json_text.encode("utf-8", "replace")).decode()
-
-
-def clamped(usage: Usage) -> Usage:
-    """The usage with counts that a database column can hold: the provider may send any number."""
-    counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
-    return Usage(**counts)
-
-
-class StopPhrases:
-    """Ends a completion before the first stop in its text, also where the API takes no stops.
-
-    Text that may begin a stop is held back until more follows. Of several stops the one that is complete
-    first counts, so that the result does not depend on the fragments.
-    """
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
-        self._held = ""
-        self.is_stopped = False
-
-    def read(self, deltas: list[Delta]) -> list[Delta]:
-        """The deltas up to a stop, with the end of the completion there."""
-        out: list[Delta] = []
-        for delta in deltas:
-            if isinstance(delta, TextDelta):
-                out += self._read_text(delta.text)
-            elif isinstance(delta, UsageDelta | CitationDelta | ReplayDelta):
-                out.append(delta)
-            else:
-                # The text does not go on after a call, nor after thinking.
-                out += [TextDelta(text=held)] if (held := self.take_held()) else []
-                out.append(delta)
-            if self.is_stopped:
-                break
-        return out
-
-    def take_held(self) -> str:
-        """The text that is held back, once nothing can follow it."""
-        held, self._held = self._held, ""
-        return held
-
-    def _read_text(self, text: str) -> Iterator[Delta]:
-        text = self.take_held() + text
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.is_stopped = True
-            shown = text[: min(found)[1]]
-        else:
-            self._held = max((beginning_at_end(text, stop) for stop in self._stops), key=len)
-            shown = text.removesuffix(self._held)
-        if shown:
-            yield TextDelta(text=shown)
-        if self.is_stopped:
-            yield FinishDelta(reason=FinishReason.STOP, is_cut=True)
-
-
-def beginning_at_end(text: str, phrase: str) -> str:
-    """The longest beginning of a phrase, less than all of it, with which the text ends."""
-    start = max(0, len(text) - len(phrase) + 1)
-    while (start := text.find(phrase[0], start)) >= 0:
-        if phrase.startswith(text[start:]):
-            return text[start:]
-        start += 1
-    return ""
-
-
-def merge_fragments(deltas: list[Delta]) -> list[Delta]:
-    """Merges neighbouring fragments of the same kind."""
-    if len(deltas) == 1:
-        return deltas
-    merged: list[Delta] = []
-    for kind, group in groupby(deltas, type):
-        if kind is TextDelta or kind is ThinkingDelta:
-            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
-            merged.append(kind(text="".join(delta.text for delta in fragments)))
-        else:
-            merged.extend(group)
-    return merged
-
-
-NOTICES = {
-    FinishReason.REFUSAL: "The model declined to answer this, and gave no reason.",
-    FinishReason.CONTENT_FILTER: "A content filter of the provider withheld the answer, and gave no reason.",
-    FinishReason.LENGTH: (
-        "The model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less."
-    ),
-    FinishReason.CONTEXT_FULL: (
-        "The context window of the model was full before it wrote any text. Send less, or begin a new "
-        "conversation."
-    ),
-    FinishReason.STOP: "The model ended its answer without any text.",
-    FinishReason.UNKNOWN: "The model ended its answer without any text.",
-}
-"""The `notice` of a completion without text. Where a message has other text, a regular end needs none."""
-
-REGULAR = frozenset({FinishReason.STOP, FinishReason.UNKNOWN})
-
-
-def notices_for(steps: Sequence[Step]) -> frozenset[FinishReason]:
-    """The reasons for which the next completion gets a notice, after these steps of the message."""
-    has_text = bool(steps_text(steps))
-    return frozenset(NOTICES) - (REGULAR if has_text else frozenset())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from terminal_program import PATIENCE_SECONDS
+from screen_terminal import PATIENCE_SECONDS
 
 UNCUT = sys.maxsize
 

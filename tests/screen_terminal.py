@@ -32,6 +32,9 @@ class AnsweringScreen(pyte.HistoryScreen):
 class ScreenTerminal:
     """`shown` is everything that was written, with its control sequences."""
 
+    _read_to = 0
+    """Where in `shown` that ends which `expect_next` has found."""
+
     def __init__(
         self, *arguments: str, url: str, cwd: Path, columns: int = 80, lines: int = 24, **environ: str
     ) -> None:
@@ -68,6 +71,11 @@ class ScreenTerminal:
     def expect(self, text: str, count: int = 1) -> None:
         """Returns when the text is there, so many times."""
         self.wait_for(lambda: self.text.count(text) >= count, f"{count} × {text!r}")
+
+    def expect_next(self, text: str) -> None:
+        """Returns when the text was written after what was expected before."""
+        self.wait_for(lambda: text in self.shown[self._read_to :], repr(text))
+        self._read_to = self.shown.index(text, self._read_to) + len(text)
 
     def expect_prompt(self) -> None:
         """Returns when a message can be typed in an empty line."""

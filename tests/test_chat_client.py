@@ -17,10 +17,11 @@ import pytest
 from breaking_proxy import breaking_proxy
 from forked_luxx import run_luxx
 from live_server import LiveServer, live_server, plain_environ, scripted_models
-from terminal_program import PATIENCE_SECONDS
+from screen_terminal import PATIENCE_SECONDS
 
-from luxx.app.cli.chat.transcript import FrameRun, FrameStep, StreamFrame, Transcript
 from luxx.app.cli.menu import FrameOption, FrameQuestion, parse_answer
+from luxx.app.cli.runs.answer import AnswerTranscript
+from luxx.app.cli.runs.transcript import FollowedRun, FrameStep, RunFrame
 from luxx.app.cli.screen import Piece, PieceKind
 from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, Text, Thinking, When
 
@@ -29,29 +30,29 @@ LONG = "one two three four five six seven eight nine ten eleven twelve thirteen 
 # --- frames to output -------------------------------------------------------------------------------
 
 
-def delta(index: int, text: str, kind: str = "text") -> StreamFrame:
+def delta(index: int, text: str, kind: str = "text") -> RunFrame:
     step = FrameStep(index=index, type=kind, status="running", delta=text)
-    return StreamFrame(type="process_step", step=step)
+    return RunFrame(type="process_step", step=step)
 
 
-def closed_step(index: int, text: str, kind: str = "text", seq: int = 0) -> StreamFrame:
+def closed_step(index: int, text: str, kind: str = "text", seq: int = 0) -> RunFrame:
     status = "done" if seq else "running"
     step = FrameStep(index=index, type=kind, status=status, content=text)
-    return StreamFrame(type="process_step", seq=seq, step=step)
+    return RunFrame(type="process_step", seq=seq, step=step)
 
 
-def run_started() -> StreamFrame:
-    return StreamFrame(type="run", run=FrameRun(id="r"))
+def run_started() -> RunFrame:
+    return RunFrame(type="run", run=FollowedRun(id="r"))
 
 
-def shown_text(transcript: Transcript, frames: list[StreamFrame]) -> str:
+def shown_text(transcript: AnswerTranscript, frames: list[RunFrame]) -> str:
     pieces = [piece for frame in frames for piece in transcript.receive(frame)]
     return "".join(piece.text for piece in pieces if piece.kind is PieceKind.TEXT)
 
 
 def test_deltas_are_shown_as_they_come_and_the_closing_step_adds_nothing() -> None:
     frames = [run_started(), delta(0, "Hel"), delta(0, "lo"), closed_step(0, "Hello", seq=1)]
-    assert shown_text(Transcript(), frames) == "Hello"
+    assert shown_text(AnswerTranscript("c"), frames) == "Hello"
 
 
 def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
@@ -63,20 +64,21 @@ def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
         delta(0, "rld"),
         closed_step(0, "Hello world", seq=1),
     ]
-    assert shown_text(Transcript(), frames) == "Hello world"
+    assert shown_text(AnswerTranscript("c"), frames) == "Hello world"
 
 
 def test_a_step_that_closed_during_a_broken_connection_shows_its_rest() -> None:
     assert (
         shown_text(
-            Transcript(), [run_started(), delta(0, "Hel"), run_started(), closed_step(0, "Hello", seq=1)]
+            AnswerTranscript("c"),
+            [run_started(), delta(0, "Hel"), run_started(), closed_step(0, "Hello", seq=1)],
         )
         == "Hello"
     )
 
 
 def test_events_up_to_the_last_id_are_not_processed_twice() -> None:
-    transcript = Transcript()
+    transcript = AnswerTranscript("c")
     assert (
         shown_text(
             transcript,
@@ -96,11 +98,11 @@ def test_a_step_made_again_alike_is_not_repeated_on_the_screen() -> None:
         delta(0, "lo world"),
         closed_step(0, "Hello world", seq=2),
     ]
-    assert shown_text(Transcript(), frames) == "Hello world"
+    assert shown_text(AnswerTranscript("c"), frames) == "Hello world"
 
 
 def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
-    transcript = Transcript()
+    transcript = AnswerTranscript("c")
     shown_text(transcript, [run_started(), delta(0, "Hello"), run_started()])
     assert transcript.receive(delta(0, "Good day")) == [
         Piece(PieceKind.NOTE, "[the server restarted this step]"),
@@ -109,11 +111,11 @@ def test_a_step_made_again_differently_is_announced_and_shown_whole() -> None:
 
 
 def test_a_tool_call_is_printed_once_with_its_arguments() -> None:
-    def call(status: str, seq: int, **more: Any) -> StreamFrame:
+    def call(status: str, seq: int, **more: Any) -> RunFrame:
         step = FrameStep(index=1, type="tool_call", name="python_eval", status=status, **more)
-        return StreamFrame(type="process_step", seq=seq, step=step)
+        return RunFrame(type="process_step", seq=seq, step=step)
 
-    transcript = Transcript()
+    transcript = AnswerTranscript("c")
     frames = [
         call("pending", 0, delta='{"expr'),
         call("pending", 1, arguments='{"expression":"6*7"}'),
@@ -125,10 +127,10 @@ def test_a_tool_call_is_printed_once_with_its_arguments() -> None:
 
 
 def test_an_error_and_the_end_are_remembered() -> None:
-    transcript = Transcript()
-    transcript.receive(StreamFrame(type="error", seq=1, message="no key"))
-    transcript.receive(StreamFrame(type="done", seq=2, status="failed"))
-    assert (transcript.error, transcript.status, transcript.is_over) == ("no key", "failed", True)
+    transcript = AnswerTranscript("c")
+    transcript.receive(RunFrame(type="error", seq=1, message="no key"))
+    transcript.receive(RunFrame(type="done", seq=2, status="failed"))
+    assert (transcript.error, transcript.status, transcript.has_ended) == ("no key", "failed", True)
 
 
 # --- against a real server --------------------------------------------------------------------------

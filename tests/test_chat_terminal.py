@@ -17,7 +17,7 @@ from live_server import LiveServer, free_port, live_server, scripted_models
 from scenarios.server import LuxxServer
 from screen_terminal import ScreenTerminal
 
-from luxx.app.cli.chat.transcript import SUBAGENT_POLL_SECONDS
+from luxx.app.cli.runs.transcript import SUBAGENT_POLL_SECONDS
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 
 ASK = Call(
@@ -369,6 +369,16 @@ def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(tmp_path: Pa
             terminal.expect("waiting for the end; Ctrl-C again leaves")
             terminal.type("\x03")
             assert terminal.end() == 130
+            os.kill(server.pid, signal.SIGCONT)
+            other = ScreenTerminal(
+                "chat", "wait", url=server.url, cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state")
+            )
+            other.expect("Here it begins")
+            server.kill()
+            other.expect("the connection was lost; connecting again")
+            other.type("\x03")
+            other.expect("error: the server does not answer")
+            assert other.end() == 130
 
 
 @pytest.mark.heavy
@@ -436,10 +446,14 @@ def test_a_conversation_that_is_continued_shows_its_history_and_asks_its_open_qu
 
 
 @pytest.mark.heavy
-def test_an_answer_that_is_being_written_is_followed(chat: Chat, model: ScriptedProvider) -> None:
+def test_an_answer_that_is_being_written_is_followed(
+    chat: Chat, model: ScriptedProvider, tmp_path: Path
+) -> None:
     first = chat("pause")
     first.expect("Here it pauses")
-    second = chat("--continue")
+    file = tmp_path / "list.txt"
+    file.write_text("milk", "utf-8")
+    second = chat("--continue", "--attach", str(file))
     second.expect("> pause")
     second.expect("Here it pauses")
     model.release("go")
@@ -447,6 +461,8 @@ def test_an_answer_that_is_being_written_is_followed(chat: Chat, model: Scripted
         terminal.expect("Here it pauses on.")
     second.expect_prompt()
     assert first.end() == 0
+    second.type("/attach\r")
+    second.expect("the next message has list.txt")
 
 
 @pytest.mark.heavy

@@ -53,7 +53,6 @@ ONLY_IN = {
         "luxx.providers.scripted",
         "luxx.providers.discovery",
         "luxx.providers.local.model",
-        "luxx.app.cli.chat.client",
         "luxx.app.cli.server_api",
         "luxx.app.cli.doctor.deployment",
         "luxx.app.cli.runs.follower",
@@ -476,8 +475,8 @@ BAD: list[tuple[Rule, dict[str, str]]] = [
     (
         places_form_no_circle,
         {
-            "luxx.app.cli": "from luxx.app.cli.chat.client import chat",
-            "luxx.app.cli.chat.client": "",
+            "luxx.app.cli": "from luxx.app.cli.chat.session import chat",
+            "luxx.app.cli.chat.session": "",
             "luxx.app.cli.chat.screen": "import luxx.app.cli",
         },
     ),

@@ -15,7 +15,7 @@ from breaking_proxy import breaking_proxy
 from forked_luxx import run_luxx
 from live_server import ROOT, LiveServer, live_server, plain_environ, scripted_models
 from scenarios.server import LuxxServer
-from terminal_program import PATIENCE_SECONDS, Terminal
+from screen_terminal import PATIENCE_SECONDS, ScreenTerminal
 
 from luxx.providers.scripted import Call, Counts, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
 
@@ -150,9 +150,10 @@ def step(step_id: str, *depends_on: str, **more: Any) -> dict[str, Any]:
     return {"id": step_id, "name": f"Step {step_id}", "depends_on": [*depends_on], **more}
 
 
-def terminal(environ: dict[str, str], *arguments: str) -> Terminal:
-    names = ("LUXX_URL", "LUXX_TOKEN", "TERM", "COLORTERM", "NO_COLOR")
-    return Terminal(["luxx", *arguments], **{name: environ[name] for name in names if name in environ})
+def terminal(environ: dict[str, str], *arguments: str) -> ScreenTerminal:
+    names = ("LUXX_TOKEN", "TERM", "COLORTERM", "NO_COLOR")
+    chosen = {name: environ[name] for name in names if name in environ}
+    return ScreenTerminal(*arguments, url=environ["LUXX_URL"], cwd=Path.cwd(), **chosen)
 
 
 def file_of(folder: Path, text: str) -> str:
@@ -387,16 +388,16 @@ def test_a_question_is_answered_in_place_and_asked_again_after_a_wrong_answer(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     program = terminal(environ, "task", "run", file_of(tmp_path, task_file(step("ask"), step("a"))))
-    program.expect("? [ask]: Which colour?")
-    program.expect("2. blue: like the sea")
-    program.expect("answer> ")
-    program.say("\n")
-    program.expect("type a number from 1 to 2")
-    program.expect("answer> ")
-    program.say("2\n")
-    program.expect('"answer":"blue"')
-    program.expect("✓ [ask]")
-    program.expect("All is done [a].")
+    program.expect_next("? [ask]: Which colour?")
+    program.expect_next("2. blue: like the sea")
+    program.expect_next("answer> ")
+    program.type("\n")
+    program.expect_next("type a number from 1 to 2")
+    program.expect_next("answer> ")
+    program.type("2\n")
+    program.expect_next('"answer":"blue"')
+    program.expect_next("✓ [ask]")
+    program.expect_next("All is done [a].")
     assert program.end() == 0
 
 
@@ -421,11 +422,11 @@ def test_a_question_that_is_answered_elsewhere_disappears(
     environ: dict[str, str], api: httpx.Client, tmp_path: Path
 ) -> None:
     program = terminal(environ, "task", "run", file_of(tmp_path, task_file(step("ask"))))
-    program.expect("answer> ")
+    program.expect_next("answer> ")
     (question,) = api.get("/questions", params={"status": "open"}).json()["data"]["items"]
     path = f"/runs/{question['run_id']}/questions/{question['id']}/answer"
     assert api.post(path, json={"answer": "red"}).is_success
-    program.expect("As you like.")
+    program.expect_next("As you like.")
     assert program.end() == 0
 
 
@@ -457,15 +458,15 @@ def test_a_permission_takes_only_its_options(
     rules = [{"tool": "file_write", "action": "ask"}]
     assert api.put("/permissions/rules", json=rules).is_success
     program = terminal(environ, "task", "run", file_of(tmp_path, task_file(step("save"))))
-    program.expect("? [save]: May file_write be run")
-    program.expect("3. reject")
+    program.expect_next("? [save]: May file_write be run")
+    program.expect_next("3. reject")
     for wrong in ("4", "of course", ""):
-        program.expect("answer> ")
-        program.say(f"{wrong}\n")
-        program.expect("type a number from 1 to 3")
-    program.expect("answer> ")
-    program.say("1\n")
-    program.expect("It is saved.")
+        program.expect_next("answer> ")
+        program.type(f"{wrong}\n")
+        program.expect_next("type a number from 1 to 3")
+    program.expect_next("answer> ")
+    program.type("1\n")
+    program.expect_next("It is saved.")
     assert program.end() == 0
     assert api.put("/permissions/rules", json=[]).is_success
 
@@ -480,20 +481,20 @@ def test_a_task_and_a_step_are_approved_or_left_out_in_place(environ: dict[str, 
     ]
     file = file_of(tmp_path, task_file(*steps, require_approval=True))
     program = terminal(environ, "task", "run", file)
-    program.expect("? May this task run? It has 4 steps.")
-    program.expect("answer> ")
-    program.say("5\n")
-    program.expect("type a number from 1 to 3")
-    program.expect("answer> ")
-    program.say("1\n")
-    program.expect("? May [d] Step d begin?")
-    program.expect("answer> ")
-    program.say("approve\n")
-    program.expect("? May [b] Step b begin?")
-    program.expect("answer> ")
-    program.say("2\n")
-    program.expect("[c] Step c: left out because of [b]")
-    program.expect("completed (2 of 4 steps done, 2 left out")
+    program.expect_next("? May this task run? It has 4 steps.")
+    program.expect_next("answer> ")
+    program.type("5\n")
+    program.expect_next("type a number from 1 to 3")
+    program.expect_next("answer> ")
+    program.type("1\n")
+    program.expect_next("? May [d] Step d begin?")
+    program.expect_next("answer> ")
+    program.type("approve\n")
+    program.expect_next("? May [b] Step b begin?")
+    program.expect_next("answer> ")
+    program.type("2\n")
+    program.expect_next("[c] Step c: left out because of [b]")
+    program.expect_next("completed (2 of 4 steps done, 2 left out")
     assert program.end() == 0
 
 
@@ -533,11 +534,11 @@ def test_what_others_say_during_a_question_is_shown_after_it(environ: dict[str, 
     program = terminal(
         environ, "room", "run", file_of(tmp_path, room_file("Asker", "Long", policy="parallel"))
     )
-    program.expect("? Asker: Which colour?")
-    program.expect("answer> ")
-    program.say("9 lives\n")
-    program.expect("As you like.")
-    program.expect(f"Long: {LONG}")
+    program.expect_next("? Asker: Which colour?")
+    program.expect_next("answer> ")
+    program.type("9 lives\n")
+    program.expect_next("As you like.")
+    program.expect_next(f"Long: {LONG}")
     assert program.end() == 0
     assert program.shown.index("answer> ") < program.shown.index("Long: ")
 
@@ -548,27 +549,27 @@ def test_a_person_speaks_in_a_room_and_gives_the_floor(
 ) -> None:
     file = file_of(tmp_path, room_file("Reader", "Ann", policy="manual", max_rounds=5))
     program = terminal(environ, "room", "run", file)
-    program.expect("type a line to say it")
-    program.expect("? Who speaks next?")
-    program.expect("answer> ")
-    program.say("9\n")
-    program.expect("type a number from 1 to 3")
-    program.expect("answer> ")
-    program.say("1\n")
-    program.expect("I read.")
-    program.say("Say hello, please\n")
+    program.expect_next("type a line to say it")
+    program.expect_next("? Who speaks next?")
+    program.expect_next("answer> ")
+    program.type("9\n")
+    program.expect_next("type a number from 1 to 3")
+    program.expect_next("answer> ")
+    program.type("1\n")
+    program.expect_next("I read.")
+    program.type("Say hello, please\n")
     model.release("spoken")
-    program.expect("admin: Say hello, please")
-    program.expect("? Who speaks next?")
-    program.expect("answer> ")
-    program.say("Reader\n")
-    program.expect("Reader: Hello!")
-    program.expect("? Who speaks next?")
-    program.expect("3. end: end the room")
-    program.expect("answer> ")
-    program.say("3\n")
-    program.expect("admin ends the room")
-    program.expect("completed (person)")
+    program.expect_next("admin: Say hello, please")
+    program.expect_next("? Who speaks next?")
+    program.expect_next("answer> ")
+    program.type("Reader\n")
+    program.expect_next("Reader: Hello!")
+    program.expect_next("? Who speaks next?")
+    program.expect_next("3. end: end the room")
+    program.expect_next("answer> ")
+    program.type("3\n")
+    program.expect_next("admin ends the room")
+    program.expect_next("completed (person)")
     assert program.end() == 0
     assert "[admin] Say hello, please" in model.requests[-1].body.decode()
 
@@ -594,12 +595,12 @@ def test_ctrl_c_pauses_a_room_and_its_id_resumes_it(
     server: LiveServer, environ: dict[str, str], tmp_path: Path
 ) -> None:
     program = terminal(environ, "room", "run", file_of(tmp_path, room_file("Halting", "Ann")))
-    program.expect("Halting: ")
-    program.expect("Here it begins")
-    program.say("\x03")
-    program.expect("admin pauses the room")
-    program.expect("Halting was cut")
-    program.expect("paused; `luxx room run ")
+    program.expect_next("Halting: ")
+    program.expect_next("Here it begins")
+    program.type("\x03")
+    program.expect_next("admin pauses the room")
+    program.expect_next("Halting was cut")
+    program.expect_next("paused; `luxx room run ")
     assert program.end() == 130
     (room_id,) = re.findall(r"paused; `luxx room run --resume (\S+)` resumes the room", program.shown)
     resumed = run(server, environ, "room", "run", "--resume", room_id)
@@ -620,10 +621,10 @@ def test_ctrl_c_pauses_a_task_and_its_id_resumes_it(
     server: LiveServer, environ: dict[str, str], tmp_path: Path
 ) -> None:
     program = terminal(environ, "task", "run", file_of(tmp_path, task_file(step("slow"))))
-    program.expect("▶ [slow] Step slow")
-    program.say("\x03")
-    program.expect("[slow] Step slow was cut")
-    program.expect("paused; `luxx task run ")
+    program.expect_next("▶ [slow] Step slow")
+    program.type("\x03")
+    program.expect_next("[slow] Step slow was cut")
+    program.expect_next("paused; `luxx task run ")
     assert program.end() == 130
     (task_id,) = re.findall(r"paused; `luxx task run --resume (\S+)` resumes the task", program.shown)
     resumed = run(server, environ, "task", "run", task_id)
@@ -637,16 +638,16 @@ def test_ctrl_d_leaves_a_room_that_goes_on(
     environ: dict[str, str], api: httpx.Client, tmp_path: Path
 ) -> None:
     program = terminal(environ, "room", "run", file_of(tmp_path, room_file("Slow")))
-    program.expect("Here it begins")
+    program.expect_next("Here it begins")
     lines = [f"line {number}" for number in range(5)]
-    program.say("".join(f"{line}\n" for line in lines))
+    program.type("".join(f"{line}\n" for line in lines))
     (room,) = [one for one in api.get("/chat-rooms").json()["data"]["items"] if one["status"] == "running"]
     path = f"/chat-rooms/{room['id']}/messages"
     wait_for(lambda: api.get(path).json()["data"]["total"] >= len(lines))
     messages = api.get(path).json()["data"]["items"]
     assert [one["content"] for one in reversed(messages)] == lines, "what is typed is said in its order"
-    program.say("\x04")
-    program.expect("left; the room goes on, `luxx room run ")
+    program.type("\x04")
+    program.expect_next("left; the room goes on, `luxx room run ")
     assert program.end() == 3
     (room_id,) = re.findall(r"`luxx room run --resume (\S+)` follows it", program.shown)
     assert api.get(f"/chat-rooms/{room_id}").json()["data"]["status"] == "running"

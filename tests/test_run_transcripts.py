@@ -8,8 +8,8 @@ import pytest
 
 from luxx.app.cli.runs.room import RoomTranscript, ShownPolicy, ShownRoom, ShownSeat
 from luxx.app.cli.runs.task import ShownTask, ShownTaskStep, TaskTranscript
-from luxx.app.cli.runs.transcript import RESTARTED, RunFrame, RunTranscript
-from luxx.app.cli.screen import Piece, PieceKind, Screen, cut_to_width
+from luxx.app.cli.runs.transcript import RunFrame, RunTranscript
+from luxx.app.cli.screen import Piece, PieceKind, Screen, cut_to_width, note
 from luxx.features.rooms.policies import PolicyName
 
 
@@ -124,7 +124,7 @@ def test_a_message_made_again_after_a_crash_is_not_repeated_where_it_is_the_same
     same = shown(transcript, *before, chunk("m", "Hel"), chunk("m", "lo world"), ends("m", "Hello world", 2))
     assert said(same) == "Ann: Hello world\n\n"
     other = shown(room(), *before, chunk("m", "Good day"), ends("m", "Good day", 2))
-    assert notes(other) == [RESTARTED]
+    assert notes(other) == ["[the server restarted this message]"]
     assert said(other) == "Ann: Hello woGood day\n\n"
 
 
@@ -401,8 +401,8 @@ def test_a_line_is_cut_by_its_width_on_the_screen() -> None:
 
 def test_what_is_shown_during_a_question_comes_after_it(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen()
-    screen.ask(["? Which?"], "answer> ")
+    screen.ask([note("? Which?")])
     screen.show(Piece(PieceKind.TEXT, "Hello\n"))
-    assert capsys.readouterr() == ("", "? Which?\nanswer> ")
+    assert capsys.readouterr() == ("", "? Which?\n")
     screen.release()
     assert capsys.readouterr() == ("Hello\n", "")

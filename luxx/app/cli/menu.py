@@ -1,13 +1,18 @@
-"""The menu of a question or an approval: its lines, and what a typed line answers. Pure.
+"""The menu of a question or an approval: its lines, and what a typed line answers.
 
 Chats, rooms and tasks show the same menu; `chat/terminal_input.py` and `runs/follower.py` read the lines.
 """
+
+import os
+import sys
+from typing import Protocol
 
 import msgspec
 
 from luxx.wire.question import QuestionKind
 
 PROMPT = "answer> "
+READ_BYTES = 65536
 CHOICE = "choice"
 """The kind of a question that is not in a log, such as an approval; its answer is one of its options."""
 
@@ -38,8 +43,43 @@ class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
     question_id: str = msgspec.field(name="id")
     subject_id: str
 
-    def as_frame(self) -> FrameQuestion:
-        return msgspec.structs.replace(self, prompt=f"[a subagent] {self.prompt}")
+
+class QuestionPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[ListedQuestion]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice of a person that the run waits for, without a question in its log: an approval, the floor.
+
+    `requests` are the path and the body to send for each option of the question.
+    """
+
+    question: FrameQuestion
+    requests: list[tuple[str, object]]
+    is_settled: bool = False
+    """Whether it is asked only after a short silence, because it follows from the absence of events."""
+
+
+def choice_question(question_id: str, prompt: str, options: list[tuple[str, str]]) -> FrameQuestion:
+    """The question of a choice, with the label and the description of each option."""
+    listed = [FrameOption(label=label, description=description) for label, description in options]
+    return FrameQuestion(question_id=question_id, kind=CHOICE, prompt=prompt, options=listed, required=True)
+
+
+class Unanswered(Exception):
+    """The person at the menu typed Ctrl-D."""
+
+
+class Interrupted(Exception):
+    """The person typed Ctrl-C."""
+
+
+class Menu(Protocol):
+    """Asks the person at the terminal."""
+
+    async def answer(self, question: FrameQuestion) -> str | list[str]:
+        """Raises Unanswered, Interrupted."""
+        ...
 
 
 def question_lines(question: FrameQuestion) -> list[str]:
@@ -74,6 +114,15 @@ def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
     if question.kind in (CHOICE, QuestionKind.PERMISSION):
         return {option.label.casefold(): option.label for option in question.options}.get(answer.casefold())
     return answer
+
+
+def typed_lines() -> list[str]:
+    """The lines that were typed at the terminal; none for Ctrl-D, and where the terminal is gone."""
+    try:
+        data = os.read(sys.stdin.fileno(), READ_BYTES)
+    except OSError:
+        data = b""
+    return data.decode("utf-8", "replace").splitlines()
 
 
 def wanted_answer(question: FrameQuestion) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from typing import TextIO
+from typing import Protocol, TextIO
 from unicodedata import east_asian_width
 
 import msgspec
@@ -67,6 +67,44 @@ FINISH_NOTES = {
     "refusal": "was stopped, because the model declined to answer",
 }
 """What is said of an answer that ended in this way (its `finish`)."""
+
+
+class GrowingText:
+    """A text on the server, and what the screen shows of it. Resuming a stream neither repeats nor loses."""
+
+    def __init__(self, what: str = "message", kind: PieceKind = PieceKind.TEXT) -> None:
+        self.text = ""
+        self._displayed = ""
+        self._what = what
+        self._kind = kind
+
+    def rest(self, *, is_whole: bool = False) -> list[Piece]:
+        """What the screen lacks. `is_whole`: the text does not grow any more."""
+        if self.text.startswith(self._displayed):
+            new, restarted = self.text[len(self._displayed) :], []
+        elif self._displayed.startswith(self.text) and not is_whole:
+            return []  # The server repeats the text and has not passed the displayed part yet.
+        else:
+            new, restarted = self.text, [note(f"[the server restarted this {self._what}]")]
+        self._displayed = self.text
+        return [*restarted, *([Piece(self._kind, new)] if new else [])]
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self._displayed)
+
+
+class RunScreen(Protocol):
+    """Where a run is shown: as plain text, or by `chat/rich_screen.py`."""
+
+    def show(self, piece: Piece) -> None: ...
+    def note(self, text: str) -> None: ...
+    def user_message(self, text: str) -> None: ...
+    def wait_for_answer(self) -> None: ...
+    def show_progress(self, text: str) -> None: ...
+    def ask(self, lines: list[Piece]) -> None: ...
+    def release(self) -> None: ...
+    def end_line(self) -> None: ...
 
 
 class Screen:
@@ -139,21 +177,11 @@ class Screen:
             self._progress = text
             self._write_progress()
 
-    def ask(self, lines: list[str], prompt: str) -> None:
+    def ask(self, lines: list[Piece]) -> None:
         """Shows a question and holds all other pieces until `release`."""
         self.show_progress("")
         for line in lines:
-            self.note(line)
-        self.prompt(prompt)
-        self._held = []
-
-    def prompt(self, prompt: str) -> None:
-        sys.stderr.write(prompt)
-        sys.stderr.flush()
-
-    def hold(self) -> None:
-        """Keeps all pieces until `release`."""
-        self.end_line()
+            self.show(line)
         self._held = []
 
     def release(self) -> None:
@@ -214,6 +242,12 @@ def cut_to_width(text: str, columns: int) -> str:
         if used > columns:
             return text[:position]
     return text
+
+
+def write_below(text: str) -> None:
+    """Writes to the terminal while the screen holds what it shows."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def _write(stream: TextIO, piece: Piece) -> None:

@@ -12,18 +12,18 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from luxx.app.cli.agent_commands import agent_named
-from luxx.app.cli.chat.client import (
-    EXIT_STOPPED,
-    EXIT_WAITS,
-    ChatScreen,
-    Interrupted,
-    Unanswered,
-    WaitsForAnswer,
-)
 from luxx.app.cli.chat.session import ChatSession
 from luxx.app.cli.chat.slash_commands import SlashCommands
-from luxx.app.cli.menu import PROMPT, FrameQuestion, parse_answer, wanted_answer
-from luxx.app.cli.screen import Screen, is_dumb_terminal, silent_keys
+from luxx.app.cli.menu import (
+    PROMPT,
+    FrameQuestion,
+    Interrupted,
+    Unanswered,
+    parse_answer,
+    wanted_answer,
+)
+from luxx.app.cli.runs.transcript import EXIT_STOPPED, EXIT_WAITS
+from luxx.app.cli.screen import RunScreen, Screen, is_dumb_terminal, silent_keys
 from luxx.app.cli.server_api import ConnectionFailed, ServerApi, add_server_options, connect
 from luxx.app.cli.server_commands import provider_named
 from luxx.errors import InvalidInput, LuxxError
@@ -84,7 +84,7 @@ def _continues(options: argparse.Namespace) -> bool:
     return bool(options.continues or options.conversation)
 
 
-def _screen(options: argparse.Namespace) -> ChatScreen:
+def _screen(options: argparse.Namespace) -> RunScreen:
     are_terminals = sys.stdout.isatty() and sys.stderr.isatty()
     if options.json or not are_terminals or is_dumb_terminal():
         return Screen(keeps_lines=True, folds_thinking=True)
@@ -129,7 +129,7 @@ def _read_line(prompt: str) -> str:
 class Chat:
     """One chat, from its options to its exit code."""
 
-    def __init__(self, server: ServerApi, screen: ChatScreen, *, is_json: bool) -> None:
+    def __init__(self, server: ServerApi, screen: RunScreen, *, is_json: bool) -> None:
         self._screen = screen
         self._is_json = is_json
         self._input: TerminalInput | LineInput | None = None
@@ -142,15 +142,11 @@ class Chat:
     async def run(self, options: argparse.Namespace, text: str) -> int:
         session = self._session
         await self._apply(options)
-        try:
-            with silent_keys():
-                if text:
-                    return await session.send(text)
-                code = await self._show_conversation()
-        except WaitsForAnswer as error:
-            self._screen.note(error.message)
-            return EXIT_WAITS
-        if self._input is None or session.is_left:
+        with silent_keys():
+            if text:
+                return await session.send(text)
+            code = await self._show_conversation()
+        if self._input is None or session.is_left or code == EXIT_WAITS:
             return code
         self._screen.note(HINT)
         await self._converse(self._input)

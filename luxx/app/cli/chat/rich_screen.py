@@ -108,6 +108,9 @@ class RichScreen:
         self._set_status("waiting for the model")
         self._paint()
 
+    def show_progress(self, text: str) -> None:
+        """The answer of a chat has no progress to show."""
+
     def end_line(self) -> None:
         """Ends the answer: all that grew is complete."""
         if self._is_thinking:
@@ -117,9 +120,10 @@ class RichScreen:
         self._set_status("")
         self._paint()
 
-    def hold(self) -> None:
-        """Keeps what comes from now on, so that it does not disturb a menu."""
-        self.end_line()
+    def ask(self, lines: list[Piece]) -> None:
+        """Shows a question, and keeps what comes from now on, so that it does not disturb its menu."""
+        for line in lines:
+            self.show(line)
         self._held = []
 
     def release(self) -> None:

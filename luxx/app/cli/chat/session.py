@@ -1,10 +1,10 @@
 """A chat at the terminal: its conversation, the choices for the next message, sending, history.
 
-`client.py` follows an answer, `slash_commands.py` has the commands that a person types.
+`runs/follower.py` follows an answer, `slash_commands.py` has the commands that a person types.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,8 +12,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.app.cli.chat.client import AnswerFollower, ChatScreen, Menu
-from luxx.app.cli.screen import Piece, PieceKind
+from luxx.app.cli.menu import Menu
+from luxx.app.cli.runs.answer import AnswerTranscript, SentMessage
+from luxx.app.cli.runs.follower import RunFollower
+from luxx.app.cli.screen import Piece, PieceKind, RunScreen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import find_named
 from luxx.errors import InvalidInput, NotFound
@@ -80,7 +82,7 @@ class ChatSession:
     """`menu` None: nobody is there to be asked."""
 
     def __init__(
-        self, server: ServerApi, screen: ChatScreen, menu: Menu | None, *, is_json: bool = False
+        self, server: ServerApi, screen: RunScreen, menu: Menu | None, *, is_json: bool = False
     ) -> None:
         self.server = server
         self.screen = screen
@@ -150,8 +152,8 @@ class ChatSession:
         """Follows the answer that is being written, and asks its open questions. Returns an exit code."""
         if self.conversation is None or self.conversation.run_id is None:
             return 0
-        follower = self._follower(self.conversation)
-        return await self._finish(follower, follower.attach(self.conversation.run_id))
+        run_id = self.conversation.run_id
+        return await self._show_answer(self.conversation, lambda follower: follower.follow(run_id))
 
     # Messages
 
@@ -169,21 +171,25 @@ class ChatSession:
         body = {"content": text, **self.options}
         if self.attachments:
             body["attachments"] = [attachment for _, attachment in self.attachments]
-        follower = self._follower(self.conversation)
-        return await self._finish(follower, follower.send(body, is_new=is_new))
-
-    def _follower(self, conversation: ChatConversation) -> AnswerFollower:
-        return AnswerFollower(self.server, self.screen, self._menu, conversation.id, is_json=self._is_json)
-
-    async def _finish(self, follower: AnswerFollower, work: Coroutine[Any, Any, int]) -> int:
+        message = SentMessage(self.server, self.conversation.id, body)
+        if not is_new:
+            await message.remember_newest_run()
         try:
-            return await work
+            return await self._show_answer(self.conversation, lambda follower: follower.send(message))
         finally:
-            self.thinking = follower.transcript.thinking
-            self.is_left = follower.is_left
-            self.was_accepted = follower.is_accepted
-            if follower.is_accepted:
+            self.was_accepted = message.is_accepted
+            if message.is_accepted:
                 self.attachments = []
+
+    async def _show_answer(
+        self, conversation: ChatConversation, follow: Callable[[RunFollower], Coroutine[Any, Any, int]]
+    ) -> int:
+        transcript = AnswerTranscript(conversation.id)
+        follower = RunFollower(self.server, self.screen, transcript, self._menu, is_json=self._is_json)
+        try:
+            return await follow(follower)
+        finally:
+            self.thinking, self.is_left = transcript.thinking, follower.is_left
 
     async def attach(self, path: Path) -> None:
         """Adds a file to the next message. Raises InvalidInput, OSError."""

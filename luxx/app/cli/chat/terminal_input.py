@@ -18,9 +18,15 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.output.color_depth import ColorDepth
 
-from luxx.app.cli.chat.client import Interrupted, Unanswered
 from luxx.app.cli.chat.slash_commands import COMMANDS
-from luxx.app.cli.menu import PROMPT, FrameQuestion, parse_answer, wanted_answer
+from luxx.app.cli.menu import (
+    PROMPT,
+    FrameQuestion,
+    Interrupted,
+    Unanswered,
+    parse_answer,
+    wanted_answer,
+)
 from luxx.app.cli.sign_ins import user_directory
 from luxx.errors import LuxxError
 

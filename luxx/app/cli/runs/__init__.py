@@ -1,1 +1,1 @@
-"""`luxx room` and `luxx task`: runs with several turns at the terminal; it knows only the HTTP API."""
+"""Runs at the terminal: following them, and what is shown of a chat's, a room's and a task's."""

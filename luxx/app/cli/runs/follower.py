@@ -1,15 +1,15 @@
-"""Follows the run of a room or a task at the terminal: its stream, questions, Ctrl-C. The HTTP API only.
+"""Follows the run of a chat, a room or a task at the terminal: its stream, questions, Ctrl-C. HTTP API only.
 
-Exit codes: 0 completed; 1 failed or terminated; 3 paused, or waiting for a person who is not at this
-terminal; 130 stopped with Ctrl-C. `server_commands.py` adds 2 for input that cannot be used.
+A lost connection is made again; nothing is repeated or lost. Exit codes: 0 completed; 1 failed or terminated;
+3 paused or waiting for a person elsewhere; 130 stopped with Ctrl-C. `server_commands.py` adds 2: bad input.
 """
 
 import asyncio
-import os
 import signal
 import sys
+from collections.abc import Awaitable, Coroutine
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import msgspec
@@ -17,14 +17,20 @@ import msgspec
 from luxx.app.cli.menu import (
     CHOICE,
     PROMPT,
+    Choice,
     FrameQuestion,
-    ListedQuestion,
+    Interrupted,
+    Menu,
+    QuestionPage,
+    Unanswered,
     parse_answer,
     question_lines,
+    typed_lines,
     wanted_answer,
 )
-from luxx.app.cli.runs.transcript import Choice, FollowedRun, RunFrame, RunTranscript
-from luxx.app.cli.screen import Screen
+from luxx.app.cli.runs.answer import SentMessage
+from luxx.app.cli.runs.transcript import EXIT_WAITS, FollowedRun, RunFrame, RunTranscript
+from luxx.app.cli.screen import Piece, RunScreen, note, write_below
 from luxx.app.cli.server_api import (
     ATTACH_TRIES,
     LONGEST_PAUSE_SECONDS,
@@ -35,30 +41,10 @@ from luxx.app.cli.server_api import (
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, Unavailable
 from luxx.wire.run import RunStatus
 
-EXIT_FAILED = 1
-EXIT_WAITS = 3
-EXIT_STOPPED = 130
 STOP_SECONDS = 5.0
-READ_BYTES = 65536
+HINT_SECONDS = 1.0
 
 _decode = msgspec.json.Decoder(RunFrame).decode
-
-
-class FollowedQuestions(msgspec.Struct, frozen=True, kw_only=True):
-    items: list[ListedQuestion]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FollowedSubject:
-    """The room or task whose run is followed.
-
-    `stop_path` pauses it. `again` is the command that follows or resumes it.
-    """
-
-    what: str
-    id: str
-    stop_path: str
-    again: str
 
 
 class WaitsForPerson(Exception):
@@ -66,239 +52,286 @@ class WaitsForPerson(Exception):
 
 
 class RunFollower:
-    """Follows one run to its end or pause. `shown_after`: events up to this number are not shown again."""
+    """Follows one run to its end or pause. `menu` None: typed lines answer questions, or nobody does."""
 
     def __init__(
         self,
         server: ServerApi,
-        screen: Screen,
-        subject: FollowedSubject,
+        screen: RunScreen,
         transcript: RunTranscript,
+        menu: Menu | None = None,
         *,
         is_json: bool = False,
         approves: bool = False,
     ) -> None:
         self._server = server
         self._screen = screen
-        self._subject = subject
+        self._subject = transcript.subject
         self._transcript = transcript
+        self._menu = menu
         self._is_json = is_json
         self._approves = approves
-        self.is_interactive = not is_json and sys.stdin.isatty()
+        self.reads_lines = self._subject.takes_lines and not is_json and sys.stdin.isatty()
+        self._is_interactive = menu is not None or self.reads_lines
+        self._sent: SentMessage | None = None
+        self._shown_after = 0
+        self.is_left = False
+        """Whether the person left the run as it was: with Ctrl-D, or a second Ctrl-C."""
         self._asked: FrameQuestion | None = None
+        """The question in the menu."""
         self._choices: dict[str, Choice] = {}
         self._done: set[str] = set()
         """The questions that were answered here."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._typing = asyncio.Lock()
         """Keeps several lines that were typed or pasted at once in their order."""
-        self._is_left = False
-        self._run_id = ""
+        self._menu_task: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
+        self._waiting: WaitsForPerson | None = None
 
     async def follow(self, run_id: str, shown_after: int = 0) -> int:
-        """Returns an exit code. Raises LuxxError if the server refuses or does not answer any more."""
-        self._run_id = run_id
-        follow_task = asyncio.create_task(self._follow(run_id, shown_after))
-        stops: list[asyncio.Task[None]] = []
+        """Returns an exit code. `shown_after`: events up to this number are not shown again.
 
-        def interrupt() -> None:
-            if stops:
-                follow_task.cancel()
-            else:
-                stops.append(asyncio.create_task(self._stop(follow_task)))
+        Raises LuxxError if the server refuses or does not answer any more.
+        """
+        self._transcript.run_id, self._shown_after = run_id, shown_after
+        return await self._run()
 
+    async def send(self, message: SentMessage) -> int:
+        """Sends a message and follows its run. Raises also httpx.TransportError, while it is not accepted."""
+        self._sent = message
+        self._screen.wait_for_answer()
+        return await self._run()
+
+    async def _run(self) -> int:
+        self._follow_task = asyncio.create_task(self._follow())
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-        if self.is_interactive:
-            loop.add_reader(sys.stdin.fileno(), self._read_input, follow_task)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        if self.reads_lines:
+            loop.add_reader(sys.stdin.fileno(), self._read_input)
         try:
-            await asyncio.wait([follow_task])
+            await asyncio.wait([self._follow_task])
         finally:
-            follow_task.cancel()
+            self._follow_task.cancel()
             loop.remove_signal_handler(signal.SIGINT)
-            if self.is_interactive:
+            if self.reads_lines:
                 loop.remove_reader(sys.stdin.fileno())
-            for task in (*self._tasks, *stops):
+            for task in self._tasks:
                 task.cancel()
-        return self._outcome(follow_task, is_stopped=bool(stops))
+            if self._menu_task is not None:
+                await asyncio.wait([self._menu_task])
+        return self._outcome()
 
-    def _outcome(self, follow_task: asyncio.Task[None], *, is_stopped: bool) -> int:
+    def _outcome(self) -> int:
         self._withdraw()
         self._screen.show_progress("")
-        what, again = self._subject.what, self._subject.again
-        if not follow_task.cancelled() and (error := follow_task.exception()) is not None:
-            if isinstance(error, BrokenPipeError):
+        error: BaseException | None = self._waiting
+        if not self._follow_task.cancelled():
+            error = self._follow_task.exception()
+        if isinstance(error, BrokenPipeError):
+            if self._subject.says_closed_output:
                 with suppress(OSError):
-                    sys.stderr.write(f"luxx: the output was closed; the {what} goes on, see `{again}`\n")
-            elif isinstance(error, WaitsForPerson):
-                self._screen.note(f"the {what} waits for a person: {error}; `{again}` follows it again")
-                return EXIT_WAITS
-            elif isinstance(error, InvalidInput | NotFound):
-                raise LuxxError(error.message, kind=error.kind) from error
+                    goes_on = f"the {self._subject.what} goes on, see `{self._subject.again}`"
+                    sys.stderr.write(f"luxx: the output was closed; {goes_on}\n")
             raise error
         self._screen.end_line()
-        match self._transcript.status if self._transcript.has_ended else "":
-            case RunStatus.COMPLETED.value:
-                return 0
-            case RunStatus.PAUSED.value:
-                self._screen.note(f"paused; `{again}` resumes the {what}")
-                return EXIT_STOPPED if is_stopped else EXIT_WAITS
-            case "":
-                self._screen.note(f"left; the {what} goes on, `{again}` follows it")
-                return EXIT_STOPPED if is_stopped else EXIT_WAITS
-            case _:
-                return EXIT_FAILED
+        if isinstance(error, WaitsForPerson):
+            self._screen.note(str(error))
+            return EXIT_WAITS
+        if isinstance(error, InvalidInput | NotFound):
+            raise LuxxError(error.message, kind=error.kind) from error
+        if error is not None:
+            raise error
+        code, notes = self._transcript.outcome(is_stopped=self._stop_task is not None)
+        for text in notes:
+            self._screen.note(text)
+        return code
 
-    async def _follow(self, run_id: str, shown_after: int) -> None:
+    # The stream
+
+    async def _follow(self) -> None:
         """Reads the stream to the end of the run, over lost connections and restarts of the server."""
-        transcript, tries = self._transcript, 0
+        transcript, sent, tries = self._transcript, self._sent, 0
         while not transcript.has_ended:
             seq_before = transcript.last_seq
-            reason: Exception | None = None
             try:
-                await self._listen(run_id, shown_after)
+                if sent is not None and sent.is_accepted and not transcript.run_id:
+                    transcript.run_id = await sent.wait_for_run()
+                await self._listen(sent)
             except (httpx.TransportError, Unavailable) as error:
-                reason = error
+                is_refused = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | Unavailable)
+                if sent is not None and not sent.is_accepted and is_refused:
+                    raise
+            if sent is not None:
+                sent.is_accepted = True
             tries = 0 if transcript.last_seq > seq_before else tries + 1
             if tries > ATTACH_TRIES:
                 raise Unavailable(
                     f"the connection was lost and the server does not answer; the {self._subject.what} goes "
                     f"on with it, and `{self._subject.again}` follows it"
-                ) from reason
+                )
             if not transcript.has_ended:
+                if tries == 1 and self._subject.says_waiting:
+                    self._screen.note("the connection was lost; connecting again")
                 await asyncio.sleep(min(LONGEST_PAUSE_SECONDS, 0.1 * 2**tries))
 
-    async def _listen(self, run_id: str, shown_after: int) -> None:
+    async def _listen(self, sent: SentMessage | None) -> None:
         transcript = self._transcript
-        events = self._server.events("GET", f"/runs/{run_id}/events", after=transcript.last_seq)
+        if sent is not None and not sent.is_accepted:
+            events = self._server.events("POST", "/messages/stream", sent.body)
+        else:
+            path = f"/runs/{transcript.run_id}/events"
+            events = self._server.events("GET", path, after=transcript.last_seq)
         async with aclosing(events), aclosing(with_pauses(events, transcript.poll_delay)) as paused_events:
             async for event in paused_events:
-                if event is not None:
-                    self._receive(*event, is_shown=not 0 < event[0] <= shown_after)
-                if transcript.subagents and event is None:
-                    await self._poll_subagent_questions(run_id)
-                await self._ask_next(is_silent=event is None)
+                frame = None if event is None else self._receive(*event)
+                is_new = frame is None or (frame.type == "subagent_assigned" and transcript.is_caught_up)
+                if transcript.subagents and is_new:
+                    await self._poll_subagent_questions()
+                if not transcript.has_ended:
+                    await self._ask_next(is_silent=frame is None)
 
-    def _receive(self, seq: int, data: bytes, *, is_shown: bool) -> None:
-        is_new = seq > self._transcript.last_seq
+    def _receive(self, seq: int, data: bytes) -> RunFrame:
+        transcript = self._transcript
         frame = msgspec.structs.replace(_decode(data), seq=seq)
-        pieces = self._transcript.receive(frame)
-        if self._is_json:
-            if is_new and is_shown:
-                sys.stdout.write(f'{{"seq":{seq},{data[1:].decode()}\n')
-                sys.stdout.flush()
-            return
-        for piece in pieces if is_shown else []:
-            self._screen.show(piece)
-        if not self._transcript.has_ended:
-            self._screen.show_progress(self._transcript.progress())
+        if self._sent is not None:
+            self._sent.is_accepted = True
+        is_shown = not 0 < seq <= self._shown_after
+        is_state = self._subject.prints_state and frame.run is not None and not transcript.run_id
+        if self._is_json and is_shown and (seq > transcript.last_seq or is_state):
+            sys.stdout.write(f'{{"seq":{seq},{data[1:].decode()}\n' if seq else f"{data.decode()}\n")
+            sys.stdout.flush()
+        pieces = transcript.receive(frame)
+        if not self._is_json:
+            for piece in pieces if is_shown else []:
+                self._screen.show(piece)
+            if not transcript.has_ended:
+                self._screen.show_progress(transcript.progress())
+        return frame
 
-    async def _poll_subagent_questions(self, run_id: str) -> None:
+    async def _poll_subagent_questions(self) -> None:
         """Adds the questions of subagents, which are in the event logs of their own runs."""
-        page = await self._server.call("GET", "/questions", FollowedQuestions, status="open", page_size="100")
+        page = await self._server.call("GET", "/questions", QuestionPage, status="open", page_size="100")
         for listed in reversed(page.items):
-            if listed.subject_id == self._subject.id and listed.run_id != run_id:
-                self._transcript.add_question(listed, "a subagent", "")
+            if listed.subject_id == self._subject.id and listed.run_id != self._transcript.run_id:
+                self._transcript.add_subagent_question(listed)
 
     # Questions and choices
 
     async def _ask_next(self, *, is_silent: bool) -> None:
         """Withdraws what was answered elsewhere, then asks what is open. Raises WaitsForPerson."""
-        choices = {choice.question.question_id: choice for choice in self._transcript.choices()}
-        open_ids = self._transcript.questions.keys() | choices.keys()
+        transcript = self._transcript
+        choices = {choice.question.question_id: choice for choice in transcript.choices()}
+        open_ids = transcript.questions.keys() | choices.keys()
         if self._asked is not None and self._asked.question_id not in open_ids:
             self._withdraw()
         # The rest of the log may have the answer.
-        if self._asked is not None or self._is_left or not self._transcript.is_caught_up:
+        is_over = self.is_left or self._stop_task is not None
+        if self._asked is not None or is_over or not transcript.is_caught_up:
             return
         self._choices = choices
         asked = [choice.question for choice in choices.values() if is_silent or not choice.is_settled]
-        questions = self._transcript.questions
-        if self._transcript.has_old_questions and not (is_silent and await self._is_waiting()):
+        questions = transcript.questions
+        if transcript.has_old_questions and not (is_silent and await self._is_waiting()):
             questions = {}  # They may have an answer that is not in the log yet.
         waiting = [*questions.values(), *asked]
         for question in (one for one in waiting if one.question_id not in self._done):
             if self._approves and question.kind == CHOICE and question.options[0].label == "approve":
                 await self._send(question, question.options[0].label)
-            elif self.is_interactive:
-                self._asked = question
-                self._screen.ask(question_lines(question), PROMPT)
+                continue
+            lines = [note(line, self._subject.question_color) for line in question_lines(question)]
+            if self._is_interactive:
+                self._open_menu(question, lines)
                 return
-            elif question.required:
-                raise WaitsForPerson(f"{question.prompt} {self._how_to_answer(question)}")
-            else:
-                # Its recommended option counts when nobody answers in time.
-                self._done.add(question.question_id)
-                for line in question_lines(question):
-                    self._screen.note(line)
+            for line in lines if self._subject.shows_all_questions or not question.required else []:
+                self._screen.show(line)
+            if question.required:
+                raise self._waits(question)
+            # Its recommended option counts when nobody answers in time.
+            self._done.add(question.question_id)
 
     async def _is_waiting(self) -> bool:
         """Whether the run waits for an answer."""
-        if self.is_interactive:
+        if self._is_interactive:
             return True  # What was answered is withdrawn with its event.
-        run = await self._server.call("GET", f"/runs/{self._run_id}", FollowedRun)
+        run = await self._server.call("GET", f"/runs/{self._transcript.run_id}", FollowedRun)
         return run.status == RunStatus.WAITING
 
-    def _how_to_answer(self, question: FrameQuestion) -> str:
+    def _waits(self, question: FrameQuestion) -> WaitsForPerson:
         choice = self._choices.get(question.question_id)
-        if choice is not None:
-            return f"(POST {choice.requests[0][0]})"
-        return f"(POST /runs/{question.run_id}/questions/{question.question_id}/answer)"
+        path = self._transcript.answer_path(question) if choice is None else choice.requests[0][0]
+        return WaitsForPerson(self._transcript.waiting(question, path))
+
+    def _open_menu(self, question: FrameQuestion, lines: list[Piece]) -> None:
+        self._asked = question
+        self._screen.ask(lines)
+        if self._menu is not None:
+            self._screen.end_line()
+            self._menu_task = self._start(self._ask(self._menu, question))
+        else:
+            write_below(PROMPT)
+
+    async def _ask(self, menu: Menu, question: FrameQuestion) -> None:
+        try:
+            answer = await menu.answer(question)
+        except Interrupted:
+            self._interrupt()
+            return
+        except Unanswered:
+            self._waiting = self._waits(question)
+            self._follow_task.cancel()
+            return
+        except asyncio.CancelledError:
+            if question.question_id not in self._transcript.questions:
+                self._screen.note("the question was answered elsewhere")
+            raise
+        finally:
+            self._close_menu()
+        await self._answer(question, answer)
 
     def _withdraw(self) -> None:
-        if self._asked is not None:
-            self._asked = None
-            sys.stderr.write("\n")
-            self._screen.release()
+        if self._asked is not None and self._menu_task is not None:
+            self._menu_task.cancel()
+        elif self._asked is not None:
+            write_below("\n")
+            self._close_menu()
 
-    def _read_input(self, follow_task: asyncio.Task[None]) -> None:
-        """A line was typed, or Ctrl-D, which leaves the run as it is."""
-        try:
-            data = os.read(sys.stdin.fileno(), READ_BYTES)
-        except OSError:  # The terminal is gone.
-            data = b""
-        if not data:
-            self._is_left = True
-            follow_task.cancel()
-            return
-        for line in data.decode("utf-8", "replace").splitlines():
-            task = asyncio.create_task(self._take_line(line))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _take_line(self, line: str) -> None:
-        try:
-            async with self._typing:
-                question = self._asked
-                if question is not None:
-                    await self._answer(question, line)
-                elif (request := self._transcript.request_of(line)) is not None:
-                    await self._server.call("POST", request[0], ObjectWithId, request[1])
-        except (LuxxError, httpx.TransportError) as error:
-            self._screen.note(f"error: {_reason_of(error)}")
-        except BrokenPipeError:
-            pass  # The next event meets it too, and ends the command.
-
-    async def _answer(self, question: FrameQuestion, line: str) -> None:
-        """Sends an answer; asks again if the line is none, or the server refuses it."""
-        answer = parse_answer(question, line)
-        if answer is None:
-            sys.stderr.write(f"  {wanted_answer(question)}\n")
-            self._screen.prompt(PROMPT)
-            return
-        # Before the request: the stream may show the next question sooner than the response comes.
+    def _close_menu(self) -> None:
         self._asked = None
         self._screen.release()
-        try:
-            await self._send(question, answer)
-        except (LuxxError, httpx.TransportError) as error:
-            self._screen.note(f"error: {_reason_of(error)}")
+
+    def _read_input(self) -> None:
+        """A line was typed, or Ctrl-D, which leaves the run as it is."""
+        lines = typed_lines()
+        if not lines:
+            self._leave()
+        for line in lines:
+            self._start(self._take_line(line))
+
+    async def _take_line(self, line: str) -> None:
+        """Answers the question in the menu, asking again if the line is no answer; else says the line."""
+        with suppress(BrokenPipeError):  # The next event meets it too, and ends the command.
+            async with self._typing:
+                question, request = self._asked, self._transcript.request_of(line)
+                if question is None:
+                    if request is not None:
+                        await self._try(self._server.call("POST", request[0], ObjectWithId, request[1]))
+                elif (answer := parse_answer(question, line)) is None:
+                    write_below(f"  {wanted_answer(question)}\n{PROMPT}")
+                else:
+                    # Before the request: the next question may come sooner than its response.
+                    self._close_menu()
+                    await self._answer(question, answer)
+
+    async def _answer(self, question: FrameQuestion, answer: str | list[str]) -> None:
+        """Sends an answer; it is asked for again if the server does not take it."""
+        await self._try(self._send(question, answer))
         await self._ask_next(is_silent=False)
 
     async def _send(self, question: FrameQuestion, answer: str | list[str]) -> None:
         """Sends the answer to a question or the request of a choice. What was decided elsewhere is noted."""
         choice = self._choices.get(question.question_id)
-        path: str = f"/runs/{question.run_id}/questions/{question.question_id}/answer"
+        path: str = self._transcript.answer_path(question)
         body: object = {"answer": answer}
         if choice is not None:
             at = [option.label for option in question.options].index(str(answer))
@@ -308,25 +341,59 @@ class RunFollower:
             await self._server.call("POST", path, ObjectWithId, body)
         except Conflict as error:
             self._screen.note(f"error: {error.message}")
-            if choice is not None and self.is_interactive:
+            if choice is not None and self._is_interactive:
                 self._done.discard(question.question_id)
         except (LuxxError, httpx.TransportError):
             self._done.discard(question.question_id)
             raise
 
-    async def _stop(self, follow_task: asyncio.Task[None]) -> None:
-        """Pauses the run and waits up to STOP_SECONDS for the end of the stream."""
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _try(self, request: Awaitable[object]) -> None:
+        """Sends a request; an error is noted."""
+        try:
+            await request
+        except (LuxxError, httpx.TransportError) as error:
+            reason = error.message if isinstance(error, LuxxError) else "the server does not answer"
+            self._screen.note(f"error: {reason}")
+
+    # Stopping
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: stops the run; again: leaves at once."""
+        if self._stop_task is None:
+            self._stop_task = self._start(self._stop())
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.is_left = True
+        self._follow_task.cancel()
+
+    async def _stop(self) -> None:
+        """Stops the run and waits up to STOP_SECONDS for the end of the stream."""
         self._withdraw()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                try:
-                    with suppress(Conflict):  # The run has just ended.
-                        await self._server.call("POST", self._subject.stop_path, ObjectWithId)
-                    await asyncio.wait([follow_task])
-                except (LuxxError, httpx.TransportError) as error:
-                    self._screen.note(f"error: {_reason_of(error)}")
-        follow_task.cancel()
+        hint = asyncio.get_running_loop().call_later(HINT_SECONDS, self._say_that_it_waits)
+        try:
+            await asyncio.wait([self._start(self._try(self._stop_run()))], timeout=STOP_SECONDS)
+        finally:
+            hint.cancel()
+        self._follow_task.cancel()
 
+    def _say_that_it_waits(self) -> None:
+        if self._subject.says_waiting:
+            self._screen.note("waiting for the end; Ctrl-C again leaves")
 
-def _reason_of(error: LuxxError | httpx.TransportError) -> str:
-    return error.message if isinstance(error, LuxxError) else "the server does not answer"
+    async def _stop_run(self) -> None:
+        run_id = self._transcript.run_id
+        if not run_id and self._sent is not None:
+            run_id = await self._sent.run_id()
+        if run_id:
+            path = self._subject.stop_path or f"/runs/{run_id}/cancel"
+            with suppress(Conflict):  # It has just ended.
+                await self._server.call("POST", path, ObjectWithId)
+        await asyncio.wait([self._follow_task])

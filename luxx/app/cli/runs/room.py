@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from luxx.app.cli.runs.transcript import Choice, GrowingText, RunFrame, RunTranscript, choice_question
-from luxx.app.cli.screen import FINISH_NOTES, Piece, PieceKind, note
+from luxx.app.cli.menu import Choice, choice_question
+from luxx.app.cli.runs.transcript import FollowedSubject, RunFrame, RunTranscript
+from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind, note
 from luxx.features.rooms.policies import PolicyName
 from luxx.wire.run import RunStatus, StopReason
 
@@ -66,8 +67,14 @@ class RoomTranscript(RunTranscript):
     """The transcript of a room's run. Only one message grows on the screen at a time."""
 
     def __init__(self, room: ShownRoom, *, is_verbose: bool = False) -> None:
-        super().__init__(is_verbose=is_verbose)
         self._path = f"/chat-rooms/{room.id}"
+        subject = FollowedSubject(
+            what="room",
+            id=room.id,
+            again=f"luxx room run --resume {room.id}",
+            stop_path=f"{self._path}/stop",
+        )
+        super().__init__(subject, is_verbose=is_verbose)
         self._policy = room.policy.name
         self._seats: dict[int, ShownSeat] = {seat.id: seat for seat in room.agents}
         self._open: dict[str, ShownMessage] = {}

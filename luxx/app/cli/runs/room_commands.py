@@ -6,7 +6,7 @@ Exit codes: those of `follower.py`; 2 for options, files and names that cannot b
 import argparse
 from pathlib import Path
 
-from luxx.app.cli.runs.follower import FollowedSubject, RunFollower
+from luxx.app.cli.runs.follower import RunFollower
 from luxx.app.cli.runs.room import RoomTranscript, ShownRoom
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi
@@ -49,13 +49,11 @@ async def _run(server: ServerApi, screen: Screen, options: argparse.Namespace) -
     if options.resume and names_file(options.room):
         raise InvalidInput("--resume needs the title or id of a room: a file becomes a new room")
     room = await _room_to_run(server, options.room)
-    command = f"luxx room run --resume {room.id}"
     screen.note(f"room {room.title} ({room.id})")
     run, shown_after = await _run_of(server, room, only_resume=options.resume)
-    subject = FollowedSubject(what="room", id=room.id, stop_path=f"/chat-rooms/{room.id}/stop", again=command)
     transcript = RoomTranscript(room, is_verbose=options.verbose)
-    follower = RunFollower(server, screen, subject, transcript, is_json=options.json)
-    if follower.is_interactive:
+    follower = RunFollower(server, screen, transcript, is_json=options.json)
+    if follower.reads_lines:
         screen.note(HINT)
     return await follower.follow(run.id, shown_after)
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from luxx.app.cli.runs.transcript import Choice, GrowingText, RunFrame, RunTranscript, choice_question
-from luxx.app.cli.screen import FINISH_NOTES, Piece, PieceKind, note
+from luxx.app.cli.menu import Choice, choice_question
+from luxx.app.cli.runs.transcript import FollowedSubject, RunFrame, RunTranscript
+from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind, note
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import TaskStatus
 from luxx.features.tasks.turns import PLAN, RESULT
@@ -57,8 +58,14 @@ class TaskTranscript(RunTranscript):
     """The transcript of a task's run. Its result goes to stdout."""
 
     def __init__(self, task: ShownTask, *, is_verbose: bool = False) -> None:
-        super().__init__(is_verbose=is_verbose)
         self._path = f"/tasks/{task.id}"
+        subject = FollowedSubject(
+            what="task",
+            id=task.id,
+            again=f"luxx task run --resume {task.id}",
+            stop_path=f"{self._path}/pause",
+        )
+        super().__init__(subject, is_verbose=is_verbose)
         self._needs_approval = task.require_approval
         self._steps = {
             step.id: StepProgress(
@@ -169,11 +176,7 @@ class TaskTranscript(RunTranscript):
         step = frame.step
         if step is None or step.type != StepType.TEXT:
             return []
-        if isinstance(step.delta, str):
-            text = self._result_texts.get(step.index, "") + step.delta
-        else:
-            text = step.content if isinstance(step.content, str) else ""
-        self._result_texts[step.index] = text
+        self._result_texts[step.index] = step.added_to(self._result_texts.get(step.index, ""))
         self._result.text = "".join(self._result_texts[index] for index in sorted(self._result_texts))
         return self._result.rest()
 
@@ -257,8 +260,3 @@ class TaskTranscript(RunTranscript):
             self.totals(),
         ]
         return ", ".join(part for part in parts if part)
-
-    def request_of(self, line: str) -> tuple[str, object] | None:
-        """Nothing is said in a task."""
-        del line
-        return None

@@ -8,8 +8,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from luxx.app.cli.agent_commands import agent_named
-from luxx.app.cli.runs.follower import EXIT_FAILED, FollowedSubject, RunFollower
+from luxx.app.cli.runs.follower import RunFollower
 from luxx.app.cli.runs.task import ShownTask, TaskTranscript
+from luxx.app.cli.runs.transcript import EXIT_FAILED
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
@@ -84,12 +85,8 @@ async def _follow(
     run: Run,
     shown_after: int,
 ) -> int:
-    command = f"luxx task run --resume {task.id}"
-    subject = FollowedSubject(what="task", id=task.id, stop_path=f"/tasks/{task.id}/pause", again=command)
     transcript = TaskTranscript(task, is_verbose=options.verbose)
-    follower = RunFollower(
-        server, screen, subject, transcript, is_json=options.json, approves=options.approve
-    )
+    follower = RunFollower(server, screen, transcript, is_json=options.json, approves=options.approve)
     return await follower.follow(run.id, shown_after)
 
 

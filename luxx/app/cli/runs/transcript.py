@@ -1,32 +1,84 @@
-"""What a stream has shown of a run with several turns so far: the part that rooms and tasks share. Pure.
+"""What a stream has shown of a run so far: the part that chats, rooms and tasks share. Pure.
 
-`room.py` and `task.py` say what is shown of each; `follower.py` does the network calls and the terminal.
+`answer.py`, `room.py` and `task.py` say what is shown of each; `follower.py` does the network calls and the
+terminal.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.app.cli.chat.transcript import SUBAGENT_POLL_SECONDS, FrameStep, result_line
-from luxx.app.cli.menu import CHOICE, FrameOption, FrameQuestion
-from luxx.app.cli.screen import Piece, PieceKind, note
+from luxx.app.cli.menu import Choice, FrameQuestion
+from luxx.app.cli.screen import Piece, PieceKind, ToolCard, note
 from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.turn import StepType, Usage
 
+EXIT_FAILED = 1
+EXIT_WAITS = 3
+EXIT_STOPPED = 130
+
 SETTLE_SECONDS = 0.3
 """The silence after which a choice is asked that follows from the absence of events."""
 
+SUBAGENT_POLL_SECONDS = 2.0  # See `poll_delay`.
+MAX_RESULT_CHARS = 200
 MAX_STEP_CHARS = 2000
-RESTARTED = "[the server restarted this message]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowedSubject:
+    """The chat, room or task whose run is followed, and what the follower does differently for it.
+
+    `what` is its name in sentences. `again`: the command that follows or resumes it.
+    """
+
+    what: str
+    id: str
+    again: str
+    stop_path: str = ""
+    """The path that pauses it; empty: Ctrl-C cancels its run."""
+    takes_lines: bool = True
+    """Whether lines may be typed at any time; else only the menu of a question reads what is typed."""
+    question_color: str = ""
+    shows_all_questions: bool = False
+    """Whether a question that nobody here can answer is shown before the command leaves."""
+    prints_state: bool = False
+    """Whether the state of the run is the first of the JSON lines."""
+    says_waiting: bool = False
+    """Whether it is said that a lost connection is made again, and that the end is waited for."""
+    says_closed_output: bool = True
+    """Whether it is said that the run goes on after the output was closed."""
+
+
+class FrameStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in a frame: `delta` is the new text, `content` and `arguments` are complete. `notice`: why there
+    is no text."""
+
+    index: int
+    type: str
+    status: str = ""
+    name: str = ""
+    id_ref: str = ""
+    content: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    delta: str | UnsetType = UNSET
+    success: bool = True
+    duration_ms: int | None = None
+    notice: str = ""
+
+    def added_to(self, text: str) -> str:
+        """The text of the step after this frame, which was `text` before."""
+        return text + self.delta if isinstance(self.delta, str) else str(self.content or "")
 
 
 class FollowedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the run when the stream began."""
 
     id: str
-    status: str
+    status: str = ""
     last_seq: int = 0
     error: str | None = None
 
@@ -50,7 +102,7 @@ class FollowedPlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFrame(FrameQuestion, frozen=True, kw_only=True):
-    """The fields of the frames of rooms and tasks that a terminal shows; a frame has some of them.
+    """The fields of frames that a terminal shows, among them those of a question; a frame has some of them.
 
     `seq` is 0 for frames that are not in the event log. `message` is a stored message in the event of that
     name, else a sentence.
@@ -95,58 +147,22 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     result: str | None = None
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice of a person that the run waits for, without a question in its log: an approval, the floor.
-
-    `requests` are the path and the body to send for each option of the question.
-    """
-
-    question: FrameQuestion
-    requests: list[tuple[str, object]]
-    is_settled: bool = False
-    """Whether it is asked only after SETTLE_SECONDS of silence."""
-
-
-def choice_question(question_id: str, prompt: str, options: list[tuple[str, str]]) -> FrameQuestion:
-    """The question of a choice, with the label and the description of each option."""
-    listed = [FrameOption(label=label, description=description) for label, description in options]
-    return FrameQuestion(question_id=question_id, kind=CHOICE, prompt=prompt, options=listed, required=True)
-
-
-class GrowingText:
-    """A text on the server, and what the screen shows of it. Resuming a stream neither repeats nor loses."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._displayed = ""
-
-    def rest(self, *, is_whole: bool = False) -> list[Piece]:
-        """What the screen lacks. `is_whole`: the text does not grow any more."""
-        if self.text.startswith(self._displayed):
-            new, restarted = self.text[len(self._displayed) :], []
-        elif self._displayed.startswith(self.text) and not is_whole:
-            return []  # The server repeats the text and has not passed the displayed part yet.
-        else:
-            new, restarted = self.text, [note(RESTARTED)]
-        self._displayed = self.text
-        return [*restarted, *([Piece(PieceKind.TEXT, new)] if new else [])]
-
-    @property
-    def is_begun(self) -> bool:
-        return bool(self._displayed)
-
-
 class RunTranscript(ABC):
     """The transcript of a run. `receive` applies a frame and returns what is to be shown."""
 
-    def __init__(self, *, is_verbose: bool) -> None:
+    subagent_prefix = "a subagent: "
+    """Stands before the questions of subagents."""
+
+    def __init__(self, subject: FollowedSubject, *, is_verbose: bool = False) -> None:
+        self.subject = subject
+        self.run_id = ""
         self.last_seq = 0
         self.error = ""
         self.questions: dict[str, FrameQuestion] = {}
         self.subagents: set[str] = set()
         """The runs of subagents that have not ended."""
         self.status = ""
-        """completed, failed, terminated or paused, once the run has stopped."""
+        """How the run ended, or that it is paused, once it has stopped."""
         self.usage, self.cost = Usage(), None
         self._is_verbose = is_verbose
         self._asking_turns: dict[str, str] = {}
@@ -154,28 +170,53 @@ class RunTranscript(ABC):
         self._old_questions: set[str] = set()
         """The questions that were asked before the stream began."""
         self._shown_calls: set[tuple[str, int]] = set()
+        self._arguments: dict[str, str] = {}
+        """The arguments of each call, by the id of the call."""
         self._attached_seq = 0
         self._attached_status = ""
 
     @abstractmethod
     def receive_event(self, frame: RunFrame) -> list[Piece]:
-        """The pieces of an event of a room or a task."""
+        """The pieces of an event that only a chat, a room or a task has."""
 
     @abstractmethod
     def turn_name(self, frame: RunFrame) -> str:
-        """The name of the seat or step that the frame belongs to."""
+        """The name of the seat or step that the frame belongs to; empty in a chat."""
 
-    @abstractmethod
     def choices(self) -> list[Choice]:
         """What a person has to choose now."""
+        return []
 
-    @abstractmethod
     def progress(self) -> str:
         """One line: how far the run is."""
+        return ""
 
-    @abstractmethod
     def request_of(self, line: str) -> tuple[str, object] | None:
         """The path and the body to send for a line that a person types; None: the line means nothing."""
+        del line
+        return None
+
+    def outcome(self, *, is_stopped: bool) -> tuple[int, list[str]]:
+        """The exit code and what is said at the end. `is_stopped`: with Ctrl-C."""
+        what, again = self.subject.what, self.subject.again
+        match self.status if self.has_ended else "":
+            case RunStatus.COMPLETED.value:
+                return 0, []
+            case RunStatus.PAUSED.value:
+                sentence = f"paused; `{again}` resumes the {what}"
+            case "":
+                sentence = f"left; the {what} goes on, `{again}` follows it"
+            case _:
+                return EXIT_FAILED, []
+        return EXIT_STOPPED if is_stopped else EXIT_WAITS, [sentence]
+
+    def answer_path(self, question: FrameQuestion) -> str:
+        return f"/runs/{question.run_id or self.run_id}/questions/{question.question_id}/answer"
+
+    def waiting(self, question: FrameQuestion, path: str) -> str:
+        """The sentence for a person who has to answer a question elsewhere, with a POST to this path."""
+        what, again = self.subject.what, self.subject.again
+        return f"the {what} waits for a person: {question.prompt} (POST {path}); `{again}` follows it again"
 
     @property
     def is_caught_up(self) -> bool:
@@ -214,7 +255,7 @@ class RunTranscript(ABC):
                 return []
             case "retrying":
                 when = f"trying again in {frame.delay_ms / 1000:.1f} s"
-                return [note(f"{self.turn_name(frame)}: {when}: {frame.reason}")]
+                return [note(f"{_prefix(self.turn_name(frame))}{when}: {frame.reason}")]
             case "warning" if isinstance(frame.message, str):
                 return [note(frame.message)]
             case "error" if isinstance(frame.message, str):
@@ -230,6 +271,7 @@ class RunTranscript(ABC):
         return pieces
 
     def _attach(self, run: FollowedRun) -> None:
+        self.run_id = run.id
         self._attached_seq, self._attached_status = run.last_seq, run.status
         if run.status in ENDED and run.last_seq <= self.last_seq and not self.status:
             self.status, self.error = run.status, run.error or self.error
@@ -247,8 +289,12 @@ class RunTranscript(ABC):
             self.questions.clear()
             self.status = RunStatus.PAUSED.value if is_new else ""
 
-    def add_question(self, question: FrameQuestion, name: str, turn: str) -> None:
-        """Adds a question of a turn, which has this name; nothing if it was added before."""
+    def add_subagent_question(self, question: FrameQuestion) -> None:
+        """Adds a question that is in the event log of another run."""
+        self._add_question(question, self.subagent_prefix, "")
+
+    def _add_question(self, question: FrameQuestion, prefix: str, turn: str) -> None:
+        """Adds a question of a turn, whose name stands before it; nothing if it was added before."""
         if question.question_id in self._asking_turns:
             return
         self._asking_turns[question.question_id] = turn
@@ -256,7 +302,7 @@ class RunTranscript(ABC):
             question_id=question.question_id,
             run_id=question.run_id,
             kind=question.kind,
-            prompt=f"{name}: {question.prompt}",
+            prompt=f"{prefix}{question.prompt}",
             options=question.options,
             multiple=question.multiple,
             required=question.required,
@@ -265,7 +311,7 @@ class RunTranscript(ABC):
         )
 
     def _add_asked(self, frame: RunFrame) -> None:
-        self.add_question(frame, self.turn_name(frame), frame.msg_id or frame.step_id)
+        self._add_question(frame, _prefix(self.turn_name(frame)), frame.msg_id or frame.step_id)
         if frame.seq <= self._attached_seq:
             self._old_questions.add(frame.question_id)
 
@@ -288,29 +334,50 @@ class RunTranscript(ABC):
         return tokens if self.cost is None else f"{tokens}, ${self.cost:.4f}"
 
     def _step(self, frame: RunFrame, step: FrameStep) -> list[Piece]:
-        """The notes for a logged step: tools always, thinking and text of task steps if verbose."""
+        """The pieces for a logged step: tools always, thinking and text of task steps if verbose."""
         if not frame.seq:
             return []
         name, key = self.turn_name(frame), (frame.msg_id or frame.step_id, step.index)
         match step.type:
             case StepType.TOOL_CALL if key not in self._shown_calls:
                 self._shown_calls.add(key)
-                return [note(f"{name} → {step.name} {_text(step.arguments)}".rstrip())]
+                return [self._call_card(name, step)]
             case StepType.TOOL_RESULT:
-                return [note(f"{name} {result_line(step)}")]
-            case StepType.TEXT if step.notice and frame.msg_id:
-                return [note(f"{name}: {step.notice}")]
+                return [self._result_card(name, step)]
+            case StepType.TEXT if step.notice and not frame.step_id:
+                return [note(f"{_prefix(name)}{step.notice}")]
             case StepType.THINKING if self._is_verbose:
-                return [note(f"{name} thinks: {_shortened(_text(step.content))}")]
+                return [note(f"{name} thinks: {_shortened(str(step.content or ''))}")]
             case StepType.TEXT if self._is_verbose and frame.step_id:
-                return [note(f"{name}: {_shortened(_text(step.content))}")]
+                return [note(f"{name}: {_shortened(str(step.content or ''))}")]
             case _:
                 return []
 
+    def _call_card(self, name: str, step: FrameStep) -> Piece:
+        arguments = self._arguments[step.id_ref] = str(step.arguments or "")
+        card = ToolCard(call_id=step.id_ref, name=step.name, arguments=arguments)
+        return Piece(PieceKind.TOOL_CALL, f"{name} → {step.name} {arguments}".strip(), card=card)
 
-def _text(value: str | UnsetType) -> str:
-    return "" if value is UNSET else str(value)
+    def _result_card(self, name: str, step: FrameStep) -> Piece:
+        result = str(step.content or "")
+        card = ToolCard(
+            call_id=step.id_ref,
+            name=step.name,
+            arguments=self._arguments.get(step.id_ref, ""),
+            result=result,
+            is_successful=step.success,
+            duration_ms=step.duration_ms,
+        )
+        mark = "✓" if step.success else "✗"
+        duration = "" if step.duration_ms is None else f" ({step.duration_ms} ms)"
+        line = _shortened(" ".join(result.split()), MAX_RESULT_CHARS)
+        text = f"{name} {mark} {step.name}{duration} {line}".removeprefix(" ")
+        return Piece(PieceKind.TOOL_RESULT, text, card=card)
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= MAX_STEP_CHARS else text[:MAX_STEP_CHARS] + "…"
+def _prefix(name: str) -> str:
+    return f"{name}: " if name else ""
+
+
+def _shortened(text: str, most: int = MAX_STEP_CHARS) -> str:
+    return text if len(text) <= most else text[:most] + "…"

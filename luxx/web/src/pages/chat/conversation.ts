@@ -1,9 +1,9 @@
 /** One conversation as its page shows it: messages, the run in progress, and all that a person can do with them. */
-import { computed, onScopeDispose, shallowRef, watch } from 'vue'
+import { computed, shallowRef, watch } from 'vue'
 import { ApiError, api, ask } from '@/api/client'
-import { subscribe } from '@/api/socket'
+import type { SessionState } from '@/api/socket'
 import type { Schema } from '@/api/types'
-import { type LiveRun, useLiveRuns } from '@/run/liveRun'
+import { useFollowedRun } from '@/run/followedRun'
 import { isActive } from '@/run/state'
 import type { Conversation } from './conversations'
 import { useConversationChanges } from './conversations'
@@ -26,9 +26,8 @@ export interface Failure {
 export function useConversation(id: () => string | undefined) {
   const messages = useMessages(() => id() ?? '')
   const changes = useConversationChanges()
-  const runs = useLiveRuns()
+  const run = useFollowedRun({ subject: id, onState, onEnd: (error) => void finish(error) })
   const conversation = shallowRef<Conversation | null>(null)
-  const live = shallowRef<LiveRun | null>(null)
   const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
   const loadError = shallowRef<unknown>(null)
@@ -36,18 +35,18 @@ export function useConversation(id: () => string | undefined) {
   const sending = shallowRef<Draft | null>(null)
 
   /** The id of the message that the run in progress writes; empty while it is not known. */
-  const liveAnswerId = computed(() => live.value?.state.value.run?.message_id ?? expectedId.value)
+  const liveAnswerId = computed(() => run.live.value.run?.message_id ?? expectedId.value)
   /** The id of the newest message; null before the messages are loaded. */
   const newest = computed(() => messages.tree.value && messages.tree.value.nodes.reduce((found, { id: each }) => (each > found ? each : found), ''))
-  const isBusy = computed(() => sending.value !== null || (live.value !== null && !live.value.state.value.done))
+  const isRunning = computed(() => run.runId.value !== null && !run.live.value.done)
+  const isBusy = computed(() => sending.value !== null || isRunning.value)
 
   watch(id, (now, before) => now !== before && void open(), { immediate: true })
 
   async function open(): Promise<void> {
-    runs.stopAll()
+    run.follow(null)
     messages.reset()
     conversation.value = null
-    live.value = null
     failure.value = null
     loadError.value = null
     if (id() !== undefined) await reload()
@@ -76,35 +75,32 @@ export function useConversation(id: () => string | undefined) {
       return
     }
     const query = { subject_id: conversationId, kind: 'chat' as const, page_size: 1 }
-    const run = (await ask(api.GET('/runs', { params: { query } }))).items[0]
-    if (conversationId !== id() || !run || isActive(run.status)) return
-    const isMine = last.role === 'user' || run.message_id === last.id
-    failure.value = isMine && run.status === 'failed' && run.error ? { sentence: run.error, kind: '' } : null
+    const ended = (await ask(api.GET('/runs', { params: { query } }))).items[0]
+    if (conversationId !== id() || !ended || isActive(ended.status)) return
+    const isMine = last.role === 'user' || ended.message_id === last.id
+    failure.value = isMine && ended.status === 'failed' && ended.error ? { sentence: ended.error, kind: '' } : null
   }
 
   /** `answerId`: what its answer will be, where that is known before its first event. */
   function attach(runId: string, answerId = ''): void {
-    if (live.value?.runId === runId) return
+    if (run.runId.value === runId) return
     expectedId.value = answerId
-    live.value?.stop()
-    const run = runs.follow(runId)
-    live.value = run
+    run.follow(runId)
     failure.value = null
-    run.ended.then(
-      () => void finish(run),
-      (error: unknown) => {
-        if (live.value === run) live.value = null
-        loadError.value = error
-      },
-    )
   }
 
-  async function finish(run: LiveRun): Promise<void> {
-    if (live.value !== run || !run.state.value.done) return
-    const { error } = run.state.value
+  async function finish(refusal: unknown): Promise<void> {
+    const { error, done } = run.live.value
+    const ended = run.runId.value
+    if (refusal) {
+      run.follow(null)
+      loadError.value = refusal
+      return
+    }
+    if (!done) return
     await messages.load().catch(() => undefined)
-    if (live.value !== run) return
-    live.value = null
+    if (run.runId.value !== ended) return
+    run.follow(null)
     failure.value = error ? { sentence: error.message, kind: error.code } : null
     await Promise.all([changes.reload(), refreshConversation()])
   }
@@ -117,33 +113,18 @@ export function useConversation(id: () => string | undefined) {
     if (found && wanted === id()) conversation.value = found
   }
 
-  // Another tab, or another device, may have sent a message.
-  watch(
-    id,
-    (sessionId, _before, onCleanup) => {
-      if (sessionId === undefined) return
-      const stop = subscribe(sessionId, (state) => {
-        if (state === null) return
-        const isNew = state.run_id !== null && state.run_id !== live.value?.runId
-        if (isNew && messages.isLoaded.value && (isActive(state.status as Schema<'RunStatus'>) || isUnknown(state))) {
-          void reload()
-        }
-      })
-      onCleanup(stop)
-      onScopeDispose(stop)
-    },
-    { immediate: true },
-  )
-
-  function isUnknown(state: { message_id: string | null }): boolean {
-    return state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
+  /** Another tab, or another device, may have sent a message. */
+  function onState(state: SessionState | null): void {
+    if (state === null || state.run_id === null || state.run_id === run.runId.value || !messages.isLoaded.value) return
+    const isUnknown = state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
+    if (isUnknown || isActive(state.status as Schema<'RunStatus'>)) void reload()
   }
 
   async function start(request: Promise<Schema<'Run'>>): Promise<void> {
     failure.value = null
     try {
-      const run = await request
-      attach(run.id, run.message_id ?? '')
+      const started = await request
+      attach(started.id, started.message_id ?? '')
       await Promise.all([messages.load(), refreshConversation()])
     } catch (error) {
       // Another tab was faster: its run is what there is to see.
@@ -154,11 +135,11 @@ export function useConversation(id: () => string | undefined) {
 
   /** Sends a message. `accepted` is called once the server has it; what follows can still fail. */
   async function send(draft: Draft, accepted: () => void): Promise<void> {
-    await start(submit(id() ?? '', draft).then((run) => (accepted(), run)))
+    await start(submit(id() ?? '', draft).then((started) => (accepted(), started)))
   }
 
   /** Shows the run of a message that was accepted while its conversation was not open yet. */
-  const showRun = (run: Schema<'Run'>): Promise<void> => start(Promise.resolve(run))
+  const showRun = (started: Schema<'Run'>): Promise<void> => start(Promise.resolve(started))
 
   /** Answers a message of a person once more, or the message of an answer. */
   async function regenerate(messageId: string, options: AnswerOptions = {}): Promise<void> {
@@ -187,14 +168,15 @@ export function useConversation(id: () => string | undefined) {
   }
 
   async function stop(): Promise<void> {
-    const run = live.value
-    if (run) await ask(api.POST('/runs/{run_id}/cancel', { params: { path: { run_id: run.runId } } }))
+    const runId = run.runId.value
+    if (runId) await ask(api.POST('/runs/{run_id}/cancel', { params: { path: { run_id: runId } } }))
   }
 
   return {
     ...messages,
     conversation,
-    live,
+    run,
+    isRunning,
     failure,
     loadError,
     sending,

@@ -2,36 +2,32 @@
 import { useQueryCache } from '@pinia/colada'
 import { api, ask, failureOf, signedFetch } from '@/api/client'
 import { saveFile } from '@/api/files'
+import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 
 export type Conversation = Schema<'ConversationView'>
 export const LIST_KEY = ['conversations'] as const
 export const PROJECTS_KEY = ['projects'] as const
-export const PAGE_SIZE = 50
+const PAGE_SIZE = 50
 
 export interface ListFilter {
-  words: string
   isArchived: boolean
   /** Empty: all. */
   projectId: string
   tag: string
-  pages: number
 }
 
-/** The first pages of the list, newest activity first. */
-export async function listConversations(filter: ListFilter): Promise<{ items: Conversation[]; total: number }> {
+/** Those that fit, newest activity first; with words, those that contain them. */
+export function listConversations(filter: ListFilter, words: string, pages: number): Promise<{ items: Conversation[]; hasMore: boolean }> {
   const query = {
     archived: filter.isArchived,
     sort: 'updated' as const,
     page_size: PAGE_SIZE,
-    ...(filter.words ? { q: filter.words } : {}),
+    ...(words ? { q: words } : {}),
     ...(filter.projectId ? { project_id: filter.projectId } : {}),
     ...(filter.tag ? { tag: filter.tag } : {}),
   }
-  const pages = Array.from({ length: filter.pages }, (_, index) => index + 1)
-  const found = await Promise.all(pages.map((page) => ask(api.GET('/conversations', { params: { query: { ...query, page } } }))))
-  const items = new Map(found.flatMap((each) => each.items.map((item) => [item.id, item])))
-  return { items: [...items.values()], total: found[0]?.total ?? 0 }
+  return firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/conversations', { params: { query: { ...query, page } } })))
 }
 
 /** Saves a conversation on the reader's machine. */

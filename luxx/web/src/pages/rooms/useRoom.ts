@@ -1,9 +1,8 @@
 /** One room as its page shows it: settings and seats, stored messages, and its newest run, followed live. */
 import { useQuery, useQueryCache } from '@pinia/colada'
-import { useEventListener } from '@vueuse/core'
-import { computed, type ComputedRef, onScopeDispose, type Ref, ref, shallowRef, watch } from 'vue'
+import { computed, type ComputedRef, type Ref, ref, shallowRef, watch } from 'vue'
 import { api, ask } from '@/api/client'
-import { type SessionState, subscribe } from '@/api/socket'
+import type { SessionState } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { useFollowedRun } from '@/run/followedRun'
 import type { RunState } from '@/run/state'
@@ -18,11 +17,11 @@ export interface LiveRoom {
   id: string
   room: ComputedRef<Room | null>
   error: ComputedRef<unknown>
-  live: ComputedRef<RunState>
+  live: Readonly<Ref<RunState>>
   status: ComputedRef<ShownStatus>
   entries: ComputedRef<Entry[]>
   hasEarlier: Readonly<Ref<boolean>>
-  isConnected: ComputedRef<boolean>
+  isConnected: Readonly<Ref<boolean>>
   isLoaded: Readonly<Ref<boolean>>
   refresh(): Promise<void>
   loadEarlier(): Promise<void>
@@ -39,7 +38,8 @@ export function useRoom(id: string): LiveRoom {
   })
   const room = computed(() => query.data.value ?? null)
   const stored = useStored(id)
-  const run = useFollowedRun(() => void refresh())
+  let members = ''
+  const run = useFollowedRun({ subject: () => id, onState, onReturn: () => void refresh(), onEnd: () => void refresh() })
 
   async function refresh(): Promise<void> {
     const work = [query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] }), stored.load()]
@@ -63,23 +63,18 @@ export function useRoom(id: string): LiveRoom {
     await stored.load()
   }
 
-  useEventListener(document, 'visibilitychange', () => {
-    if (document.visibilityState === 'visible') void refresh()
-  })
-  let members = ''
-  const membersOf = (state: SessionState): string => `${state.members} ${state.right}`
   void stored.load()
-  onScopeDispose(
-    subscribe(id, (state) => {
-      // Null: the room was deleted, or one is no member any more; reading it says which.
-      const isNews = state === null || state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
-      const areOthers = state !== null && members !== '' && members !== membersOf(state)
-      if (state) members = membersOf(state)
-      if (isNews || areOthers) void refresh()
-      else if (!run.isFollowing.value && state.message_id && !stored.has(state.message_id)) void stored.load()
-      if (areOthers) void cache.invalidateQueries({ key: ['room-members', id] })
-    }),
-  )
+
+  function onState(state: SessionState | null): void {
+    // Null: the room was deleted, or one is no member any more; reading it says which.
+    const isNews = state === null || state.run_id !== room.value?.run_id || (!run.isFollowing.value && state.status !== status.value)
+    const found = state ? `${state.members} ${state.right}` : members
+    const areOthers = members !== '' && members !== found
+    members = found
+    if (isNews || areOthers) void refresh()
+    else if (!run.isFollowing.value && state.message_id && !stored.has(state.message_id)) void stored.load()
+    if (areOthers) void cache.invalidateQueries({ key: ['room-members', id] })
+  }
 
   const status = computed<ShownStatus>(() => shownStatus(room.value, run.live.value))
   const entries = computed(() => transcriptOf(stored.messages.value, run.live.value))

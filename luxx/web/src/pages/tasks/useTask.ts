@@ -1,9 +1,8 @@
 /** One task as its page shows it: its stored steps, and its newest run, followed live. */
 import { useQuery, useQueryCache } from '@pinia/colada'
-import { useEventListener } from '@vueuse/core'
-import { computed, onScopeDispose, watch } from 'vue'
+import { computed, watch } from 'vue'
 import { api, ask } from '@/api/client'
-import { subscribe } from '@/api/socket'
+import type { SessionState } from '@/api/socket'
 import { useFollowedRun } from '@/run/followedRun'
 import { isActive, openQuestions } from '@/run/state'
 import { LIST_KEY, pathOf, type ShownTaskStatus, stepStates } from './tasks'
@@ -15,7 +14,7 @@ export function useTask(id: string) {
     query: () => ask(api.GET('/tasks/{task_id}', { params: pathOf(id) })),
   })
   const task = computed(() => query.data.value ?? null)
-  const run = useFollowedRun(() => void refresh())
+  const run = useFollowedRun({ subject: () => id, onState, onReturn: () => void refresh(), onEnd: () => void refresh() })
 
   async function refresh(): Promise<void> {
     await Promise.all([query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] })])
@@ -40,16 +39,12 @@ export function useTask(id: string) {
     () => run.live.value.plan,
     () => void query.refetch(),
   )
-  useEventListener(document, 'visibilitychange', () => {
-    if (document.visibilityState === 'visible') void refresh()
-  })
-  onScopeDispose(
-    subscribe(id, (state) => {
-      // No event of the run says that it waits for an approval, or for another one.
-      const isOld = state?.status === 'waiting' || status.value === 'waiting'
-      if (!state || isOld || state.run_id !== task.value?.run_id || !run.isFollowing.value) void refresh()
-    }),
-  )
+
+  function onState(state: SessionState | null): void {
+    // No event of the run says that it waits for an approval, or for another one.
+    const isOld = state?.status === 'waiting' || status.value === 'waiting'
+    if (!state || isOld || state.run_id !== task.value?.run_id || !run.isFollowing.value) void refresh()
+  }
 
   const live = run.live
   const isRunning = computed(() => run.isFollowing.value && isActive(live.value.status))

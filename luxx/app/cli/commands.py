@@ -29,8 +29,7 @@ from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.key_commands import add_key_commands
 from luxx.app.cli.login_commands import add_login_commands
 from luxx.app.cli.provider_commands import add_provider_commands, print_models
-from luxx.app.cli.runs.room_commands import add_room_commands
-from luxx.app.cli.runs.task_commands import add_task_commands
+from luxx.app.cli.runs.commands import add_room_commands, add_task_commands
 from luxx.app.cli.server_api import add_server_options
 from luxx.app.cli.server_commands import run_command
 from luxx.app.container import Services

@@ -1,0 +1,279 @@
+"""`luxx room` and `luxx task` (run|list|export|import): rooms and tasks of a server, through its HTTP API.
+
+Exit codes: those of `follower.py`; 2 for options, files and names that cannot be used.
+"""
+
+import argparse
+from pathlib import Path
+from urllib.parse import quote
+
+from luxx.app.cli.agent_commands import agent_named
+from luxx.app.cli.runs.follower import RunFollower
+from luxx.app.cli.runs.room import RoomTranscript, ShownRoom
+from luxx.app.cli.runs.task import ShownTask, TaskTranscript
+from luxx.app.cli.runs.transcript import EXIT_FAILED
+from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.server_api import ServerApi
+from luxx.app.cli.server_commands import (
+    AddCommand,
+    add_follow_options,
+    add_subcommands,
+    all_items,
+    find_named,
+    names_file,
+    one_line,
+    provider_named,
+    read_document,
+    run_checked_command,
+    write_document,
+)
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.features.rooms.document import MAX_CHARACTERS as MAX_ROOM_CHARACTERS
+from luxx.features.tasks.document import MAX_CHARACTERS as MAX_TASK_CHARACTERS
+from luxx.features.tasks.graph import TaskStepStatus
+from luxx.wire.run import ENDED, Run, RunStatus
+
+HINT = "type a line to say it; /skip cuts a turn, /end ends the room, Ctrl-C pauses it, Ctrl-D leaves it"
+NAME_CHARACTERS = 80
+
+
+# Rooms
+
+
+def add_room_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
+    add = add_subcommands(parser, add_command, run_checked_command)
+    run = add("run", _run_room, "run a room and show its discussion; a file is imported as a new room")
+    run.add_argument("room", help="a file in YAML or JSON (- for stdin), or the title or id of a room")
+    run.add_argument(
+        "--resume", action="store_true", help="resume or follow its newest run; do not start another"
+    )
+    add_follow_options(run)
+    add("list", _list_rooms, "list the rooms that you own or are a member of")
+    export = add("export", _export_room, "write a room as a document, or its messages as Markdown")
+    export.add_argument("room", help="its title or id")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    export.add_argument("--format", choices=["yaml", "json", "md"], default="yaml")
+    import_parser = add("import", _import_room, "create a room from a document in YAML or JSON")
+    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+
+
+async def _run_room(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:
+    if options.resume and names_file(options.room):
+        raise InvalidInput("--resume needs the title or id of a room: a file becomes a new room")
+    room = await _room_to_run(server, options.room)
+    screen.note(f"room {room.title} ({room.id})")
+    run, shown_after = await _run_of(
+        server,
+        f"/chat-rooms/{room.id}",
+        room.run_id,
+        ("room", "start", "started"),
+        only_resume=options.resume,
+    )
+    transcript = RoomTranscript(room, is_verbose=options.verbose)
+    follower = RunFollower(server, screen, transcript, is_json=options.json)
+    if follower.reads_lines:
+        screen.note(HINT)
+    return await follower.follow(run.id, shown_after)
+
+
+async def _room_to_run(server: ServerApi, text: str) -> ShownRoom:
+    if not names_file(text):
+        return await _room_named(server, text)
+    return await server.send_document(
+        "/chat-rooms/import", read_document(text, MAX_ROOM_CHARACTERS), ShownRoom
+    )
+
+
+async def _room_named(server: ServerApi, title_or_id: str) -> ShownRoom:
+    """The room with this id or title. Raises NotFound, and InvalidInput if there are several."""
+    rooms = await all_items(server, "/chat-rooms", ShownRoom)
+    room = find_named(rooms, title_or_id, lambda room: room.title, "rooms")
+    if room is None:
+        name = title_or_id.strip()[:100]
+        raise NotFound(f"there is no file and no room {name!r}; `luxx room list` lists your rooms")
+    return await server.call("GET", f"/chat-rooms/{room.id}", ShownRoom)
+
+
+async def _list_rooms(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
+    for room in await all_items(server, "/chat-rooms", ShownRoom):
+        _print_fields(room.id, room.title, room.status, room.right)
+
+
+async def _export_room(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    room = await _room_named(server, options.room)
+    await _export(server, f"/chat-rooms/{room.id}", options)
+
+
+async def _import_room(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    document = read_document(options.file, MAX_ROOM_CHARACTERS)
+    room = await server.send_document("/chat-rooms/import", document, ShownRoom)
+    _print_fields(room.id, room.title)
+
+
+# Tasks
+
+
+def add_task_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
+    add = add_subcommands(parser, add_command, run_checked_command)
+    run = add("run", _run_task, "run a task and print its result; a goal or a file becomes a new task")
+    run.add_argument(
+        "task", help="a goal in several words, a file in YAML or JSON (- for stdin), or a task's name or id"
+    )
+    run.add_argument(
+        "--resume", action="store_true", help="resume or follow its newest run; do not execute it again"
+    )
+    run.add_argument("--retry", action="store_true", help="carry out the failed steps of a task again")
+    run.add_argument("--agent", help="for a goal: the name or id of the agent of its steps")
+    run.add_argument("--provider", help="for a goal: the name or id of the provider of its steps")
+    run.add_argument("--approve", action="store_true", help="approve the task and its steps without asking")
+    add_follow_options(run)
+    add("list", _list_tasks, "list your tasks")
+    export = add("export", _export_task, "write a task as a document")
+    export.add_argument("task", help="its name or id")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    export.add_argument("--format", choices=["yaml", "json"], default="yaml")
+    import_parser = add("import", _import_task, "create a task from a document in YAML or JSON")
+    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+
+
+async def _run_task(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:
+    task = await _task_to_run(server, options)
+    screen.note(f"task {task.name} ({task.id})")
+    if not options.retry:
+        run, shown_after = await _run_of(
+            server,
+            f"/tasks/{task.id}",
+            task.run_id,
+            ("task", "execute", "executed"),
+            only_resume=options.resume,
+        )
+        return await _follow_task(server, screen, options, task, run, shown_after)
+    failed = [step.id for step in task.steps if step.status == TaskStepStatus.FAILED]
+    if not failed:
+        raise Conflict("no step of this task has failed; leave out --retry")
+    code = 0
+    for step_id in failed:
+        # One run after the other: each retries one failed step, and those that were left out because of it.
+        run = await server.call("POST", f"/tasks/{task.id}/steps/{quote(step_id, safe='')}/retry", Run)
+        task = await server.call("GET", f"/tasks/{task.id}", ShownTask)
+        code = await _follow_task(server, screen, options, task, run, 0)
+        if code not in (0, EXIT_FAILED):
+            break
+    return code
+
+
+async def _follow_task(
+    server: ServerApi,
+    screen: Screen,
+    options: argparse.Namespace,
+    task: ShownTask,
+    run: Run,
+    shown_after: int,
+) -> int:
+    transcript = TaskTranscript(task, is_verbose=options.verbose)
+    follower = RunFollower(server, screen, transcript, is_json=options.json, approves=options.approve)
+    return await follower.follow(run.id, shown_after)
+
+
+async def _task_to_run(server: ServerApi, options: argparse.Namespace) -> ShownTask:
+    text: str = options.task
+    goal_options = options.agent or options.provider
+    old_options = options.resume or options.retry
+    task = None
+    if names_file(text):
+        _check_options(goal_options, old_options, "a file")
+        document = read_document(text, MAX_TASK_CHARACTERS)
+        task = await server.send_document("/tasks/import", document, ShownTask)
+    else:
+        # A goal that is given again is a new task, not the one that was made of it before.
+        tasks = [one for one in await all_items(server, "/tasks", ShownTask) if one.goal != text.strip()]
+        found = find_named(tasks, text, lambda task: task.name, "tasks")
+        if found is not None:
+            task = await server.call("GET", f"/tasks/{found.id}", ShownTask)
+    if task is None:
+        _check_options(None, old_options, "a goal")
+        return await _new_task(server, text.strip(), options)
+    _check_options(goal_options, None, "a task")
+    return task
+
+
+def _check_options(goal_options: object, old_options: object, given: str) -> None:
+    """Raises InvalidInput for options that do not suit what was given; then nothing is created."""
+    if goal_options:
+        raise InvalidInput(f"--agent and --provider are for a goal; {given} has its own")
+    if old_options:
+        raise InvalidInput(f"--resume and --retry need the name or id of a task: {given} becomes a new task")
+
+
+async def _new_task(server: ServerApi, goal: str, options: argparse.Namespace) -> ShownTask:
+    """A task with this goal, which is planned when it is executed."""
+    if len(goal.split()) < 2:
+        raise NotFound(
+            f"there is no file and no task {goal[:100]!r}; `luxx task list` lists your tasks, and a goal has "
+            "several words"
+        )
+    body: dict[str, object] = {"name": _name_of(goal), "goal": goal}
+    if options.agent:
+        body["agent_id"] = (await agent_named(server, options.agent)).id
+    if options.provider:
+        body["provider_id"] = (await provider_named(server, options.provider)).id
+    return await server.call("POST", "/tasks", ShownTask, body)
+
+
+def _name_of(goal: str) -> str:
+    line = one_line(goal)
+    return line if len(line) <= NAME_CHARACTERS else line[: NAME_CHARACTERS - 1] + "…"
+
+
+async def _task_named(server: ServerApi, name_or_id: str) -> ShownTask:
+    tasks = await all_items(server, "/tasks", ShownTask)
+    task = find_named(tasks, name_or_id, lambda task: task.name, "tasks")
+    if task is None:
+        raise NotFound(f"there is no task {name_or_id.strip()[:100]!r}; `luxx task list` lists yours")
+    return task
+
+
+async def _list_tasks(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
+    for task in await all_items(server, "/tasks", ShownTask):
+        done, total = task.step_counts.get("completed", 0), sum(task.step_counts.values())
+        _print_fields(task.id, task.name, task.status, f"{done}/{total} steps")
+
+
+async def _export_task(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    task = await _task_named(server, options.task)
+    await _export(server, f"/tasks/{task.id}", options)
+
+
+async def _import_task(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    document = read_document(options.file, MAX_TASK_CHARACTERS)
+    task = await server.send_document("/tasks/import", document, ShownTask)
+    _print_fields(task.id, task.name)
+
+
+# Both
+
+
+async def _run_of(
+    server: ServerApi, path: str, run_id: str | None, words: tuple[str, str, str], *, only_resume: bool
+) -> tuple[Run, int]:
+    """The run of a room or task, started, resumed or in progress, and the number of its last event to leave
+    out. `words`: what it is, the action that starts it and its participle."""
+    what, start, started = words
+    if run_id is not None:
+        run = await server.call("GET", f"/runs/{run_id}", Run)
+        if run.status == RunStatus.PAUSED:
+            return run, (await server.call("POST", f"{path}/resume", Run)).last_seq
+        if only_resume or run.status not in ENDED:
+            return run, 0
+    elif only_resume:
+        raise Conflict(f"this {what} has not been {started}; leave out --resume to {start} it")
+    return await server.call("POST", f"{path}/{start}", Run), 0
+
+
+async def _export(server: ServerApi, path: str, options: argparse.Namespace) -> None:
+    document = await server.document(f"{path}/export", format=options.format)
+    write_document(document, options.output)
+
+
+def _print_fields(*fields: str) -> None:
+    print(CONTROL_CHARACTERS.sub("", "\t".join(fields)))

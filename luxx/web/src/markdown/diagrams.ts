@@ -2,7 +2,7 @@
  * Draws Mermaid diagrams in a hidden frame, and shows each as an image. The frame is a site of its own (`sandbox`):
  * code that a diagram might run there reaches neither the page nor what it stores.
  */
-import type { DiagramAnswer, DiagramRequest } from '@/components/diagramFrame'
+import type { DiagramAnswer, DiagramRequest } from '@/components/steps/diagramFrame'
 
 const PATIENCE_MS = 20_000
 

@@ -5,7 +5,7 @@ import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import { roleOf } from '@/components/agentRole'
-import { type AnswererDraft, answererBody, answererDraft } from '@/components/modelSettings'
+import { type AnswererDraft, answererBody, answererDraft } from '@/components/forms/modelSettings'
 
 export type Agent = Schema<'AgentView'>
 export const LIST_KEY = ['agents'] as const

@@ -1,7 +1,7 @@
 /** What the next message is sent with: model and agent belong to the conversation, tools and thinking to the message. */
 import { computed } from 'vue'
 import type { Schema } from '@/api/types'
-import { useDraft } from '@/components/useDraft'
+import { useDraft } from '@/components/forms/useDraft'
 import { useModels } from '@/stores/models'
 import type { AnswerOptions } from './conversation'
 import { type Conversation, useConversationChanges } from './conversations'

@@ -1,7 +1,7 @@
 /** Slash commands: what a composer that begins with `/` offers. */
 import { useQuery } from '@pinia/colada'
 import { computed, type Ref, ref, watch } from 'vue'
-import { useListKeys } from '@/components/listKeys'
+import { useListKeys } from '@/components/forms/listKeys'
 import { usePromptsText } from '@/i18n/en/prompts'
 import { listAllPrompts, type Prompt, PROMPTS_KEY } from '@/stores/prompts'
 

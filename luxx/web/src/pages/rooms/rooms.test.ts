@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import type { RunEvent } from '@/run/events'
 import { reduce, replay } from '@/run/reducer'
 import { EMPTY, type RunState } from '@/run/state'
-import { emptySeat, changesOf, draftOf, freeName } from './seats'
+import { emptySeat, changesOf, draftOf, freeName } from './seats/seats'
 import { editStop, newGroup, newLeaf, progressOf, type Stop, stopOf } from './stops'
 import { blocksOf, initialsOf, notesOf, type StoredMessage, transcriptOf } from './transcript'
 

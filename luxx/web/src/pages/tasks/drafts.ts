@@ -2,7 +2,7 @@
 import { useQuery } from '@pinia/colada'
 import { computed } from 'vue'
 import { api, ask } from '@/api/client'
-import { GONE } from '@/components/modelSettings'
+import { GONE } from '@/components/forms/modelSettings'
 import type { PlannedStep, TaskStepView } from './tasks'
 
 export interface StepDraft {

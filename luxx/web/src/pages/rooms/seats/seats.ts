@@ -1,7 +1,7 @@
 /** Seats as forms change them, and what is sent for them. */
 import type { Schema } from '@/api/types'
-import { type AnswererDraft, answererBody, answererDraft } from '@/components/modelSettings'
-import type { Seat } from './rooms'
+import { type AnswererDraft, answererBody, answererDraft } from '@/components/forms/modelSettings'
+import type { Seat } from '../rooms'
 
 export interface SeatDraft extends AnswererDraft {
   key: number

@@ -1,6 +1,7 @@
 """The sources of the web UI: the types of the API are current, the tests of vitest pass, pages are small."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -17,6 +18,15 @@ def test_the_types_of_the_api_are_generated_from_the_present_document() -> None:
 @pytest.mark.timeout(600)
 def test_the_tests_of_the_sources_pass() -> None:
     assert run_script("test") == 0
+
+
+FOLDER_FILES = 25
+
+
+def test_folders_stay_small() -> None:
+    files = Counter(path.parent for path in (WEB / "src").rglob("*") if path.is_file())
+    assert files
+    assert {folder: count for folder, count in files.items() if count > FOLDER_FILES} == {}
 
 
 def test_the_lock_file_names_no_registry() -> None:

@@ -197,19 +197,23 @@ class RoomOrchestration:
         self, state: RoomState, totals: RunTotals, *, has_text: bool = True
     ) -> Speak | Choose | RoundStart | RoundEnd | Wait | End:
         """What follows after this state in the room as it was read; without the text, anybody may speak."""
-        fired = fired_stop(self._room.stop, state.totals(totals))
+        stop, reached = self._room.stop, state.totals(totals)
+        fired = fired_stop(stop, reached)
         if fired is not None:
-            return self._before_end(state, fired, has_text)
+            phrase = fired_phrase(stop, reached) if fired == "phrase" else None
+            return self._before_end(state, fired, has_text, phrase)
         return self._next_turn(state, has_text) if state.is_round_open else self._start_round(state, has_text)
 
-    def _before_end(self, state: RoomState, reason: str, has_text: bool) -> Speak | Choose | End:
+    def _before_end(
+        self, state: RoomState, reason: str, has_text: bool, phrase: str | None = None
+    ) -> Speak | Choose | End:
         """The end for this reason, unless a person spoke last and can still be answered."""
         if state.unheard is not None and reason in (*AFTER_A_REPLY, StopReason.FINISHED.value):
             floor = state.floor(self._room.seat_states, has_text=False)
             following = reply(self._room.policy.name, floor, state.unheard if has_text else "")
             if isinstance(following, Speak | Choose):
                 return following
-        return self._completed(reason)
+        return self._completed(reason, phrase=phrase)
 
     def _start_round(self, state: RoomState, has_text: bool) -> Speak | Choose | RoundStart | End:
         room = self._room
@@ -242,13 +246,10 @@ class RoomOrchestration:
         paused = RoomPaused(round=self._state.round)
         return End(entries=[event, paused], status=RunStatus.PAUSED, error=error)
 
-    def _completed(self, reason: str, error: LuxxError | None = None) -> End:
+    def _completed(self, reason: str, error: LuxxError | None = None, phrase: str | None = None) -> End:
         entries: list[LogEntry] = []
         if error is not None:
             entries.append(ErrorEvent(message=error.message, code=error.kind))
-        phrase = None
-        if reason == "phrase":
-            phrase = fired_phrase(self._room.stop, self._state.totals(self._totals))
         entries.append(RoomCompleted(stop_reason=reason, rounds=self._state.ended_rounds, phrase=phrase))
         return End(entries=entries, status=RunStatus.COMPLETED, stop_reason=reason, error=error)
 

@@ -23,14 +23,13 @@ from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.tenants import TenantService
 from luxx.domain.accounts.user_data import SettingsService
-from luxx.domain.agents.queries import check_default_agent, default_agent_id, visible_agent
+from luxx.domain.agents.queries import AGENTS, check_default_agent, default_agent_id
 from luxx.domain.agents.shipped import store_shipped_agents
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
-from luxx.features.prompts.service import PromptService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
@@ -310,7 +309,7 @@ class Services(CoreServices):
         self.conversations = ConversationService(
             self.store,
             check_provider=self._check_provider,
-            use_agent=visible_agent,
+            use_agent=AGENTS.visible,
             default_agent=default_agent_id,
             stop_run=self.runs.stop,
             delete_runs=delete_runs,
@@ -335,7 +334,6 @@ class Services(CoreServices):
         self.task_runs = TaskRunService(self.orchestrated_runs, self.planner)
         self.plans = PlanService(self.orchestrated_runs, self.runs, self.planner)
         self.task_templates = TaskTemplateService(self.store, references)
-        self.prompts = PromptService(self.store)
 
     def _make_account_services(self) -> None:
         self.tenants = TenantService(self.store, check_default_agent, check_tenant_default)

@@ -4,8 +4,11 @@ The commands of `luxx user` use these parts alone. `container.py` adds what need
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -21,7 +24,7 @@ from luxx.domain.accounts.service import AccountService
 from luxx.domain.accounts.setup import PasswordSetup
 from luxx.domain.accounts.tenants import tenant_ids_by_name
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.agents.queries import transfer_shared_agents
+from luxx.domain.agents.queries import AGENTS, before_agent_transfer
 from luxx.domain.agents.service import AgentService, owner_of_rules
 from luxx.domain.audit import Actor, Refusals
 from luxx.domain.conversations.search import SearchService
@@ -33,17 +36,18 @@ from luxx.domain.files.tool_files import ToolImages, quota_hooks
 from luxx.domain.files.upload import Uploads
 from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.service import McpServers
+from luxx.domain.owned import Shared
 from luxx.domain.skills.registry import Skill, read_skills
 from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
-from luxx.features.prompts.service import transfer_shared_prompts
+from luxx.features.prompts import PROMPTS, PromptService
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
 from luxx.features.rooms.seats import copy_agent_to_seats
 from luxx.features.tasks.models import TaskRow
 from luxx.features.tasks.queries import searched_tasks
-from luxx.features.tasks.templates import transfer_shared_templates
+from luxx.features.tasks.templates import TASK_TEMPLATES
 from luxx.infra.bus.core import Topic
 from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
@@ -55,7 +59,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.locks import DataDirLock
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
-from luxx.providers.choosing import transfer_shared_providers
+from luxx.providers.queries import PROVIDERS
 from luxx.runs.admission import delete_runs
 from luxx.runs.cancel import cancel_runs_of
 from luxx.runs.log.replay import ReplayService
@@ -81,6 +85,14 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""
 
 SUBJECT_READERS: SubjectReaders = {SearchKind.ROOM: searched_rooms, SearchKind.TASK: searched_tasks}
+
+SHARED: tuple[Shared[Any], ...] = (
+    PROVIDERS,
+    replace(AGENTS, before_transfer=partial(before_agent_transfer, copy_agent_to_seats)),
+    TASK_TEMPLATES,
+    PROMPTS,
+)
+"""What users share with their tenant. A successor takes providers over first: shared agents need them."""
 
 
 class CoreServices:
@@ -132,7 +144,7 @@ class CoreServices:
             changes=self.account_changes,
             refusals=self.refusals,
         )
-        self.offboarding = Offboarding(cancel_runs_of, _transfer_shared)
+        self.offboarding = Offboarding(cancel_runs_of, transfer_shared)
         tokens = TokenSigner(
             secret,
             access=timedelta(minutes=config.auth.access_minutes),
@@ -209,6 +221,7 @@ class CoreServices:
             self.store, self.tools, self.skill_registry, before_loss=copy_agent_to_seats
         )
         self.projects = ProjectService(self.store, has_project_rules)
+        self.prompts = PromptService(self.store)
         self.rules = RuleService(
             self.store,
             self.tools,
@@ -258,9 +271,7 @@ class CoreServices:
         self.lock.release()
 
 
-def _transfer_shared(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
-    """Transfers what a user shares with the tenant: providers first, because shared agents need them."""
-    transfer_shared_providers(session, user_id, successor_id, actor)
-    transfer_shared_agents(session, user_id, successor_id, actor, copy_agent_to_seats)
-    transfer_shared_templates(session, user_id, successor_id)
-    transfer_shared_prompts(session, user_id, successor_id)
+def transfer_shared(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
+    """Transfers what a user shares with the tenant to a successor, or ends the sharing."""
+    for shared in SHARED:
+        shared.transfer(session, user_id, successor_id, actor)

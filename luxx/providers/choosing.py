@@ -15,20 +15,18 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User, UserSettings
 from luxx.domain.accounts.user_data import SettingsView
-from luxx.domain.audit import Action, Actor, record
 from luxx.errors import Conflict, InvalidInput
 from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.infra.store.tables import read_once
 from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.queries import (
-    MAX_ID,
-    provider_entry,
-    provider_not_found,
-    row_to_delete,
+    PROVIDERS,
+    before_unsharing,
     visible_row,
     visible_rows,
 )
 from luxx.providers.registry import INTERNAL_TYPES, ProviderType, adapter_for, default_base_url
+from luxx.wire.model_settings import MAX_ID
 
 KEYLESS_TYPES = INTERNAL_TYPES | {ProviderType.OLLAMA}
 
@@ -204,7 +202,7 @@ def check_tenant_default(session: Session, tenant_id: int, provider_id: int) -> 
     known = 0 < provider_id <= MAX_ID
     row = session.get(ProviderRow, provider_id, with_for_update={"read": True}) if known else None
     if row is None or row.tenant_id != tenant_id:
-        raise provider_not_found(provider_id)
+        raise PROVIDERS.not_found(provider_id)
     if not row.is_shared:
         problem = f"the provider '{row.name}' is not shared with the tenant; share it first (is_shared)"
         raise InvalidInput(problem, kind="provider_not_shared", field="$.default_provider_id")
@@ -226,7 +224,7 @@ def delete_provider(session: Session, row: ProviderRow) -> Uses:
 
 def uses_of_provider(session: Session, caller: Caller, provider_id: int) -> Uses:
     """What has chosen a provider that the caller may delete. Raises NotFound or NotAllowed."""
-    return _uses_of(session, row_to_delete(session, caller, provider_id, is_locked=False))
+    return _uses_of(session, PROVIDERS.to_change(session, caller, provider_id, None, is_locked=False))
 
 
 def _uses_of(session: Session, row: ProviderRow) -> Uses:
@@ -255,16 +253,9 @@ def _count_users_of_default(session: Session, row: ProviderRow, *, is_of_tenant:
     return session.scalar(users) or 0
 
 
-def _before_unsharing(session: Session, row: ProviderRow) -> None:
-    """Keeps the name of a shared provider in what others have chosen it for."""
-    keep_name(session.connection(), ProviderRow, row.id, row.name, owner_id=row.user_id)
-    tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
-    session.execute(tenants.values(lost_default_provider=row.name))
-
-
 def apply_changes(session: Session, row: ProviderRow, changes: ProviderChanges) -> None:
     if row.is_shared and changes.is_shared is False:
-        _before_unsharing(session, row)
+        before_unsharing(session, row)
     elif changes.is_shared is True and not row.is_shared:
         forget_name(session.connection(), ProviderRow, row.id)
         tenants = update(Tenant).where(Tenant.default_provider_id == row.id, Tenant.id == row.tenant_id)
@@ -275,34 +266,3 @@ def apply_changes(session: Session, row: ProviderRow, changes: ProviderChanges) 
             setattr(row, name, value.strip() if isinstance(value, str) else value)
     if changes.is_shared is True and row.is_default:
         _become_default_of_tenant(session, row)
-
-
-def transfer_shared_providers(session: Session, user_id: int, successor_id: int | None, actor: Actor) -> None:
-    """Transfers a user's shared providers to a successor.
-
-    Without a successor they stay with the user and are no longer shared. No default changes: the user keeps
-    a transferred one by the settings, the successor the own one or that of the tenant.
-    """
-    shared = select(ProviderRow).where(ProviderRow.user_id == user_id, ProviderRow.is_shared)
-    for row in session.scalars(shared.order_by(ProviderRow.id).with_for_update()).all():
-        if successor_id is None:
-            _before_unsharing(session, row)
-            row.is_shared = False
-        else:
-            if row.is_default:
-                _keep_by_settings(session, row)
-            row.is_default = False
-            row.user_id = successor_id
-        field = "is_shared" if successor_id is None else "user_id"
-        record(session, provider_entry(Action.PROVIDER_CHANGE, actor, row, [field]))
-    session.flush()
-
-
-def _keep_by_settings(session: Session, row: ProviderRow) -> None:
-    """A default that passes to another user stays that of its former one, who may still use it."""
-    users = update(UserSettings).where(
-        UserSettings.user_id == row.user_id,
-        UserSettings.default_provider_id.is_(None),
-        UserSettings.lost_default_provider.is_(None),
-    )
-    session.execute(users.values(default_provider_id=row.id))

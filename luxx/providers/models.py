@@ -12,12 +12,13 @@ from sqlalchemy import ForeignKey, Index, String, Text, exists, text
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from luxx.domain.accounts.models import Tenant
+from luxx.domain.owned import SharedRow
 from luxx.errors import InvalidInput
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.wire.line import IN_LINE, IN_NAME, IN_PASTED, LINE, NAME, PASTED
 
 
-class ProviderRow(Base):
+class ProviderRow(SharedRow):
     """`api_key` is encrypted, empty if there is none. A user has at most one default.
 
     `base_url` is empty for the embedded model, whose address exists only while it runs. Ids are never
@@ -34,13 +35,12 @@ class ProviderRow(Base):
             sqlite_where=text("is_default"),
             postgresql_where=text("is_default"),
         ),
+        Index("ix_llm_providers_user_id", "user_id"),
         Index("ix_llm_providers_tenant_id_is_shared", "tenant_id", "is_shared"),
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
     name: Mapped[str] = mapped_column(String(100))
     provider_type: Mapped[str] = mapped_column(String(40))
     base_url: Mapped[str] = mapped_column(String(500), default="")
@@ -48,10 +48,7 @@ class ProviderRow(Base):
     default_model: Mapped[str] = mapped_column(String(200), default="")
     max_tokens: Mapped[int | None] = mapped_column()
     is_default: Mapped[bool] = mapped_column(default=False)
-    is_shared: Mapped[bool] = mapped_column(default=False)
     enabled: Mapped[bool] = mapped_column(default=True)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     models: Mapped[str | None] = mapped_column(Text, deferred=True)
     models_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     is_tenant_default: Mapped[bool] = column_property(

@@ -8,17 +8,20 @@ database may change it.
 from collections.abc import Sequence, Set
 
 import structlog
-from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, delete, or_, select, update
+from msgspec import UNSET
+from sqlalchemy import Connection, Row, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.rights import check_still_admin, is_admin_now
-from luxx.domain.audit import MAX_NAMES, Action, Actor, AuditEntry, Detail, record
+from luxx.domain.accounts.models import Tenant, UserSettings
+from luxx.domain.accounts.rights import check_still_admin
+from luxx.domain.audit import MAX_NAMES, Action, AuditEntry, Detail, record
+from luxx.domain.owned import Shared
 from luxx.errors import AmbiguousName, ConfigError, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault, mask
+from luxx.infra.store.lost_names import keep_name
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.providers.local.model import LOCAL
 from luxx.providers.models import (
@@ -29,17 +32,54 @@ from luxx.providers.models import (
     validate_api_key,
 )
 from luxx.providers.registry import ProviderType, adapter_for
-
-MAX_ID = 2**31 - 1  # The largest INTEGER of PostgreSQL, which raises an error for a larger one.
+from luxx.wire.model_settings import MAX_ID
 
 logger = structlog.get_logger()
 
-_visible_provider = and_(
-    ProviderRow.tenant_id == bindparam("b_tenant"),
-    or_(ProviderRow.user_id == bindparam("b_user"), ProviderRow.is_shared),
+
+def before_unsharing(session: Session, row: ProviderRow) -> None:
+    """Keeps the name of a shared provider in what others have chosen it for."""
+    keep_name(session.connection(), ProviderRow, row.id, row.name, owner_id=row.user_id)
+    tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
+    session.execute(tenants.values(lost_default_provider=row.name))
+
+
+def _before_transfer(session: Session, row: ProviderRow, successor_id: int | None) -> None:
+    """No default changes: the former owner keeps a transferred one by the settings, the successor has the own
+    one or that of the tenant."""
+    if successor_id is None:
+        before_unsharing(session, row)
+    else:
+        if row.is_default:
+            _keep_by_settings(session, row)
+        row.is_default = False
+
+
+def _keep_by_settings(session: Session, row: ProviderRow) -> None:
+    """A default that passes to another user stays that of its former one, who may still use it."""
+    users = update(UserSettings).where(
+        UserSettings.user_id == row.user_id,
+        UserSettings.default_provider_id.is_(None),
+        UserSettings.lost_default_provider.is_(None),
+    )
+    session.execute(users.values(default_provider_id=row.id))
+
+
+PROVIDERS = Shared(
+    row=ProviderRow,
+    noun="provider",
+    is_audited=True,
+    admin_fields=frozenset({"enabled", "is_shared"}),
+    shared_text="provider '{name}' is shared with the tenant; only its owner may change it, and only while "
+    "being an administrator; other administrators may disable it",
+    before_transfer=_before_transfer,
+    others_text="provider '{name}' belongs to another administrator; you may only disable it (enabled), stop "
+    "sharing it (is_shared) or delete it",
 )
+"""Only the owner of a shared provider may change the key and the address that it is sent to."""
+
+_visible_provider = PROVIDERS.is_visible(bindparam("b_tenant"), bindparam("b_user"))
 _provider_by_id = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible_provider)
-_provider_for_update = _provider_by_id.with_for_update()
 _usable_provider = select(ProviderRow.id).where(
     ProviderRow.id == bindparam("b_id"), ProviderRow.enabled, _visible_provider
 )
@@ -47,28 +87,13 @@ _visible_providers = select(ProviderRow).where(_visible_provider).order_by(Provi
 """Built once: every message that a user sends runs these statements."""
 
 
-def visible_to(caller: Caller) -> ColumnElement[bool]:
-    return and_(
-        ProviderRow.tenant_id == caller.tenant_id,
-        or_(ProviderRow.user_id == caller.user_id, ProviderRow.is_shared),
-    )
-
-
-def visible_row(
-    session: Session, caller: Caller, provider_id: int, *, is_locked: bool = False
-) -> ProviderRow:
-    """A row that the caller may see. Raises NotFound.
-
-    `is_locked` locks it for a write: two administrators may change it at the same time.
-    """
+def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderRow:
+    """A row that the caller may see. Raises NotFound."""
     row = None
     if 0 < provider_id <= MAX_ID:
-        row = session.scalar(
-            _provider_for_update if is_locked else _provider_by_id,
-            {"b_id": provider_id, **_caller_parameters(caller)},
-        )
+        row = session.scalar(_provider_by_id, {"b_id": provider_id, **_caller_parameters(caller)})
     if row is None:
-        raise provider_not_found(provider_id)
+        raise PROVIDERS.not_found(provider_id)
     return row
 
 
@@ -78,11 +103,6 @@ def is_usable(connection: Connection, caller: Caller, provider_id: int) -> bool:
     return connection.scalar(_usable_provider, parameters) is not None
 
 
-def provider_not_found(provider_id: int) -> NotFound:
-    """The error for a provider that does not exist or that the caller may not use."""
-    return NotFound(f"there is no provider {provider_id}", kind="provider_not_found")
-
-
 def provider_named(session: Session, caller: Caller, name: str, field: str) -> ProviderRow:
     """The caller's provider of this name, else the shared one.
 
@@ -90,7 +110,7 @@ def provider_named(session: Session, caller: Caller, name: str, field: str) -> P
     """
     rows = session.scalars(
         select(ProviderRow)
-        .where(visible_to(caller), ProviderRow.name == name.strip())
+        .where(PROVIDERS.visible_to(caller), ProviderRow.name == name.strip())
         .order_by(ProviderRow.id)
     ).all()
     if not rows:
@@ -104,6 +124,16 @@ def provider_named(session: Session, caller: Caller, name: str, field: str) -> P
         )
         raise AmbiguousName(problem, field=field)
     return matching[0]
+
+
+def provider_name(session: Session, caller: Caller, provider_id: int | None) -> str | None:
+    """The name of a provider that the caller may use; None for others, whose names are not theirs to see."""
+    if provider_id is None:
+        return None
+    try:
+        return visible_row(session, caller, provider_id).name
+    except NotFound:
+        return None
 
 
 def enabled_rows(session: Session, caller: Caller) -> list[ProviderRow]:
@@ -163,44 +193,6 @@ def record_host_changes(
     record(session, AuditEntry(action=Action.ALLOWED_HOSTS_CHANGE, actor=caller.actor, detail=detail))
 
 
-def record_provider_change(
-    session: Session, caller: Caller, action: Action, row: ProviderRow, changes: ProviderChanges | None = None
-) -> None:
-    """Adds the audit entry for a provider, with the names of the changed fields but not their values."""
-    record(
-        session,
-        provider_entry(action, caller.actor, row, UNSET if changes is None else _changed_fields(changes)),
-    )
-
-
-def provider_entry(
-    action: Action, actor: Actor, row: ProviderRow, fields: list[str] | UnsetType
-) -> AuditEntry:
-    return AuditEntry(
-        action=action,
-        actor=actor,
-        target_type="provider",
-        target_id=str(row.id),
-        tenant_id=row.tenant_id,
-        detail=Detail(name=row.name, fields=fields),
-    )
-
-
-def _changed_fields(changes: ProviderChanges) -> list[str]:
-    return [name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET]
-
-
-ADMIN_EDITABLE_FIELDS = frozenset({"enabled", "is_shared"})
-"""The fields of another administrator's shared provider that an administrator may change. Only the owner may
-change the key and the address that it is sent to."""
-
-
-def check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
-    """Raises NotAllowed if a user without the administrator right shares a provider."""
-    if is_shared is True and not is_admin:
-        raise NotAllowed("only an administrator may share a provider with the tenant")
-
-
 def check_type(caller: Caller, provider_type: str) -> None:
     """Raises InvalidInput or NotAllowed unless the caller may add a provider of this type."""
     try:
@@ -212,45 +204,6 @@ def check_type(caller: Caller, provider_type: str) -> None:
         raise InvalidInput(problem, field="$.provider_type")
     if provider_type == LOCAL and not caller.is_admin:
         raise NotAllowed("only an administrator may add the embedded model; it can be shared with you")
-
-
-def row_to_change(
-    session: Session, caller: Caller, provider_id: int, changes: ProviderChanges, *, is_write: bool
-) -> ProviderRow:
-    """The row, if the caller may make these changes. Raises NotFound or NotAllowed.
-
-    `is_write` is false for the check before the write transaction, which takes no lock.
-    """
-    is_admin = is_admin_now(session, caller) if is_write else caller.is_admin
-    row = visible_row(session, caller, provider_id, is_locked=is_write)
-    _check_shared(row, is_admin=is_admin)
-    check_sharing(changes.is_shared, is_admin=is_admin)
-    if row.user_id == caller.user_id:
-        return row
-    if not ADMIN_EDITABLE_FIELDS.issuperset(_changed_fields(changes)):
-        raise NotAllowed(
-            f"provider '{row.name}' belongs to another administrator; you may only disable it (enabled), "
-            "stop sharing it (is_shared) or delete it"
-        )
-    return row
-
-
-def row_to_delete(
-    session: Session, caller: Caller, provider_id: int, *, is_locked: bool = True
-) -> ProviderRow:
-    """The row that the caller may delete. Raises NotFound or NotAllowed."""
-    is_admin = is_admin_now(session, caller)
-    row = visible_row(session, caller, provider_id, is_locked=is_locked)
-    _check_shared(row, is_admin=is_admin)
-    return row
-
-
-def _check_shared(row: ProviderRow, *, is_admin: bool) -> None:
-    if row.is_shared and not is_admin:
-        raise NotAllowed(
-            f"provider '{row.name}' is shared with the tenant; only its owner may change it, and only while "
-            "being an administrator; other administrators may disable it"
-        )
 
 
 def open_registration_warning(session: Session, auth: AuthConfig, limits: LimitsConfig) -> str | None:

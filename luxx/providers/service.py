@@ -11,14 +11,13 @@ from functools import partial
 from typing import Any
 
 from msgspec import UNSET
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.rights import is_admin_now
 from luxx.domain.accounts.tenants import check_may_connect_provider
 from luxx.domain.accounts.user_data import SettingsView
-from luxx.domain.audit import Action
+from luxx.domain.owned import given_fields, view_of
 from luxx.errors import InvalidInput, LuxxError, ProviderError, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
@@ -62,21 +61,17 @@ from luxx.providers.models import (
     validate_api_key,
 )
 from luxx.providers.queries import (
+    PROVIDERS,
     allow_host,
     change_key,
-    check_sharing,
     check_type,
     enabled_rows,
     has_no_provider,
     masked_key,
     read_key,
-    record_provider_change,
     replace_allowed_hosts,
-    row_to_change,
-    row_to_delete,
     store_key,
     visible_row,
-    visible_to,
 )
 from luxx.providers.registry import ProviderType, base_url_of_type
 
@@ -112,12 +107,9 @@ class ProviderService:
         """The caller's providers and those shared in the tenant, newest first, and their total number."""
 
         def work(session: Session) -> tuple[list[ProviderView], int]:
-            visible = visible_to(caller)
-            total = session.scalar(select(func.count()).select_from(ProviderRow).where(visible))
-            newest = select(ProviderRow).where(visible).order_by(ProviderRow.id.desc())
-            newest = newest.options(undefer(ProviderRow.is_tenant_default))
-            rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
-            return [self._view(row, caller) for row in rows], total or 0
+            options = [undefer(ProviderRow.is_tenant_default)]
+            rows, total = PROVIDERS.page(session, caller, page=page, page_size=page_size, options=options)
+            return [self._view(row, caller) for row in rows], total
 
         return await self._store.read(work)
 
@@ -134,14 +126,14 @@ class ProviderService:
     async def create(self, caller: Caller, new: NewProvider) -> ProviderView:
         """A user's first provider becomes the default unless the request says otherwise."""
         check_type(caller, new.provider_type)
-        check_sharing(new.is_shared, is_admin=caller.is_admin)
+        PROVIDERS.check_sharing(None, caller, new.is_shared)
         api_key = validate_api_key(new.api_key)
         url, newly_allowed = await check_provider_url(self._guard, caller, new.provider_type, new.base_url)
         now = utc_now()
 
         def work(session: Session) -> ProviderView:
             check_may_connect_provider(session, caller)
-            check_sharing(new.is_shared, is_admin=is_admin_now(session, caller))
+            PROVIDERS.check_sharing(session, caller, new.is_shared)
             row = ProviderRow(
                 user_id=caller.user_id,
                 tenant_id=caller.tenant_id,
@@ -162,7 +154,7 @@ class ProviderService:
             wants_default = is_first and not missing_of(row) if new.is_default is UNSET else new.is_default
             set_default(session, row, wants_default)
             allow_host(session, caller, newly_allowed)
-            record_provider_change(session, caller, Action.PROVIDER_CREATE, row)
+            PROVIDERS.record(session, caller.actor, "create", row)
             return self._view(row, caller)
 
         return await self._save(work)
@@ -178,7 +170,7 @@ class ProviderService:
         or, if it has another address, is refused.
         """
         current = await self._store.read(
-            lambda session: row_to_change(session, caller, provider_id, changes, is_write=False)
+            lambda session: PROVIDERS.to_change(session, caller, provider_id, changes, is_locked=False)
         )
         provider_type = current.provider_type if changes.provider_type is UNSET else changes.provider_type
         if provider_type != current.provider_type:
@@ -190,7 +182,7 @@ class ProviderService:
             url, newly_allowed = await check_provider_url(self._guard, caller, provider_type, wanted)
 
         def work(session: Session) -> ProviderView:
-            row = row_to_change(session, caller, provider_id, changes, is_write=True)
+            row = PROVIDERS.to_change(session, caller, provider_id, changes)
             check_may_connect_provider(session, caller)
             before = row.base_url, row.api_key
             change_key(self._vault, row, changes, url)
@@ -206,7 +198,7 @@ class ProviderService:
             allow_host(session, caller, newly_allowed)
             row.updated_at = utc_now()
             session.flush()
-            record_provider_change(session, caller, Action.PROVIDER_CHANGE, row, changes)
+            PROVIDERS.record(session, caller.actor, "change", row, list(given_fields(changes)))
             return self._view(row, caller)
 
         return await self._save(work)
@@ -215,8 +207,8 @@ class ProviderService:
         """What used the provider keeps its name and stops until another is chosen; returns how much."""
 
         def work(session: Session) -> Uses:
-            row = row_to_delete(session, caller, provider_id)
-            record_provider_change(session, caller, Action.PROVIDER_DELETE, row)
+            row = PROVIDERS.to_change(session, caller, provider_id, None)
+            PROVIDERS.record(session, caller.actor, "delete", row)
             return delete_provider(session, row)
 
         return await self._store.write(work)
@@ -391,10 +383,5 @@ class ProviderService:
         return self._local
 
     def _view(self, row: ProviderRow, caller: Caller) -> ProviderView:
-        is_own = row.user_id == caller.user_id
-        key = masked_key(self._vault, row) if is_own else ""
-        computed: dict[str, Any] = {"is_own": is_own, "api_key": key}
-        columns = {
-            name: getattr(row, name) for name in ProviderView.__struct_fields__ if name not in computed
-        }
-        return ProviderView(**columns, **computed)
+        key = masked_key(self._vault, row) if row.user_id == caller.user_id else ""
+        return view_of(ProviderView, row, caller, api_key=key)

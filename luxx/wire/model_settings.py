@@ -50,9 +50,9 @@ MODEL_SETTINGS = ModelSettings.__struct_fields__
 
 
 def first_given(*sources: Any, names: Iterable[str] = MODEL_SETTINGS) -> dict[str, Any]:
-    """Each of these settings from the first source that has it, as arguments of a struct; None: none has it.
+    """Each of these fields from the first source that has it, as arguments of a struct; None: none has it.
 
-    Sources are rows and structs; one without the attribute has no such setting.
+    Sources are rows and structs; one without the attribute has no such field.
     """
     given = ((name, (getattr(source, name, None) for source in sources)) for name in names)
     return {name: next((value for value in values if value is not None), None) for name, values in given}

@@ -36,7 +36,7 @@ from luxx.infra.bus.core import Bus
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.providers.choosing import transfer_shared_providers
+from luxx.providers.queries import PROVIDERS
 from luxx.runs.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
@@ -79,7 +79,7 @@ class AccountServer:
             clock=self.clock,
         )
         self.workspaces = Workspaces(str(folder / "workspaces"))
-        offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
+        offboarding = Offboarding(cancel_runs_of, PROVIDERS.transfer)
         self.refusals = Refusals(self.store, clock=self.clock.seconds)
         self.stopped: list[int] = []
         resources = AccountResources(

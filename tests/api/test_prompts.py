@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.client import ApiClient
-from luxx.features.prompts.models import MAX_VARIABLES, variables_of
+from luxx.features.prompts import MAX_VARIABLES, variables_of
 
 numbers = itertools.count()
 

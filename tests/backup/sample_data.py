@@ -20,7 +20,7 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow, Projec
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.files.service import FileRow
 from luxx.domain.usage.ledger import UsageRow
-from luxx.features.prompts.service import add_prompts
+from luxx.features.prompts import PROMPTS, NewPrompt
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewSeat
 from luxx.features.rooms.seats import seat_row
@@ -28,7 +28,7 @@ from luxx.features.rooms.service import index_room
 from luxx.features.tasks.changes import add_task, index_task
 from luxx.features.tasks.document import TaskDocument, TaskStepDocument
 from luxx.features.tasks.models import NewTask, NewTaskStep, TaskRow, TaskStepRow, TaskVersionRow
-from luxx.features.tasks.templates import NewTaskTemplate, add_template
+from luxx.features.tasks.templates import TASK_TEMPLATES, NewTaskTemplate
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, WorkspaceConfig
 from luxx.infra.secrets import Vault, find_secret
@@ -198,10 +198,9 @@ def _add_task(session: Any, project_id: str) -> None:
         version=1, name="Any report", goal="Go.", steps=[TaskStepDocument(id="a", name="A")]
     )
     template = NewTaskTemplate(name="Reports", description="two\nlines", document=document, is_shared=True)
-    add_template(session, caller, template)
-    prompt = {"name": "translate", "title": "Translate ✍", "content": "Into {{language:French}}:\n{{text}}"}
-    exported = {"prompt": prompt, "created_at": NOON, "updated_at": NOON}
-    assert add_prompts(session, caller, [], [exported]) == []
+    TASK_TEMPLATES.add(session, caller, template)
+    prompt = NewPrompt(name="translate", title="Translate ✍", content="Into {{language:French}}:\n{{text}}")
+    PROMPTS.add(session, caller, prompt, created_at=NOON, updated_at=NOON)
 
 
 def _add_room(session: Any) -> None:

@@ -22,11 +22,11 @@ from luxx.app.cli.backup_commands import FEATURES
 from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths
-from luxx.domain.backup.user_export import export_user
+from luxx.domain.backup.user_export import export_of, export_user
 from luxx.domain.backup.user_import import UserImportResult, import_user
 from luxx.domain.conversations.models import ProjectRow
 from luxx.errors import LuxxError
-from luxx.features.prompts.service import read_prompts
+from luxx.features.prompts import PROMPTS
 from luxx.features.tasks.models import TaskRow, TaskTemplateRow
 from luxx.features.tasks.transfer import read_tasks
 from luxx.infra.clock import utc_now
@@ -204,7 +204,7 @@ def test_prompts_are_imported_and_a_taken_name_is_left_out(
 
     def prompts(session: Session) -> Any:
         caller = caller_without_sign_in(session.get_one(User, 1))
-        return msgspec.to_builtins(read_prompts(session, caller, []))
+        return msgspec.to_builtins(export_of(PROMPTS).read(session, caller, []))
 
     with store_of(here) as one, store_of(there) as other:
         assert one.read_now(prompts) == other.read_now(prompts) != []

@@ -10,7 +10,7 @@ from sample_user import add_user
 from sqlalchemy import func, insert, select, update
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import default_agent_id, visible_agent
+from luxx.domain.agents.queries import AGENTS, default_agent_id
 from luxx.domain.context.messages import read_path
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.service import ConversationService
@@ -53,7 +53,7 @@ def service(store: Store) -> ConversationService:
         stop_run=nothing,
         delete_runs=delete_runs,
         delete_runs_of=delete_runs_of,
-        use_agent=visible_agent,
+        use_agent=AGENTS.visible,
         default_agent=default_agent_id,
     )
 

@@ -17,7 +17,7 @@ from sqlalchemy import event, insert
 from luxx.app.core_services import SUBJECT_READERS
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
-from luxx.domain.agents.queries import default_agent_id, visible_agent
+from luxx.domain.agents.queries import AGENTS, default_agent_id
 from luxx.domain.context.messages import read_path
 from luxx.domain.conversations.lists import conversation_page, message_page, messages_before
 from luxx.domain.conversations.search import Search, find
@@ -129,7 +129,7 @@ class MessageDatabase:
             stop_run=_nothing,
             delete_runs=delete_runs,
             delete_runs_of=delete_runs_of,
-            use_agent=visible_agent,
+            use_agent=AGENTS.visible,
             default_agent=default_agent_id,
         )
         begin = time.process_time()

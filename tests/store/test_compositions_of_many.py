@@ -105,7 +105,7 @@ async def test_a_deletion_waits_for_a_concurrent_change(open_store: Store, execu
     was_deleted: list[bool] = []
 
     def change(session: Session) -> None:
-        lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, ANN.user_id)
+        lock_until_commit(session.connection(), Lock.USER_NAMES, ANN.user_id)
         lock_taken.set()
         was_deleted.append(deleted.wait(0.2))
 

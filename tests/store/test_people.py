@@ -20,7 +20,7 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
-from luxx.providers.choosing import transfer_shared_providers
+from luxx.providers.queries import PROVIDERS
 from luxx.runs.cancel import cancel_runs_of
 from luxx.runs.service import RunStopper
 from luxx.wire.tool import CommandPermission
@@ -43,7 +43,7 @@ async def test_users_are_added_moved_and_deleted_with_all_their_data(
             changes=AccountChanges(Bus("here")),
             refusals=Refusals(store),
         ),
-        offboarding=Offboarding(cancel_runs_of, transfer_shared_providers),
+        offboarding=Offboarding(cancel_runs_of, PROVIDERS.transfer),
         stop_runs=RunStopper(store, None).stop_all_of,
     )
 

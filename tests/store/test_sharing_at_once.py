@@ -18,8 +18,8 @@ from luxx.errors import NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.providers.choosing import transfer_shared_providers
 from luxx.providers.models import ProviderChanges, ProviderRow
+from luxx.providers.queries import PROVIDERS
 from luxx.runs.cancel import cancel_runs_of
 from luxx.wire.tool import CommandPermission
 
@@ -48,7 +48,7 @@ def fill(session: Session) -> None:
 
 def demote_owner(session: Session) -> None:
     owner = session.get_one(User, OWNER.user_id)
-    offboarding = Offboarding(cancel_runs_of, transfer_shared_providers)
+    offboarding = Offboarding(cancel_runs_of, PROVIDERS.transfer)
     change = UserChange(permission_level=CommandPermission.READ_ONLY)
     change_user(session, owner, change, actor=FIRST.actor, offboarding=offboarding, now=utc_now())
 

@@ -15,7 +15,7 @@ from sqlalchemy import func, insert, select
 from store.conftest import ready_url
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import default_agent_id, visible_agent
+from luxx.domain.agents.queries import AGENTS, default_agent_id
 from luxx.domain.conversations.access import DELETE_ROWS, read_path_ids
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.images import MessageBlobRow, stored_size
@@ -255,7 +255,7 @@ def long_service(store: Store) -> ConversationService:
         stop_run=nothing,
         delete_runs=delete_runs,
         delete_runs_of=delete_runs_of,
-        use_agent=visible_agent,
+        use_agent=AGENTS.visible,
         default_agent=default_agent_id,
     )
 

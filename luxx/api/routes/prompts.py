@@ -9,8 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
-from luxx.features.prompts.models import NewPrompt, PromptChanges, PromptView
-from luxx.features.prompts.service import PromptService
+from luxx.features.prompts import NewPrompt, PromptChanges, PromptService, PromptView
 
 InjectedPrompts = NamedDependency[PromptService]
 TextFilter = Annotated[

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from luxx.app.core_services import SUBJECT_READERS
+from luxx.app.core_services import SHARED, SUBJECT_READERS
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
-from luxx.domain.backup.user_export import check_database_revision, export_user
+from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
-from luxx.features.prompts.service import PROMPT_EXPORT
 from luxx.features.rooms.user_export import ROOM_EXPORT
 from luxx.features.tasks.transfer import TASK_EXPORT
 from luxx.infra.config.schema import Config
@@ -29,7 +28,7 @@ Work = Callable[[DataPaths, argparse.Namespace, Config], list[str]]
 MAX_NOTES = 20
 """The most notes that are printed. A backup may leave out thousands of files, with one note each."""
 
-FEATURES = (TASK_EXPORT, ROOM_EXPORT, PROMPT_EXPORT)
+FEATURES = (TASK_EXPORT, ROOM_EXPORT, *(export_of(shared) for shared in SHARED if shared.new is not None))
 
 
 def add_backup_commands(add_command: AddCommand, load_config: LoadConfig) -> None:

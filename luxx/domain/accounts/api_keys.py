@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -17,6 +17,7 @@ from luxx.domain.accounts.rights import AccountChange, RevocationReason
 from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id
+from luxx.infra.store.tables import read_page
 
 MAX_KEYS_PER_USER = 100
 
@@ -58,9 +59,9 @@ class ApiKeyService:
 
         def work(session: Session) -> tuple[list[ApiKeyView], int]:
             own = select(ApiKeyRow).where(ApiKeyRow.user_id == caller.user_id)
-            total = session.scalar(select(func.count()).select_from(own.subquery())) or 0
-            newest = own.order_by(ApiKeyRow.id.desc()).offset((page - 1) * page_size).limit(page_size)
-            return [_view_of(row) for row in session.scalars(newest)], total
+            newest = own.order_by(ApiKeyRow.id.desc())
+            rows, total = read_page(session, newest, page=page, page_size=page_size)
+            return [_view_of(row) for row in rows], total
 
         return await self.resources.store.read(work)
 

@@ -16,6 +16,7 @@ from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import read_page
 from luxx.wire.tool import CommandPermission
 
 LARGEST_ID = 2**31 - 1
@@ -78,9 +79,8 @@ class TenantService:
         caller.require_operator()
 
         def work(session: Session) -> tuple[list[TenantView], int]:
-            total = session.scalar(select(func.count()).select_from(Tenant)) or 0
             newest = select(Tenant).order_by(Tenant.id.desc())
-            rows = session.scalars(newest.offset((page - 1) * page_size).limit(page_size))
+            rows, total = read_page(session, newest, page=page, page_size=page_size)
             return [_view(row) for row in rows], total
 
         return await self.store.read(work)

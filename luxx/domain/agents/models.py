@@ -7,7 +7,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
+from luxx.domain.owned import SharedRow
+from luxx.infra.store.tables import ModelSettingsColumns
 from luxx.wire.line import IN_LINE, IN_NAME, LINE, NAME
 from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, ProviderId
 from luxx.wire.tool import PermissionRule
@@ -69,7 +70,7 @@ class TurnColumns(ModelSettingsColumns):
 TURN_SETTINGS = TurnSettings.__struct_fields__
 
 
-class AgentRow(TurnColumns, Base):
+class AgentRow(TurnColumns, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
     `fallbacks` is JSON. Ids are never reused, so that the id of a deleted agent cannot refer to another
@@ -78,6 +79,7 @@ class AgentRow(TurnColumns, Base):
 
     __tablename__ = "agents"
     __table_args__ = (
+        Index("ix_agents_user_id", "user_id"),
         Index("ix_agents_tenant_id_is_shared", "tenant_id", "is_shared"),
         Index(
             "uq_agents_shipped_name",
@@ -90,17 +92,15 @@ class AgentRow(TurnColumns, Base):
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
-    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    # No owner and no tenant: the agent comes with Luxx.
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))  # pyright: ignore[reportIncompatibleVariableOverride]
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))  # pyright: ignore[reportIncompatibleVariableOverride]
     shipped_name: Mapped[str | None] = mapped_column(String(40))
     name: Mapped[str] = mapped_column(String(100))
     role: Mapped[str] = mapped_column(String(500), default="")
     system_prompt: Mapped[str] = mapped_column(Text, default="")
     color: Mapped[str] = mapped_column(String(7))
     fallbacks: Mapped[str] = mapped_column(Text, default="[]")
-    is_shared: Mapped[bool] = mapped_column(default=False)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,12 +1,11 @@
-"""The rows of agents: who may use one, what a run takes from it, defaults of tenants, audit entries."""
+"""The rows of agents: who may use one, what a run takes from it, defaults of tenants."""
 
 from collections.abc import Callable
 from typing import Any
 from zlib import crc32
 
 import msgspec
-from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -19,7 +18,7 @@ from luxx.domain.agents.models import (
     TurnColumns,
     TurnSettings,
 )
-from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
+from luxx.domain.owned import Shared, view_of
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.lost_names import keep_name
@@ -58,39 +57,33 @@ BeforeLoss = Callable[[Session, AgentRow, bool], None]
 """Called before others lose an agent: it is deleted (true), or its owner ends the sharing (false)."""
 
 
-def visible_to(caller: Caller) -> ColumnElement[bool]:
-    """The caller's own agents, those shared in the tenant and the shipped ones."""
-    in_tenant = and_(
-        AgentRow.tenant_id == caller.tenant_id, or_(AgentRow.user_id == caller.user_id, AgentRow.is_shared)
-    )
-    return or_(in_tenant, AgentRow.shipped_name.is_not(None))
+def before_agent_transfer(
+    before_loss: BeforeLoss, session: Session, row: AgentRow, successor_id: int | None
+) -> None:
+    """Nobody but its owner keeps a shared agent that no successor takes over."""
+    if successor_id is None:
+        before_loss(session, row, False)
+        keep_name(session.connection(), AgentRow, row.id, row.name, owner_id=row.user_id)
+        end_default(session, row)
 
 
-def visible_agent(session: Session, caller: Caller, agent_id: int, *, is_locked: bool = False) -> AgentRow:
-    """An agent that the caller may use. Raises NotFound."""
-    row = None
-    if 0 < agent_id <= MAX_ID:
-        query: Select[AgentRow] = select(AgentRow).where(AgentRow.id == agent_id, visible_to(caller))
-        row = session.scalar(query.with_for_update() if is_locked else query)
-    if row is None:
-        raise not_found(agent_id)
-    return row
+AGENTS = Shared(row=AgentRow, noun="agent", is_public=AgentRow.shipped_name.is_not(None), is_audited=True)
+"""A user sees also the agents that come with Luxx. `core_services.py` adds what is before a transfer."""
+
+_visible_agent = select(AgentRow.id).where(
+    AgentRow.id == bindparam("b_id"), AGENTS.is_visible(bindparam("b_tenant"), bindparam("b_user"))
+)
 
 
 def is_visible(connection: Connection, caller: Caller, agent_id: int) -> bool:
     """Whether the caller may use the agent. A run asks before each call of a model."""
-    query = select(AgentRow.id).where(AgentRow.id == agent_id, visible_to(caller))
-    return connection.scalar(query) is not None
-
-
-def not_found(agent_id: int) -> NotFound:
-    """The error for an agent that does not exist or that the caller may not use."""
-    return NotFound(f"there is no agent {agent_id}", kind="agent_not_found")
+    parameters = {"b_id": agent_id, "b_tenant": caller.tenant_id, "b_user": caller.user_id}
+    return connection.scalar(_visible_agent, parameters) is not None
 
 
 def read_agent(session: Session, caller: Caller, agent_id: int) -> AgentSettings:
     """The settings of an agent that the caller may use, for a run. Raises NotFound."""
-    return settings_of(visible_agent(session, caller, agent_id))
+    return settings_of(AGENTS.visible(session, caller, agent_id))
 
 
 def settings_of(row: AgentRow) -> AgentSettings:
@@ -133,7 +126,7 @@ def agent_named(session: Session, caller: Caller, name: str) -> AgentRow:
     """
     rows = session.scalars(
         select(AgentRow)
-        .where(visible_to(caller), func.lower(AgentRow.name) == name.strip().lower())
+        .where(AGENTS.visible_to(caller), func.lower(AgentRow.name) == name.strip().lower())
         .order_by(AgentRow.id.desc())
     ).all()
     own = [row for row in rows if row.user_id == caller.user_id]
@@ -173,7 +166,7 @@ def check_default_agent(session: Session, tenant_id: int | None, agent_id: int) 
     """
     row = session.get(AgentRow, agent_id) if 0 < agent_id <= MAX_ID else None
     if row is None or (row.shipped_name is None and row.tenant_id != tenant_id):
-        raise not_found(agent_id)
+        raise AGENTS.not_found(agent_id)
     if row.shipped_name is None and not row.is_shared:
         problem = f"the agent '{row.name}' is not shared with the tenant; share it first (is_shared)"
         raise InvalidInput(problem, kind="agent_not_shared", field="$.default_agent_id")
@@ -188,42 +181,14 @@ def end_default(session: Session, row: AgentRow) -> None:
     )
 
 
-def transfer_shared_agents(
-    session: Session, user_id: int, successor_id: int | None, actor: Actor, before_loss: BeforeLoss
-) -> None:
-    """Transfers a user's shared agents to a successor. Without one they stay and are no longer shared."""
-    shared = select(AgentRow).where(AgentRow.user_id == user_id, AgentRow.is_shared).order_by(AgentRow.id)
-    for row in session.scalars(shared.with_for_update()).all():
-        if successor_id is None:
-            before_loss(session, row, False)
-            keep_name(session.connection(), AgentRow, row.id, row.name, owner_id=user_id)
-            row.is_shared = False
-            end_default(session, row)
-        else:
-            row.user_id = successor_id
-        record_agent(
-            session, actor, Action.AGENT_CHANGE, row, ["is_shared" if successor_id is None else "user_id"]
-        )
-    session.flush()
-
-
 def agent_view(row: AgentRow, caller: Caller) -> AgentView:
     """An agent's row as the API shows it."""
-    return AgentView(
-        id=row.id,
-        user_id=row.user_id,
-        name=row.name,
-        role=row.role,
-        provider_id=row.provider_id,
-        system_prompt=row.system_prompt,
-        color=row.color,
+    return view_of(
+        AgentView,
+        row,
+        caller,
         fallbacks=_fallbacks.decode(row.fallbacks),
-        lost_provider=row.lost_provider,
-        is_shared=row.is_shared,
         is_shipped=row.shipped_name is not None,
-        is_own=row.user_id == caller.user_id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
         **turn_settings_in(row),
     )
 
@@ -243,20 +208,3 @@ def new_row(caller: Caller, name: str) -> AgentRow:
 def color_of(name: str) -> str:
     """One of COLORS, always the same for the same name."""
     return COLORS[crc32(name.strip().encode()) % len(COLORS)]
-
-
-def record_agent(
-    session: Session, actor: Actor, action: Action, row: AgentRow, fields: list[str] | UnsetType = UNSET
-) -> None:
-    """Writes the audit entry of an action on an agent."""
-    record(
-        session,
-        AuditEntry(
-            action=action,
-            actor=actor,
-            target_type="agent",
-            target_id=str(row.id),
-            tenant_id=row.tenant_id,
-            detail=Detail(name=row.name, fields=fields),
-        ),
-    )

@@ -9,9 +9,8 @@ from itertools import starmap
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
-from sqlalchemy import case, func, select
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, KeyScope
@@ -25,25 +24,16 @@ from luxx.domain.agents.models import (
     ImportedAgent,
     NewAgent,
 )
-from luxx.domain.agents.queries import (
-    BeforeLoss,
-    agent_named,
-    agent_view,
-    end_default,
-    new_row,
-    record_agent,
-    visible_agent,
-    visible_to,
-)
-from luxx.domain.audit import Action
+from luxx.domain.agents.queries import AGENTS, BeforeLoss, agent_named, agent_view, end_default, new_row
+from luxx.domain.owned import given_fields
 from luxx.domain.skills.registry import SkillRegistry
-from luxx.errors import AmbiguousName, InvalidInput, NotAllowed, NotFound, UnlistedModel
+from luxx.errors import AmbiguousName, InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldError, FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
-from luxx.providers.queries import provider_named
+from luxx.providers.queries import provider_name, provider_named
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.tools.permissions.service import Owner, check_rule, read_list, record_change, replace_list
 from luxx.tools.sources import ToolSources
@@ -73,15 +63,8 @@ class AgentService:
         """The agents that the caller may use, newest first, the shipped ones last, and their number."""
 
         def work(session: Session) -> tuple[list[AgentView], int]:
-            total = session.scalar(select(func.count()).select_from(AgentRow).where(visible_to(caller))) or 0
             is_shipped = case((AgentRow.shipped_name.is_(None), 0), else_=1)
-            rows = session.scalars(
-                select(AgentRow)
-                .where(visible_to(caller))
-                .order_by(is_shipped, AgentRow.id.desc())
-                .limit(page_size)
-                .offset((page - 1) * page_size)
-            )
+            rows, total = AGENTS.page(session, caller, page=page, page_size=page_size, order=[is_shipped])
             return [agent_view(row, caller) for row in rows], total
 
         return await self._store.read(work)
@@ -89,7 +72,7 @@ class AgentService:
     async def get(self, caller: Caller, agent_id: int) -> AgentView:
         """Raises NotFound."""
         return await self._store.read(
-            lambda session: agent_view(visible_agent(session, caller, agent_id), caller)
+            lambda session: agent_view(AGENTS.visible(session, caller, agent_id), caller)
         )
 
     async def named(self, caller: Caller, name: str) -> AgentView:
@@ -106,13 +89,13 @@ class AgentService:
 
     def add(self, session: Session, caller: Caller, new: NewAgent) -> AgentRow:
         """`create`, in a transaction of the caller."""
-        _check_sharing(new.is_shared, is_admin=new.is_shared and is_admin_now(session, caller))
+        AGENTS.check_sharing(session, caller, new.is_shared)
         row = new_row(caller, new.name)
         set_fields(row, new)
         self._check_references(session, caller, row, new.__struct_fields__)
         session.add(row)
         session.flush()
-        record_agent(session, caller.actor, Action.AGENT_CREATE, row)
+        AGENTS.record(session, caller.actor, "create", row)
         return row
 
     async def update(self, caller: Caller, agent_id: int, changes: AgentChanges) -> AgentView:
@@ -122,7 +105,7 @@ class AgentService:
         """
 
         def work(session: Session) -> AgentView:
-            row = _row_to_change(session, caller, agent_id, changes)
+            row = AGENTS.to_change(session, caller, agent_id, changes)
             if row.is_shared and changes.is_shared is False:
                 self._before_loss(session, row, False)
                 keep_name(session.connection(), AgentRow, row.id, row.name, owner_id=row.user_id)
@@ -134,7 +117,7 @@ class AgentService:
                 end_default(session, row)
             row.updated_at = utc_now()
             session.flush()
-            record_agent(session, caller.actor, Action.AGENT_CHANGE, row, fields)
+            AGENTS.record(session, caller.actor, "change", row, fields)
             return agent_view(row, caller)
 
         return await self._store.write(work)
@@ -145,8 +128,8 @@ class AgentService:
         """
 
         def work(session: Session) -> Uses:
-            row = _row_to_change(session, caller, agent_id, None)
-            record_agent(session, caller.actor, Action.AGENT_DELETE, row)
+            row = AGENTS.to_change(session, caller, agent_id, None)
+            AGENTS.record(session, caller.actor, "delete", row)
             uses = uses_of(session.connection(), AgentRow, row.id)
             self._before_loss(session, row, True)
             keep_name(session.connection(), AgentRow, row.id, row.name)
@@ -162,8 +145,7 @@ class AgentService:
         """
 
         def work(session: Session) -> Uses:
-            row = visible_agent(session, caller, agent_id)
-            _check_may_change(row, is_admin=is_admin_now(session, caller))
+            row = AGENTS.to_change(session, caller, agent_id, None, is_locked=False)
             return uses_of(session.connection(), AgentRow, row.id)
 
         return await self._store.read(work)
@@ -171,7 +153,7 @@ class AgentService:
     async def export(self, caller: Caller, agent_id: int) -> AgentDocument:
         """The document of an agent, with the names of its providers and, for its owner, its rules."""
         return await self._store.read(
-            lambda session: document_for(session, caller, visible_agent(session, caller, agent_id))
+            lambda session: document_for(session, caller, AGENTS.visible(session, caller, agent_id))
         )
 
     async def import_agent(
@@ -256,11 +238,11 @@ class AgentService:
 def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocument:
     """The document of an agent that the caller may use; with its rules if it is the caller's own."""
     view = agent_view(row, caller)
-    provider = _provider_name(session, caller, row.provider_id)
+    provider = provider_name(session, caller, row.provider_id)
     fallbacks = [
         FallbackDocument(provider=name, model=fallback.model)
         for fallback in view.fallbacks
-        if (name := _provider_name(session, caller, fallback.provider_id)) is not None
+        if (name := provider_name(session, caller, fallback.provider_id)) is not None
     ]
     rules = read_list(session.connection(), _owner(caller, row.id)) if view.is_own else []
     return document_of(view, provider, fallbacks, rules)
@@ -283,80 +265,38 @@ def owner_of_rules(session: Session, caller: Caller, agent_id: int, is_change: b
 
     Raises NotFound; with `is_change` also NotAllowed unless the agent is the caller's to change.
     """
-    row = visible_agent(session, caller, agent_id)
+    row = AGENTS.visible(session, caller, agent_id)
     if is_change:
-        _check_may_change(row, is_admin=is_admin_now(session, caller))
-        _check_own(row, caller)
+        AGENTS.check_changeable(row, is_admin=is_admin_now(session, caller))
+        AGENTS.check_own(row, caller)
     return row.user_id
-
-
-def _provider_name(session: Session, caller: Caller, provider_id: int | None) -> str | None:
-    """The name of a provider that the caller may use; None for others, whose names are not theirs to see."""
-    if provider_id is None:
-        return None
-    try:
-        return visible_provider(session, caller, provider_id).name
-    except NotFound:
-        return None
 
 
 def set_fields(row: AgentRow, values: NewAgent | AgentChanges) -> list[str]:
     """Sets the given fields and returns their names. Checks nothing."""
-    fields: list[str] = []
-    for name in values.__struct_fields__:
-        value: Any = getattr(values, name)
-        if value is UNSET or (name == "color" and value is None):
-            continue
-        if name == "fallbacks":
-            value = [replace(each, model=each.model and each.model.strip()) for each in value]
-        if name in _JSON_FIELDS and value is not None:
-            value = msgspec.json.encode(value).decode()
-        elif name in ("name", "role", "model") and isinstance(value, str):
-            value = value.strip()
-        elif name == "color" and isinstance(value, str):
-            value = value.lower()
-        setattr(row, name, value)
-        fields.append(name)
-    if "provider_id" in fields and row.lost_provider is not None:
+    columns = given_fields(values)
+    if columns.get("color", "") is None:
+        del columns["color"]
+    for name, value in columns.items():
+        setattr(row, name, _column(name, value))
+    if "provider_id" in columns and row.lost_provider is not None:
         row.lost_provider = None
-        if "model" not in fields:
+        if "model" not in columns:
             row.model = None  # It belonged to the lost provider.
-    return fields
+    return list(columns)
 
 
-def _row_to_change(session: Session, caller: Caller, agent_id: int, changes: AgentChanges | None) -> AgentRow:
-    """The row, if the caller may make these changes; None means to delete it. Raises NotFound, NotAllowed."""
-    is_admin = is_admin_now(session, caller)
-    row = visible_agent(session, caller, agent_id, is_locked=True)
-    _check_may_change(row, is_admin=is_admin)
-    if changes is not None:
-        _check_sharing(changes.is_shared, is_admin=is_admin)
-        given = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
-        if not given <= {"is_shared"}:
-            _check_own(row, caller)
-    return row
-
-
-def _check_may_change(row: AgentRow, *, is_admin: bool) -> None:
-    if row.shipped_name is not None:
-        raise NotAllowed(
-            f"the agent '{row.name}' comes with Luxx; export it and import it to have one of your own"
-        )
-    if row.is_shared and not is_admin:
-        raise NotAllowed(f"the agent '{row.name}' is shared with the tenant; only administrators change it")
-
-
-def _check_own(row: AgentRow, caller: Caller) -> None:
-    if row.user_id != caller.user_id:
-        raise NotAllowed(
-            f"the agent '{row.name}' belongs to another administrator; you may only stop sharing it "
-            "(is_shared) or delete it"
-        )
-
-
-def _check_sharing(is_shared: bool | UnsetType, *, is_admin: bool) -> None:
-    if is_shared is True and not is_admin:
-        raise NotAllowed("only an administrator may share an agent with the tenant")
+def _column(name: str, value: Any) -> Any:
+    """The value of a field as the row stores it."""
+    if value is None:
+        return None
+    if name == "fallbacks":
+        value = [replace(each, model=each.model and each.model.strip()) for each in value]
+    if name in _JSON_FIELDS:
+        return msgspec.json.encode(value).decode()
+    if name in ("name", "role", "model"):
+        return value.strip()
+    return value.lower() if name == "color" else value
 
 
 def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
@@ -387,3 +327,57 @@ def _add_unknown(
     unknown = sorted(set(names) - set(known))
     if unknown:
         problems[f"{what}s"] = f"there is no {what} named {', '.join(unknown[:10])}; {hint}"
+
+
+# Agents in an export of all data of a user, and their import on another server. What `add_agent` leaves out
+# with a note, `AgentService.import_agent` refuses.
+
+
+def own_agents(session: Session, caller: Caller) -> list[tuple[int, AgentDocument]]:
+    """The ids and documents of the agents that the user owns, oldest first."""
+    rows = session.scalars(select(AgentRow).where(AgentRow.user_id == caller.user_id).order_by(AgentRow.id))
+    return [(row.id, document_for(session, caller, row)) for row in rows]
+
+
+def shipped_ids(session: Session) -> dict[str, int]:
+    """The ids of the agents that come with Luxx, by the names that stay the same on every server."""
+    rows = session.execute(
+        select(AgentRow.shipped_name, AgentRow.id).where(AgentRow.shipped_name.is_not(None))
+    )
+    return {str(name): agent_id for name, agent_id in rows}
+
+
+def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tuple[int, list[str]]:
+    """Adds an agent with its rules, not shared. Returns its id, and notes about what was left out
+    and about its rules.
+
+    Of a provider that the user does not have the name stays. Unknown tools and skills stay: a run offers
+    only those that exist.
+    """
+    notes: list[str] = []
+
+    def provider_id(name: str) -> int | None:
+        try:
+            return provider_named(session, caller, name, "$.provider").id
+        except (NotFound, AmbiguousName):
+            note = f"the agent {document.name} lost its provider {name}, which does not exist here"
+            if note not in notes:
+                notes.append(note)
+            return None
+
+    main_id = None if document.provider is None else provider_id(document.provider)
+    found = [(provider_id(fallback.provider), fallback.model) for fallback in document.fallbacks]
+    fallbacks = [AgentFallback(provider_id=id_, model=model) for id_, model in found if id_ is not None]
+    row = new_row(caller, document.name)
+    set_fields(row, document.new_agent(main_id, fallbacks))
+    if document.provider is not None and main_id is None:
+        # The agent answers after another is chosen; only the missing provider knows the model.
+        row.lost_provider, row.model = document.provider, None
+    session.add(row)
+    session.flush()
+    owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id, agent_id=row.id)
+    replace_list(session.connection(), owner, [rule.permission_rule() for rule in document.rules])
+    if document.rules:
+        rules = ", ".join(f"{rule.action} {rule.tool}({rule.pattern})" for rule in document.rules)
+        notes.append(f"the agent {document.name} brought permission rules: {rules}")
+    return row.id, notes

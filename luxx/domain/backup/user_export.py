@@ -19,19 +19,20 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import find_by_name
 from luxx.domain.agents.document import AgentDocument
-from luxx.domain.agents.transfer import own_agents, shipped_ids
+from luxx.domain.agents.service import own_agents, shipped_ids
 from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.folders import pack
 from luxx.domain.conversations.models import ConversationRow, ProjectRow
+from luxx.domain.owned import Shared
 from luxx.domain.transfer.export import write_json
 from luxx.domain.usage.ledger import UsageRow
-from luxx.errors import LuxxError, NotFound
+from luxx.errors import InvalidInput, LuxxError, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
 from luxx.wire.composition import Composition
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, first_given
 
 
 class UserManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ class ExportedAgent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeatureExport(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a feature above this package in a user export, under `name`.
+    """The data of a feature in an export of one user's data, under `name`.
 
     `read` returns a value that JSON can hold. `add` stores such a value for the user of the other server and
     returns notes about what was left out; it raises LuxxError for a value that is not valid. Both get the ids
@@ -273,3 +274,41 @@ def _write_usage(session: Session, user: User, archive: ArchiveWriter) -> Archiv
             usage = ExportedUsage(at=row.created_at, conversation=row.subject_id, **fields)
             out.write(_encode(usage) + b"\n")
     return out.member(USAGE)
+
+
+def export_of(shared: Shared[Any]) -> FeatureExport:
+    """The rows that a user owns in an export, oldest first; an import adds them and does not share them."""
+    new, word = shared.new, shared.word
+    assert new is not None
+    names = [name for name in new.__struct_fields__ if name != "is_shared"]
+    times = [("created_at", datetime), ("updated_at", datetime)]
+    exported_type: Any = msgspec.defstruct("Exported", [(word, new), *times], frozen=True, kw_only=True)
+
+    def read(session: Session, caller: Caller, _project_ids: Sequence[str]) -> list[Any]:
+        own = select(shared.row).where(shared.row.user_id == caller.user_id).order_by(shared.row.id)
+        return [
+            exported_type(
+                **{word: new(**first_given(row, names=names))},
+                **first_given(row, names=("created_at", "updated_at")),
+            )
+            for row in session.scalars(own)
+        ]
+
+    def add(session: Session, caller: Caller, _project_ids: Sequence[str], value: Any) -> list[str]:
+        try:
+            exported = msgspec.convert(value, list[exported_type])
+            for one in exported:
+                shared.check(getattr(one, word))
+        except (msgspec.ValidationError, InvalidInput) as error:
+            raise LuxxError(f"the {shared.noun}s in it cannot be read ({error})") from error
+        taken = shared.lock_names(session, caller.user_id)
+        notes: list[str] = []
+        for one in exported:
+            given = getattr(one, word)
+            if shared.is_importable(given.name, taken, notes):
+                taken.add(given.name)
+                times = first_given(one, names=("created_at", "updated_at"))
+                shared.add(session, caller, given, is_shared=False, **times)
+        return notes
+
+    return FeatureExport(name=f"{shared.noun}s", read=read, add=add)

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import view_of
-from luxx.domain.agents.transfer import add_agent, shipped_ids
+from luxx.domain.agents.service import add_agent, shipped_ids
 from luxx.domain.backup.archive import ArchiveReader
 from luxx.domain.backup.backup import DataPaths, check_disk_space
 from luxx.domain.backup.folders import Readable, TarEntry, entries
@@ -55,9 +55,8 @@ from luxx.errors import LuxxError, TooLarge
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.tools.compositions.checking import check_composition
-from luxx.tools.compositions.service import MAX_COMPOSITIONS, new_row, read_own
+from luxx.tools.compositions.service import COMPOSITIONS, new_row
 from luxx.tools.permissions.service import check_rule
 
 CHUNK = 1024 * 1024
@@ -324,16 +323,12 @@ class _UserImporter:
                 yield shipped[name], conversations
 
     def _add_compositions(self, session: Session, user_id: int) -> None:
-        lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, user_id)
-        names = {composition.name for composition in read_own(session.connection(), user_id)}
+        names = COMPOSITIONS.lock_names(session, user_id)
         tenant_id = session.scalars(select(User.tenant_id).where(User.id == user_id)).one()
         for composition in self.profile.compositions:
-            if composition.name not in names and len(names) < MAX_COMPOSITIONS:
+            if COMPOSITIONS.is_importable(composition.name, names, self._notes):
                 names.add(composition.name)
                 session.add(new_row(tenant_id, user_id, composition, utc_now()))
-            else:
-                reason = "the name is taken, or there are too many"
-                self._notes.append(f"the composition {composition.name} was left out: {reason}")
 
     def _fill_settings(self, session: Session, user_id: int) -> None:
         row = session.scalar(select(UserSettings).where(UserSettings.user_id == user_id))

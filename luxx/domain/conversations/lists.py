@@ -40,7 +40,7 @@ from luxx.domain.conversations.views import (
     citations_in,
 )
 from luxx.errors import TooLarge
-from luxx.infra.store.engine import CASEFOLD_FUNCTION
+from luxx.infra.store.engine import contains_text
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import Attachment
 from luxx.wire.turn import StepStatus
@@ -292,14 +292,8 @@ def _conditions(dialect: str, filters: ConversationFilter) -> list[ColumnElement
     if filters.tag is not None:
         conditions.append(_has_tag(dialect, filters.tag))
     if filters.q:
-        conditions.append(_has_in_title(dialect, filters.q))
+        conditions.append(contains_text(dialect, ConversationRow.title, filters.q))
     return conditions
-
-
-def _has_in_title(dialect: str, part: str) -> ColumnElement[bool]:
-    if dialect == "postgresql":
-        return ConversationRow.title.icontains(part, autoescape=True)
-    return func.instr(getattr(func, CASEFOLD_FUNCTION)(ConversationRow.title), part.casefold()) > 0
 
 
 def _has_tag(dialect: str, tag: str) -> ColumnElement[bool]:

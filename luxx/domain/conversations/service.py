@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import Select, delete, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -41,6 +41,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import keep_name
+from luxx.infra.store.tables import read_page
 
 CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
@@ -316,10 +317,9 @@ class ProjectService:
         """The caller's projects, newest first, and their number."""
 
         def work(session: Session) -> tuple[list[ProjectView], int]:
-            is_own = ProjectRow.user_id == caller.user_id
-            total = session.scalar(select(func.count()).select_from(ProjectRow).where(is_own)) or 0
-            newest = select(ProjectRow).where(is_own).order_by(ProjectRow.id.desc())
-            rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
+            own = select(ProjectRow).where(ProjectRow.user_id == caller.user_id)
+            newest = own.order_by(ProjectRow.id.desc())
+            rows, total = read_page(session, newest, page=page, page_size=page_size)
             return [_project_view(row) for row in rows], total
 
         return await self.store.read(work)

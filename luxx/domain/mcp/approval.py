@@ -21,7 +21,6 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     bindparam,
-    func,
     select,
     update,
 )
@@ -33,7 +32,7 @@ from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import Base, UtcDateTime, table_of
+from luxx.infra.store.tables import Base, UtcDateTime, read_page, table_of
 from luxx.tools.core import CommandPermission, Risk, ToolDefinition
 
 
@@ -201,10 +200,9 @@ class McpDefinitions:
         caller.require(CommandPermission.ADMIN)
 
         def work(session: Session) -> tuple[list[McpChange], int]:
-            pending = _pending_of(caller)
-            total = session.scalar(select(func.count(McpToolRow.id)).where(*pending)) or 0
-            ordered = select(McpToolRow).where(*pending).order_by(McpToolRow.server, McpToolRow.tool)
-            rows = session.scalars(ordered.offset((page - 1) * page_size).limit(page_size))
+            pending = select(McpToolRow).where(*_pending_of(caller))
+            ordered = pending.order_by(McpToolRow.server, McpToolRow.tool)
+            rows, total = read_page(session, ordered, page=page, page_size=page_size)
             return [_change(row) for row in rows], total
 
         return await self._store.read(work)

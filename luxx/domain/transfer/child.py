@@ -41,12 +41,12 @@ from luxx.domain.transfer.draft import (
     UnusableConversation,
     cut_to_limits,
     object_of,
-    shared_fields,
     title_of,
 )
 from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
 from luxx.infra.clock import id_at
 from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.model_settings import first_given
 
 MEMORY = 2 * 1024**3
 """Bytes of address space: twice what the largest accepted conversation takes."""
@@ -203,7 +203,7 @@ def rows_of_draft(
         selected_leaf_id=_leaf(draft, ids),
         created_at=started_at,
         updated_at=draft.updated_at or ended_at,
-        **shared_fields(draft, CONVERSATION_SETTINGS),
+        **first_given(draft, names=CONVERSATION_SETTINGS),
     )
     rows: list[ReadyMessage | ReadyImage] = []
     for key, moment in order:
@@ -310,7 +310,7 @@ def _row(
         replay=_encode(message.replay).decode() if message.replay else None,
         usage=_encode(message.usage).decode() if message.usage is not None else None,
         created_at=moment,
-        **shared_fields(message, MESSAGE_DETAILS),
+        **first_given(message, names=MESSAGE_DETAILS),
     )
 
 

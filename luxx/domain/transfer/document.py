@@ -25,13 +25,12 @@ from luxx.domain.transfer.draft import (
     UnusableConversation,
     list_of,
     object_of,
-    shared_fields,
     text_of,
     time_of,
 )
 from luxx.infra.clock import new_id
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, first_given
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
@@ -239,7 +238,7 @@ def draft_of_document(document: JsonObject, losses: Losses) -> ConversationDraft
         created_at=time_of(exported.created_at, losses),
         updated_at=time_of(exported.updated_at, losses),
         losses=losses,
-        **shared_fields(exported, CONVERSATION_SETTINGS),
+        **first_given(exported, names=CONVERSATION_SETTINGS),
     )
 
 
@@ -296,7 +295,7 @@ def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
         replay=replay,
         usage=message.usage,
         created_at=time_of(message.created_at, losses),
-        **shared_fields(message, MESSAGE_DETAILS),
+        **first_given(message, names=MESSAGE_DETAILS),
     )
 
 

@@ -4,7 +4,6 @@ It has no ids yet and may lack times. `Losses` counts what is left out. `child.p
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -101,11 +100,6 @@ ORIGIN_DETAILS = ("finish", "provider_name", "model")
 
 MESSAGE_DETAILS = ("token_count", "status", "sender_name", "sender_color", "round_number", *ORIGIN_DETAILS)
 """Fields that documents, drafts and rows have in common."""
-
-
-def shared_fields(source: object, names: Iterable[str]) -> dict[str, Any]:
-    """These fields of a value, to make another of them."""
-    return {name: getattr(source, name) for name in names}
 
 
 # Texts

@@ -27,10 +27,11 @@ from luxx.domain.transfer.document import (
     ExportedConversation,
     ExportedMessage,
 )
-from luxx.domain.transfer.draft import MESSAGE_DETAILS, shared_fields
+from luxx.domain.transfer.draft import MESSAGE_DETAILS
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import UserContent, fenced
+from luxx.wire.model_settings import first_given
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -149,7 +150,7 @@ def write_json(session: Session, caller: Caller, conversation_id: str, file: IO[
         "version": VERSION,
         "exported_at": utc_now(),
         "conversation": ExportedConversation(
-            **shared_fields(conversation_view(row), ExportedConversation.__struct_fields__)
+            **first_given(conversation_view(row), names=ExportedConversation.__struct_fields__)
         ),
     }
     file.write(_encode(header_fields)[:-1] + b',"messages":[')
@@ -190,7 +191,7 @@ def _exported(connection: Connection, row: Row[Any]) -> ExportedMessage:
         replay=_replay.decode(row.replay) if row.replay else [],
         usage=_usage.decode(row.usage) if row.usage else None,
         created_at=row.created_at,
-        **shared_fields(row, MESSAGE_DETAILS),
+        **first_given(row, names=MESSAGE_DETAILS),
     )
 
 

@@ -24,7 +24,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store
 from luxx.providers.models import ProviderRow
-from luxx.providers.queries import visible_to
+from luxx.providers.queries import PROVIDERS
 from luxx.wire.run import RunKind
 
 
@@ -328,7 +328,7 @@ def _names(session: Session, caller: Caller, group_by: GroupBy, keys: list[Any])
     match group_by:
         case GroupBy.PROVIDER:
             statement = select(ProviderRow.id, ProviderRow.name).where(
-                ProviderRow.id.in_(keys), visible_to(caller)
+                ProviderRow.id.in_(keys), PROVIDERS.visible_to(caller)
             )
         case GroupBy.CONVERSATION:
             titles = select(ConversationRow.id, ConversationRow.title).where(

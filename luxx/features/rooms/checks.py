@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AgentSettings, visible_agent
+from luxx.domain.agents.queries import AGENTS, AgentSettings
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
@@ -54,7 +54,7 @@ def check_agent(
 ) -> AgentRow | None:
     """The agent; adds a problem and returns None unless the caller may use it."""
     try:
-        return visible_agent(session, caller, agent_id)
+        return AGENTS.visible(session, caller, agent_id)
     except NotFound as error:
         errors.add(field, error.message, error.kind)
         return None

@@ -19,6 +19,7 @@ from luxx.domain.agents.models import (
     TurnSettingsChange,
 )
 from luxx.domain.conversations.views import MessageView
+from luxx.domain.owned import OwnedColumns
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import Stop
 from luxx.infra.store.tables import Base, UtcDateTime
@@ -34,7 +35,7 @@ NAME_KEY_LENGTH = 300
 """Case folding makes a name up to three times as long."""
 
 
-class ChatRoomRow(Base):
+class ChatRoomRow(OwnedColumns, Base):
     """`policy` and `stop` are JSON (`RoomPolicy`, `Stop`); a null `stop` means `max_rounds`.
 
     `run_id` is the newest run, null before the first start and after a reset. The row has no status: the
@@ -42,11 +43,12 @@ class ChatRoomRow(Base):
     """
 
     __tablename__ = "chat_rooms"
-    __table_args__ = (Index("ix_chat_rooms_user_id_id", "user_id", "id"),)
+    __table_args__ = (
+        Index("ix_chat_rooms_user_id_id", "user_id", "id"),
+        Index("ix_chat_rooms_tenant_id", "tenant_id"),
+    )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
     title: Mapped[str] = mapped_column(String(300))
     task: Mapped[str] = mapped_column(Text)
     max_rounds: Mapped[int] = mapped_column(default=DEFAULT_ROUNDS)
@@ -54,8 +56,6 @@ class ChatRoomRow(Base):
     stop: Mapped[str | None] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(String(36))
     current_round: Mapped[int] = mapped_column(default=0)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class RoomAgentRow(TurnColumns, Base):

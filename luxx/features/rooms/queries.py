@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, TurnSettings
-from luxx.domain.agents.queries import AgentSettings, prompt_of, turn_settings_in
+from luxx.domain.agents.queries import AGENTS, AgentSettings, prompt_of, turn_settings_in
 from luxx.domain.conversations.search_index import SearchedSubject
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.rooms.models import (
@@ -192,13 +192,7 @@ def stop_of(room: ChatRoomRow | Row[Any]) -> Stop | None:
 # Seats
 
 
-_usable = or_(
-    and_(
-        AgentRow.tenant_id == bindparam("b_tenant"),
-        or_(AgentRow.user_id == bindparam("b_user"), AgentRow.is_shared),
-    ),
-    AgentRow.shipped_name.is_not(None),
-)
+_usable = AGENTS.is_visible(bindparam("b_tenant"), bindparam("b_user"))
 _seats_of_room = (
     select(RoomAgentRow, AgentRow)
     .outerjoin(AgentRow, and_(AgentRow.id == RoomAgentRow.agent_id, _usable))

@@ -37,7 +37,7 @@ from luxx.features.rooms.queries import find_room, policy_of, seat_rows, seat_va
 from luxx.features.rooms.service import RoomService, detail_of, encode_policy, encode_stop
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
-from luxx.providers.queries import provider_named, visible_row
+from luxx.providers.queries import provider_name, provider_named
 
 MAX_MARKDOWN_MIB = 32
 ROWS_AT_ONCE = 50
@@ -128,7 +128,7 @@ def document_of(session: Session, caller: Caller, room: ChatRoomRow) -> RoomDocu
                 name=row.name,
                 color=row.color,
                 muted=row.muted,
-                provider=_provider_name(session, caller, values.provider_id),
+                provider=provider_name(session, caller, values.provider_id),
             )
         )
     policy, stop = policy_of(room), stop_of(room)
@@ -140,23 +140,13 @@ def document_of(session: Session, caller: Caller, room: ChatRoomRow) -> RoomDocu
         max_rounds=room.max_rounds,
         policy=PolicyDocument(
             name=policy.name,
-            provider=_provider_name(session, caller, policy.provider_id),
+            provider=provider_name(session, caller, policy.provider_id),
             model=policy.model,
             prompt=policy.prompt,
         ),
         stop=None if stop is None else stop_with_names(stop, names),
         agents=seats,
     )
-
-
-def _provider_name(session: Session, caller: Caller, provider_id: int | None) -> str | None:
-    """The name of a provider; None for one that the caller may no longer use."""
-    if provider_id is None:
-        return None
-    try:
-        return visible_row(session, caller, provider_id).name
-    except NotFound:
-        return None
 
 
 def _new_seat(

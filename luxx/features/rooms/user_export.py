@@ -16,7 +16,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.backup.user_export import FeatureExport
 from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.transfer.draft import ORIGIN_DETAILS, shared_fields
+from luxx.domain.transfer.draft import ORIGIN_DETAILS
 from luxx.errors import AmbiguousName, InvalidInput, LuxxError, NotFound
 from luxx.features.rooms.checks import check_room_stop
 from luxx.features.rooms.document import RoomDocument, SeatDocument, stop_with_ids
@@ -31,6 +31,7 @@ from luxx.infra.clock import new_id
 from luxx.infra.field_errors import FieldErrors
 from luxx.providers.queries import provider_named
 from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.model_settings import first_given
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 
 MAX_MESSAGES_MIB = 100
@@ -119,7 +120,7 @@ def _messages(session: Session, room: ChatRoomRow) -> Iterator[ExportedRoomMessa
             else "partial"
             if row.status == "partial"
             else "complete",
-            **shared_fields(row, ORIGIN_DETAILS),
+            **first_given(row, names=ORIGIN_DETAILS),
             created_at=row.created_at,
         )
 
@@ -250,7 +251,7 @@ def _add_message(
             token_count=message.token_count,
             usage=message.usage,
             replay=message.replay,
-            **shared_fields(message, ORIGIN_DETAILS),
+            **first_given(message, names=ORIGIN_DETAILS),
             created_at=message.created_at,
         ),
     )

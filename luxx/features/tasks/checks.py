@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import not_found as agent_not_found
-from luxx.domain.agents.queries import visible_to as agent_visible_to
+from luxx.domain.agents.queries import AGENTS
 from luxx.domain.conversations.service import own_project
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import InvalidInput, NotFound
@@ -119,7 +118,7 @@ class ReferenceChecker:
         for index, step in enumerate(steps):
             path = path_of(index)
             if step.agent_id is not None and step.agent_id not in known_agents:
-                error = agent_not_found(step.agent_id)
+                error = AGENTS.not_found(step.agent_id)
                 found.append(missing_error(f"{path}.agent_id", error))
             found += unknown_names(f"{path}.required_tools", "tool", step.required_tools, known_tools)
             found += unknown_names(f"{path}.required_skills", "skill", step.required_skills, known_skills)
@@ -173,7 +172,7 @@ def usable_agents(session: Session, caller: Caller, ids: Set[int | None]) -> set
     """Those of the ids that are agents which the caller may use."""
     if not ids:
         return set()
-    query = select(AgentRow.id).where(AgentRow.id.in_(ids), agent_visible_to(caller))
+    query = select(AgentRow.id).where(AgentRow.id.in_(ids), AGENTS.visible_to(caller))
     return set(session.scalars(query))
 
 
@@ -188,7 +187,7 @@ def task_problems(
     """The provider, agent and project of a task that the caller cannot use; None is not checked."""
     found: list[FieldError] = []
     if agent_id is not None and not usable_agents(session, caller, {agent_id}):
-        found.append(missing_error("$.agent_id", agent_not_found(agent_id)))
+        found.append(missing_error("$.agent_id", AGENTS.not_found(agent_id)))
     try:
         if provider_id is not None:
             visible_provider(session, caller, provider_id)

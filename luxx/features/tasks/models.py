@@ -13,7 +13,9 @@ from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.agents.models import ToolNames
+from luxx.domain.owned import OwnedRow, SharedRow
 from luxx.features.tasks.graph import Problem, TaskStepStatus
+from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.wire.line import IN_NAME, NAME
 from luxx.wire.model_settings import ProviderId
@@ -48,15 +50,13 @@ class TaskStatus(StrEnum):
     FAILED = "failed"
 
 
-class TaskRow(Base):
+class TaskRow(OwnedRow):
     """`metadata_json` is a JSON object. `run_id`: the newest run."""
 
     __tablename__ = "tasks"
-    __table_args__ = (Index("ix_tasks_user_id_id", "user_id", "id"),)
+    __table_args__ = (Index("ix_tasks_user_id_id", "user_id", "id"), Index("ix_tasks_tenant_id", "tenant_id"))
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
     name: Mapped[str] = mapped_column(String(200))
     goal: Mapped[str] = mapped_column(Text)
     provider_id: Mapped[int | None] = mapped_column(
@@ -69,8 +69,6 @@ class TaskRow(Base):
     metadata_json: Mapped[str] = mapped_column("metadata", Text, default="{}")
     result: Mapped[str | None] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_provider: Mapped[str | None] = mapped_column(String(100))
     lost_agent: Mapped[str | None] = mapped_column(String(100))
     lost_project: Mapped[str | None] = mapped_column(String(200))
@@ -129,21 +127,19 @@ class TaskVersionRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class TaskTemplateRow(Base):
+class TaskTemplateRow(SharedRow):
     """`document` is a TaskDocument as JSON."""
 
     __tablename__ = "task_templates"
-    __table_args__ = (Index("ix_task_templates_tenant_id_is_shared", "tenant_id", "is_shared"),)
+    __table_args__ = (
+        Index("ix_task_templates_user_id", "user_id"),
+        Index("ix_task_templates_tenant_id_is_shared", "tenant_id", "is_shared"),
+    )
 
-    id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    id: Mapped[str] = mapped_column(String(36), primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(String(200))
     description: Mapped[str] = mapped_column(Text, default="")
     document: Mapped[str] = mapped_column(Text)
-    is_shared: Mapped[bool] = mapped_column(default=False)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 STEP_ID = rf"^[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{STEP_ID_LENGTH - 1}}}$(?!\n)"

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AgentSettings, read_agent, visible_to
+from luxx.domain.agents.queries import AGENTS, AgentSettings, read_agent
 from luxx.domain.context.messages import PastMessage
 from luxx.errors import LuxxError, NotFound
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
@@ -210,7 +210,7 @@ def settings_for(session: Session, user_id: int, chosen: ChosenModels) -> AgentS
 
 def _agents(session: Session, caller: Caller, wish: PlanWish) -> dict[str, AgentRow]:
     """The agents that steps may have, by the names that the model reads: those of the user first."""
-    query = select(AgentRow).where(visible_to(caller)).order_by(AgentRow.id.desc())
+    query = select(AgentRow).where(AGENTS.visible_to(caller)).order_by(AgentRow.id.desc())
     if wish.agents is not None:
         query = query.where(AgentRow.id.in_(wish.agents))
     rows = sorted(session.scalars(query), key=lambda row: row.user_id != caller.user_id)

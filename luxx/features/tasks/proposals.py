@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import not_found as agent_not_found
+from luxx.domain.agents.queries import AGENTS
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, LimitReached, LuxxError, ProviderFailed
@@ -250,7 +250,7 @@ class PlanService:
         problems = task_problems(session, caller, provider_id=new.provider_id, agent_id=new.agent_id)
         known_agents = usable_agents(session, caller, {*(new.agents or ())})
         problems += [
-            missing_error(f"$.agents[{index}]", agent_not_found(agent_id))
+            missing_error(f"$.agents[{index}]", AGENTS.not_found(agent_id))
             for index, agent_id in enumerate(new.agents or ())
             if agent_id not in known_agents
         ]

@@ -4,7 +4,7 @@ The status of a task follows from its newest run and its steps; `task_status` is
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, exists, func, literal, or_, select
@@ -30,7 +30,8 @@ from luxx.features.tasks.models import (
     TaskVersionSummary,
     TaskView,
 )
-from luxx.infra.store.engine import CASEFOLD_FUNCTION
+from luxx.infra.store.engine import contains_text
+from luxx.infra.store.tables import read_page
 from luxx.runs.models import RunRow
 from luxx.wire.run import RunStatus
 from luxx.wire.turn import Usage
@@ -224,7 +225,9 @@ def page_of_tasks(
         where.append(TaskRow.project_id == task_filter.project_id)
     if task_filter.q:
         dialect = session.connection().dialect.name
-        where.append(or_(*(_has(dialect, text, task_filter.q) for text in (TaskRow.name, TaskRow.goal))))
+        where.append(
+            or_(*(contains_text(dialect, text, task_filter.q) for text in (TaskRow.name, TaskRow.goal)))
+        )
     joined = select(TaskRow, status.label("status")).outerjoin(RunRow, RunRow.id == TaskRow.run_id)
     matching = joined.where(*where)
     total = session.scalar(select(func.count()).select_from(matching.subquery())) or 0
@@ -255,25 +258,13 @@ def _step_counts(session: Session, task_ids: list[str]) -> dict[str, dict[str, i
     return counts
 
 
-def _has(dialect: str, column: Any, part: str) -> ColumnElement[bool]:
-    text = cast("ColumnElement[str]", column)
-    if dialect == "postgresql":
-        return text.icontains(part, autoescape=True)
-    return func.instr(getattr(func, CASEFOLD_FUNCTION)(text), part.casefold()) > 0
-
-
 def page_of_versions(
     session: Session, task: TaskRow, *, page: int, page_size: int
 ) -> tuple[list[TaskVersionSummary], int]:
     """The earlier graphs of a task, newest first, and their number."""
-    is_of_task = TaskVersionRow.task_id == task.id
-    total = session.scalar(select(func.count()).select_from(TaskVersionRow).where(is_of_task)) or 0
-    rows = session.scalars(
-        select(TaskVersionRow)
-        .where(is_of_task)
-        .order_by(TaskVersionRow.number.desc())
-        .limit(page_size)
-        .offset((page - 1) * page_size)
+    query = select(TaskVersionRow).where(TaskVersionRow.task_id == task.id)
+    rows, total = read_page(
+        session, query.order_by(TaskVersionRow.number.desc()), page=page, page_size=page_size
     )
     items = [
         TaskVersionSummary(

@@ -8,15 +8,13 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import agent_named
-from luxx.domain.agents.queries import visible_to as agent_visible_to
+from luxx.domain.agents.queries import AGENTS, agent_named
 from luxx.errors import AmbiguousName, LuxxError, NotFound
 from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
 from luxx.features.tasks.models import NewTask, TaskRow
 from luxx.features.tasks.queries import definition_of, step_rows, task_fields
 from luxx.infra.field_errors import FieldError
-from luxx.providers.queries import provider_named
-from luxx.providers.queries import visible_row as visible_provider
+from luxx.providers.queries import provider_name, provider_named
 
 
 def resolve(session: Session, caller: Caller, document: TaskDocument) -> tuple[NewTask, list[FieldError]]:
@@ -50,17 +48,8 @@ def export(session: Session, caller: Caller, row: TaskRow) -> TaskDocument:
     """The document of a task. Names that the caller may not see any more are left out."""
     steps = [definition_of(step) for step in step_rows(session, row.id)]
     agent_ids = {step.agent_id for step in steps} | {row.agent_id}
-    query = select(AgentRow.id, AgentRow.name).where(AgentRow.id.in_(agent_ids), agent_visible_to(caller))
+    query = select(AgentRow.id, AgentRow.name).where(AgentRow.id.in_(agent_ids), AGENTS.visible_to(caller))
     agents: dict[int, str] = {found.id: found.name for found in session.execute(query)}
     task = NewTask(**task_fields(row), steps=steps)
     agent = None if row.agent_id is None else agents.get(row.agent_id)
-    return document_of(task, _provider_name(session, caller, row.provider_id), agent, agents)
-
-
-def _provider_name(session: Session, caller: Caller, provider_id: int | None) -> str | None:
-    if provider_id is None:
-        return None
-    try:
-        return visible_provider(session, caller, provider_id).name
-    except NotFound:
-        return None
+    return document_of(task, provider_name(session, caller, row.provider_id), agent, agents)

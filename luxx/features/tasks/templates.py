@@ -8,12 +8,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.rights import is_admin_now
-from luxx.errors import NotAllowed, NotFound
+from luxx.domain.owned import Shared, given_fields, view_of
+from luxx.errors import NotFound
 from luxx.features.tasks.changes import create_task, new_task_problems, with_ids
 from luxx.features.tasks.checks import ReferenceChecker, refuse, with_wrong
 from luxx.features.tasks.document import TaskDocument
@@ -21,7 +20,6 @@ from luxx.features.tasks.graph import Problem
 from luxx.features.tasks.models import ProjectId, TaskGoal, TaskName, TaskTemplateRow, TaskView
 from luxx.features.tasks.queries import task_view
 from luxx.features.tasks.resolving import resolve
-from luxx.infra.clock import new_id, utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldError
 from luxx.infra.store.engine import Store
 from luxx.wire.model_settings import ProviderId
@@ -87,6 +85,18 @@ class TaskTemplateView(Struct, frozen=True, kw_only=True):
 _document = msgspec.json.Decoder(TaskDocument)
 
 
+def _columns(values: NewTaskTemplate | TaskTemplateChanges) -> dict[str, Any]:
+    columns = given_fields(values)
+    if "name" in columns:
+        columns["name"] = columns["name"].strip()
+    if "document" in columns:
+        columns["document"] = msgspec.json.encode(columns["document"]).decode()
+    return columns
+
+
+TASK_TEMPLATES = Shared(row=TaskTemplateRow, noun="task template", short="template", columns=_columns)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskTemplateService:
     """One per process."""
@@ -100,18 +110,15 @@ class TaskTemplateService:
         """The caller's templates and those shared in the tenant, newest first, and their number."""
 
         def work(session: Session) -> tuple[list[TaskTemplateSummary], int]:
-            where = _visible_to(caller)
-            total = session.scalar(select(func.count()).select_from(TaskTemplateRow).where(where)) or 0
-            newest = select(TaskTemplateRow).where(where).order_by(TaskTemplateRow.id.desc())
-            rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
-            return [TaskTemplateSummary(**_fields(row, caller, TaskTemplateSummary)) for row in rows], total
+            rows, total = TASK_TEMPLATES.page(session, caller, page=page, page_size=page_size)
+            return [view_of(TaskTemplateSummary, row, caller) for row in rows], total
 
         return await self.store.read(work)
 
     async def get(self, caller: Caller, template_id: str) -> TaskTemplateView:
         """Raises NotFound."""
         return await self.store.read(
-            lambda session: _view(_visible_template(session, caller, template_id), caller)
+            lambda session: _view(TASK_TEMPLATES.visible(session, caller, template_id), caller)
         )
 
     async def create(
@@ -123,9 +130,9 @@ class TaskTemplateService:
         """
 
         def work(session: Session) -> TaskTemplateView:
-            _check_sharing(session, caller, new.is_shared)
+            TASK_TEMPLATES.check_sharing(session, caller, new.is_shared)
             self._check(session, caller, new.document, wrong)
-            return _view(add_template(session, caller, new), caller)
+            return _view(TASK_TEMPLATES.add(session, caller, new), caller)
 
         return await self.store.write(work)
 
@@ -141,21 +148,12 @@ class TaskTemplateService:
 
         def work(session: Session) -> TaskTemplateView:
             try:
-                row = _template_to_change(session, caller, template_id)
+                row = TASK_TEMPLATES.to_change(session, caller, template_id, changes)
             except NotFound:
                 refuse(with_wrong([], wrong))
                 raise
-            given = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
-            if row.user_id != caller.user_id and not given <= {"is_shared"}:
-                raise NotAllowed(
-                    f"the template '{row.name}' belongs to another administrator; you may only stop sharing "
-                    "it (is_shared) or delete it"
-                )
-            _check_sharing(session, caller, changes.is_shared)
             self._check(session, caller, changes.document, wrong)
-            _set_fields(row, changes)
-            row.updated_at = utc_now()
-            session.flush()
+            TASK_TEMPLATES.set(session, row, changes)
             return _view(row, caller)
 
         return await self.store.write(work)
@@ -163,7 +161,7 @@ class TaskTemplateService:
     async def delete(self, caller: Caller, template_id: str) -> None:
         """Tasks that were created from it stay. Raises NotFound and NotAllowed."""
         await self.store.write(
-            lambda session: session.delete(_template_to_change(session, caller, template_id))
+            lambda session: session.delete(TASK_TEMPLATES.to_change(session, caller, template_id, None))
         )
 
     async def instantiate(self, caller: Caller, template_id: str, given: TaskFromTemplate) -> TaskView:
@@ -173,7 +171,7 @@ class TaskTemplateService:
         """
 
         def work(session: Session) -> TaskView:
-            row = _visible_template(session, caller, template_id)
+            row = TASK_TEMPLATES.visible(session, caller, template_id)
             new, problems = resolve(session, caller, _document.decode(row.document))
             values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name))}
             replaced = {"$.agent": "agent_id", "$.provider": "provider_id"}
@@ -202,74 +200,10 @@ class TaskTemplateService:
         refuse(with_wrong(found, wrong), () if wrong else problems)
 
 
-def add_template(session: Session, caller: Caller, new: NewTaskTemplate) -> TaskTemplateRow:
-    """Adds a template of the caller. Checks nothing."""
-    now = utc_now()
-    row = TaskTemplateRow(
-        id=new_id(), user_id=caller.user_id, tenant_id=caller.tenant_id, created_at=now, updated_at=now
-    )
-    _set_fields(row, new)
-    session.add(row)
-    session.flush()
-    return row
-
-
 def template_document(row: TaskTemplateRow) -> TaskDocument:
     """The task of a template."""
     return _document.decode(row.document)
 
 
-def transfer_shared_templates(session: Session, user_id: int, successor_id: int | None) -> None:
-    """Transfers a user's shared templates to a successor. Without one they stay and are no longer shared."""
-    values = {"is_shared": False} if successor_id is None else {"user_id": successor_id}
-    is_shared = (TaskTemplateRow.user_id == user_id, TaskTemplateRow.is_shared)
-    session.execute(update(TaskTemplateRow).where(*is_shared).values(values))
-
-
-def _visible_to(caller: Caller) -> ColumnElement[bool]:
-    is_usable = or_(TaskTemplateRow.user_id == caller.user_id, TaskTemplateRow.is_shared)
-    return and_(TaskTemplateRow.tenant_id == caller.tenant_id, is_usable)
-
-
-def _visible_template(session: Session, caller: Caller, template_id: str) -> TaskTemplateRow:
-    query = select(TaskTemplateRow).where(TaskTemplateRow.id == template_id, _visible_to(caller))
-    row = session.scalar(query)
-    if row is None:
-        raise NotFound("no task template with this id", kind="task_template_not_found")
-    return row
-
-
-def _template_to_change(session: Session, caller: Caller, template_id: str) -> TaskTemplateRow:
-    row = _visible_template(session, caller, template_id)
-    if row.is_shared and not is_admin_now(session, caller):
-        raise NotAllowed(
-            f"the template '{row.name}' is shared with the tenant; only administrators change it"
-        )
-    return row
-
-
-def _check_sharing(session: Session, caller: Caller, is_shared: bool | UnsetType) -> None:
-    if is_shared is True and not is_admin_now(session, caller):
-        raise NotAllowed("only an administrator may share a template with the tenant")
-
-
-def _set_fields(row: TaskTemplateRow, values: NewTaskTemplate | TaskTemplateChanges) -> None:
-    for name in values.__struct_fields__:
-        value: Any = getattr(values, name)
-        if value is UNSET:
-            continue
-        if name == "document":
-            value = msgspec.json.encode(value).decode()
-        elif name == "name":
-            value = value.strip()
-        setattr(row, name, value)
-
-
-def _fields(row: TaskTemplateRow, caller: Caller, kind: type[Struct]) -> dict[str, Any]:
-    own = {"is_own", "document"}
-    fields = {name: getattr(row, name) for name in kind.__struct_fields__ if name not in own}
-    return {**fields, "is_own": row.user_id == caller.user_id}
-
-
 def _view(row: TaskTemplateRow, caller: Caller) -> TaskTemplateView:
-    return TaskTemplateView(document=_document.decode(row.document), **_fields(row, caller, TaskTemplateView))
+    return view_of(TaskTemplateView, row, caller, document=template_document(row))

@@ -21,7 +21,7 @@ from luxx.features.tasks.document import TaskDocument
 from luxx.features.tasks.models import TaskRow, TaskTemplateRow
 from luxx.features.tasks.queries import step_rows
 from luxx.features.tasks.resolving import export, resolve
-from luxx.features.tasks.templates import NewTaskTemplate, add_template, template_document
+from luxx.features.tasks.templates import TASK_TEMPLATES, NewTaskTemplate, template_document
 from luxx.infra.field_errors import FieldError
 
 
@@ -124,8 +124,8 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
     for one in exported.templates:
         new, _ = resolve(session, caller, one.template.document)
         _check(one.template.name, [*graph_problems(new.steps)[0], *metadata_problems(new.metadata)])
-        row = add_template(session, caller, replace(one.template, is_shared=False))
-        row.created_at, row.updated_at = one.created_at, one.updated_at
+        times = {"created_at": one.created_at, "updated_at": one.updated_at}
+        TASK_TEMPLATES.add(session, caller, one.template, is_shared=False, **times)
     if any(task.results for task in exported.tasks):
         notes["the results of tasks were left out, because their runs stay on the other server"] = None
     session.flush()

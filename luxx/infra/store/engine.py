@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
+from sqlalchemy import ColumnElement, Connection, Engine, ExceptionContext, create_engine, event, func
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InternalError, OperationalError, SQLAlchemyError
 
@@ -159,6 +159,14 @@ def _set_idle_timeout(seconds: float, connection: Any, _record: Any) -> None:
     connection.autocommit = True
     connection.execute(f"SET idle_in_transaction_session_timeout = {int(seconds * 1000)}")
     connection.autocommit = False
+
+
+def contains_text(dialect: str, column: Any, part: str) -> ColumnElement[bool]:
+    """Whether a column of text contains a part, whatever the letter case, as the condition of a query."""
+    text = cast("ColumnElement[str]", column)
+    if dialect == "postgresql":
+        return text.icontains(part, autoescape=True)
+    return func.instr(getattr(func, CASEFOLD_FUNCTION)(text), part.casefold()) > 0
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

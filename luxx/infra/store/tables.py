@@ -5,7 +5,7 @@ The tables are in the `models.py` of their features.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, TypeVar, cast
@@ -17,6 +17,7 @@ from sqlalchemy import (
     Dialect,
     Enum,
     MetaData,
+    Select,
     Table,
     extract,
     func,
@@ -25,6 +26,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.sql.base import ExecutableOption
 from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.infra.clock import utc_now
@@ -154,6 +156,15 @@ def read_once(session: Session, key: tuple[object, ...], read: Callable[[], T]) 
     return values[key]
 
 
+def read_page(
+    session: Session, query: Select[T], *, page: int, page_size: int, options: Sequence[ExecutableOption] = ()
+) -> tuple[list[T], int]:
+    """A page of an ordered query of rows, and how many rows it has. `options`: those of the page's query."""
+    counted = query.with_only_columns(func.count(), maintain_column_froms=True).order_by(None)
+    rows = session.scalars(query.options(*options).limit(page_size).offset((page - 1) * page_size))
+    return list(rows), session.scalar(counted) or 0
+
+
 class Lock(IntEnum):
     """The numbers of all advisory locks of PostgreSQL. Some exist once for each tenant or user."""
 
@@ -181,11 +192,8 @@ class Lock(IntEnum):
     TENANT_RULES = 7_402_133
     """Changing permission rules. A transaction takes it before any other lock."""
 
-    USER_COMPOSITIONS = 7_402_134
-    """Changing compositions, whose names and number are checked before the write."""
-
-    USER_PROMPTS = 7_402_135
-    """Adding and renaming prompts, whose names and number are checked before the write."""
+    USER_NAMES = 7_402_134
+    """Adding and renaming what a user owns with unique names, which are checked before the write."""
 
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")

@@ -7,26 +7,15 @@ from functools import partial
 import msgspec
 import structlog
 from msgspec.structs import asdict
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    ForeignKey,
-    String,
-    Text,
-    UniqueConstraint,
-    bindparam,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Index, String, Text, UniqueConstraint, bindparam, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
-from luxx.errors import Conflict, NotFound
+from luxx.domain.owned import Owned, OwnedRow
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import Base, Lock, UtcDateTime, lock_until_commit, table_of
+from luxx.infra.store.tables import table_of
 from luxx.tools.compositions.chain import definition_of, traits_of
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.core import CommandPermission, FoundTool, Risk, ToolDefinition, ToolSet
@@ -39,15 +28,16 @@ MAX_COMPOSITIONS = 50
 """Per user."""
 
 
-class CompositionRow(Base):
+class CompositionRow(OwnedRow):
     """`document` is a CompositionBody as JSON."""
 
     __tablename__ = "tool_compositions"
-    __table_args__ = (UniqueConstraint("user_id", "name"),)
+    __table_args__ = (
+        UniqueConstraint("user_id", "name"),
+        Index("ix_tool_compositions_tenant_id", "tenant_id"),
+    )
 
-    id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"), index=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    id: Mapped[str] = mapped_column(String(36), primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(String(64))
     description: Mapped[str] = mapped_column(Text)
     kind: Mapped[str] = mapped_column(String(20))
@@ -55,8 +45,15 @@ class CompositionRow(Base):
     timeout_seconds: Mapped[int] = mapped_column()
     success_count: Mapped[int] = mapped_column()
     failure_count: Mapped[int] = mapped_column()
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+COMPOSITIONS = Owned(
+    row=CompositionRow,
+    noun="composition",
+    limit=MAX_COMPOSITIONS,
+    full_text="you have {limit} {noun}s, which is the limit; delete one",
+    taken_text="you already have a {noun} named {name}",
+)
 
 
 class CompositionBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +107,7 @@ def document_of(composition: Composition) -> str:
 def new_row(tenant_id: int, user_id: int, composition: Composition, now: datetime) -> CompositionRow:
     """A new row with counters at zero."""
     row = CompositionRow(
-        id=new_id(), tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
+        tenant_id=tenant_id, user_id=user_id, success_count=0, failure_count=0, created_at=now
     )
     update_row(row, composition, now)
     return row
@@ -214,10 +211,7 @@ class CompositionService(ToolSource):
         """A page of the caller's compositions, newest first, and their total number."""
 
         def work(session: Session) -> tuple[list[CompositionView], int]:
-            owned = CompositionRow.user_id == caller.user_id
-            total = session.scalar(select(func.count()).select_from(CompositionRow).where(owned)) or 0
-            newest = select(CompositionRow).where(owned).order_by(CompositionRow.id.desc())
-            rows = session.scalars(newest.limit(page_size).offset((page - 1) * page_size))
+            rows, total = COMPOSITIONS.page(session, caller, page=page, page_size=page_size)
             shared = self._shared.for_caller(session, caller)
             return [_view(row, shared) for row in rows], total
 
@@ -227,7 +221,7 @@ class CompositionService(ToolSource):
         """Raises NotFound."""
 
         def work(session: Session) -> CompositionView:
-            row = _owned_row(session, caller, composition_id)
+            row = COMPOSITIONS.visible(session, caller, composition_id)
             return _view(row, self._shared.for_caller(session, caller))
 
         return await self._store.read(work)
@@ -236,13 +230,8 @@ class CompositionService(ToolSource):
         """Raises InvalidInput for an invalid composition, Conflict for a name in use or too many."""
 
         def work(session: Session) -> CompositionView:
-            lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
-            names = _names_in_use(session, caller)
-            if len(names) >= MAX_COMPOSITIONS:
-                raise Conflict(
-                    f"you have {MAX_COMPOSITIONS} compositions, which is the limit; delete one",
-                    kind="compositions_full",
-                )
+            names = COMPOSITIONS.lock_names(session, caller.user_id)
+            COMPOSITIONS.check_limit(names)
             shared = self._shared.for_caller(session, caller)
             _check(caller, composition, shared, names)
             row = new_row(caller.tenant_id, caller.user_id, composition, utc_now())
@@ -256,10 +245,10 @@ class CompositionService(ToolSource):
         """Replace a composition and keep its counters. Raises like `create`, and NotFound."""
 
         def work(session: Session) -> CompositionView:
-            lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
-            row = _owned_row(session, caller, composition_id)
+            names = COMPOSITIONS.lock_names(session, caller.user_id)
+            row = COMPOSITIONS.visible(session, caller, composition_id)
             shared = self._shared.for_caller(session, caller)
-            _check(caller, composition, shared, _names_in_use(session, caller, CompositionRow.id != row.id))
+            _check(caller, composition, shared, names - {row.name})
             update_row(row, composition, utc_now())
             session.flush()
             return _view(row, shared)
@@ -270,8 +259,8 @@ class CompositionService(ToolSource):
         """Delete a composition. Raises NotFound."""
 
         def work(session: Session) -> None:
-            lock_until_commit(session.connection(), Lock.USER_COMPOSITIONS, caller.user_id)
-            session.delete(_owned_row(session, caller, composition_id))
+            COMPOSITIONS.lock_names(session, caller.user_id)
+            session.delete(COMPOSITIONS.visible(session, caller, composition_id))
 
         await self._store.write(work)
 
@@ -287,10 +276,7 @@ class CompositionService(ToolSource):
 
 def _check(caller: Caller, composition: Composition, shared: ToolSet, names: set[str]) -> None:
     check_composition(composition, shared, caller.permission_level, names)
-    if composition.name in names:
-        raise Conflict(
-            f"you already have a composition named {composition.name}", kind="composition_name_taken"
-        )
+    COMPOSITIONS.check_name(composition.name, names)
 
 
 def _view(row: CompositionRow, shared: ToolSet) -> CompositionView:
@@ -308,15 +294,3 @@ def _view(row: CompositionRow, shared: ToolSet) -> CompositionView:
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
-
-
-def _names_in_use(session: Session, caller: Caller, *conditions: ColumnElement[bool]) -> set[str]:
-    owned = select(CompositionRow.name).where(CompositionRow.user_id == caller.user_id, *conditions)
-    return set(session.scalars(owned))
-
-
-def _owned_row(session: Session, caller: Caller, composition_id: str) -> CompositionRow:
-    row = session.get(CompositionRow, composition_id)
-    if row is None or row.user_id != caller.user_id:
-        raise NotFound("no composition with this id", kind="composition_not_found")
-    return row

@@ -1,14 +1,21 @@
-"""The table of prompts, and their API structs."""
+"""Prompts: saved texts with variables, which people insert into messages by a slash command.
+
+A user sees their own prompts and those shared in the tenant. Only an administrator shares.
+"""
 
 import re
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy import Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.owned import Shared, SharedRow, SharedService, given_fields, view_of
+from luxx.errors import InvalidInput
+from luxx.infra.clock import new_id
+from luxx.infra.store.engine import Store
 from luxx.wire.line import IN_LINE, LINE
 
 MAX_PROMPTS = 500
@@ -20,7 +27,7 @@ MAX_VARIABLES = 20
 NAME_LENGTH = 40
 
 
-class PromptRow(Base):
+class PromptRow(SharedRow):
     """`name` is unique among the prompts of a user."""
 
     __tablename__ = "prompts"
@@ -29,16 +36,11 @@ class PromptRow(Base):
         Index("ix_prompts_tenant_id_is_shared", "tenant_id", "is_shared"),
     )
 
-    id: Mapped[str] = mapped_column(String(36), primary_key=True)
-    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    id: Mapped[str] = mapped_column(String(36), primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(String(NAME_LENGTH))
     title: Mapped[str] = mapped_column(String(200))
     description: Mapped[str] = mapped_column(Text)
     content: Mapped[str] = mapped_column(Text)
-    is_shared: Mapped[bool] = mapped_column()
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 COMMAND = r"^[a-z0-9][a-z0-9-]*$(?!\n)"
@@ -107,3 +109,36 @@ def variables_of(content: str) -> list[PromptVariable]:
         if defaults.get(name) is None:
             defaults[name] = default
     return [PromptVariable(name=name, default=default) for name, default in defaults.items()]
+
+
+def _check_variables(values: NewPrompt | PromptChanges) -> None:
+    if values.content is not UNSET and len(variables_of(values.content)) > MAX_VARIABLES:
+        raise InvalidInput(f"may have at most {MAX_VARIABLES} different variables", field="$.content")
+
+
+def _columns(values: NewPrompt | PromptChanges) -> dict[str, Any]:
+    columns = given_fields(values)
+    return {name: value.strip() if name == "title" else value for name, value in columns.items()}
+
+
+PROMPTS = Shared(
+    row=PromptRow,
+    noun="prompt",
+    limit=MAX_PROMPTS,
+    name_length=NAME_LENGTH,
+    new=NewPrompt,
+    check=_check_variables,
+    columns=_columns,
+    searched=(PromptRow.name, PromptRow.title, PromptRow.description),
+)
+
+
+class PromptService(SharedService[PromptRow, PromptView]):
+    """One per process."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, PROMPTS, _view)
+
+
+def _view(row: PromptRow, caller: Caller) -> PromptView:
+    return view_of(PromptView, row, caller, variables=variables_of(row.content))

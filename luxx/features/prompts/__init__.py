@@ -1,1 +1,0 @@
-"""Prompts: texts with variables that people insert into messages by a short name."""

@@ -10,12 +10,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from live_server import ROOT, free_port, live_server, scripted_models
 
 from luxx.app.cli.commands import main
+from luxx.app.core_services import SHARED
+from luxx.domain.owned import Owned
 from luxx.domain.skills.tools import skill_tools
 from luxx.infra.config.schema import Config, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -24,6 +27,7 @@ from luxx.providers.registry import ProviderType
 from luxx.providers.scripted import Call, Rule, Script, Text, Thinking, When
 from luxx.tools.builtin import builtin_tools
 from luxx.tools.builtin.programs import program_tools
+from luxx.tools.compositions.service import COMPOSITIONS
 from luxx.tools.core import (
     CallPermissions,
     CommandPermission,
@@ -284,6 +288,14 @@ def test_every_kind_of_failure_is_documented() -> None:
     page = text_of("docs/reference/api.md")
     undocumented = sorted(kind for kind in kinds_of_failure() if f"`{kind}`" not in page)
     assert undocumented == []
+
+
+@pytest.mark.parametrize("owned", [*SHARED, COMPOSITIONS], ids=lambda owned: owned.noun)
+def test_every_kind_of_failure_of_what_users_own_is_documented(owned: Owned[Any]) -> None:
+    noun = owned.noun.replace(" ", "_")
+    kinds = [f"{noun}_not_found", *([f"{noun}_name_taken", f"{noun}s_full"] if owned.limit else [])]
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    assert [kind for kind in kinds if f"`{kind}`" not in pages] == []
 
 
 def kinds_of_failure() -> set[str]:

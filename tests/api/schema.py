@@ -60,6 +60,15 @@ class Document:
                 return operation
         return None
 
+    @property
+    def lists(self) -> set[str]:
+        """The paths of lists with pages, without those of a part of a resource."""
+        return {
+            each.template
+            for each in self.operations
+            if each.method == "GET" and "page_size" in each.names("query") and "{" not in each.template
+        }
+
     def resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
         """The schema, or the one that it references."""
         while "$ref" in schema:

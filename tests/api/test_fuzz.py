@@ -16,6 +16,8 @@ import pytest
 
 from api.client import ApiClient
 from api.conftest import ASKS, answering, connect
+from api.owned_ids import ID_KINDS
+from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.providers.scripted import Call, Counts, Finish, Rule, ScriptedProvider, Text, When
 
@@ -63,25 +65,15 @@ def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | 
     body = {"conversation_id": asking, "content": "ask me"}
     run_id = admin.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
     question = admin.good("GET", f"/runs/{run_id}/questions")["items"][0]
-    file = admin.good("POST", "/files", files={"file": ("a.txt", b"a")})
     agent = admin.good("POST", "/agents", json={"name": "Writer", "tools": ["file_list"]})
     room = {"title": "Talk", "task": "Discuss.", "agents": [{"name": "A"}, {"agent_id": agent["id"]}]}
     room = admin.good("POST", "/chat-rooms", json=room)
-    members = [{"id": "list", "tool": "file_list"}]
-    body = {"name": "lists", "description": "Lists.", "members": members}
     task = {"name": "t", "goal": "g", "steps": [{"id": "step", "name": "s"}]}
     tasks = [admin.good("POST", "/tasks", json=task)["id"] for _ in range(3)]
-    template = {"name": "t", "document": {"version": 1, "name": "t", "goal": "g"}}
-    return {
+    ids: dict[str, str | int] = {
         "agent_id": agent["id"],
         "task_id": tasks[0],
         "step_id": "step",
-        "template_id": admin.good("POST", "/task-templates", json=template)["id"],
-        "prompt_id": admin.good("POST", "/prompts", json={"name": "p", "content": "c"})["id"],
-        "composition_id": admin.good("POST", "/tools/compositions", json=body)["id"],
-        "file_id": file["id"],
-        "key_id": admin.good("POST", "/keys", json={"name": "k", "scopes": ["read"]})["id"],
-        "project_id": admin.good("POST", "/projects", json={"name": "p"})["id"],
         "conversation_id": chats[0],
         "message_id": messages[1],
         "run_id": run_id,
@@ -91,6 +83,11 @@ def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | 
         "room_id": room["id"],
         "seat_id": room["agents"][0]["id"],
     }
+    document = Document(admin.good_document())
+    for name in {name for operation in document.operations for name in operation.names("path")}:
+        if name in ID_KINDS and name.endswith("_id") and name not in (*ids, "user_id"):
+            ids[name] = ID_KINDS[name].make(admin, ids, "sample")
+    return ids
 
 
 def rules_with(ids: dict[str, str | int], user_id: int) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from api.owned_ids import NO_UUID, IdsByName
 from api.schema import Document, Operation
+from luxx.api.openapi.types import EXAMPLES
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -320,20 +321,8 @@ SEARCHES = ("%e0%bd%b1%e0%bd%b2" * 500, "a%20" * 2_000, "%22a%22%20-" * 700, "a*
 """Texts to search for."""
 
 WORST: dict[str, list[Body]] = {
-    "PUT /admin/allowed-hosts": [],
-    "POST /admin/tenants": [],
-    "PUT /admin/tenants/{tenant_id}": [],
-    "POST /agents": [],
     "POST /agents/import": documents(190_000, "version: 1\nname: a\n"),
-    "PUT /agents/{agent_id}": [],
     "POST /agents/{agent_id}/invoke": texts_of_rooms(),
-    "POST /auth/login": [],
-    "POST /auth/password": [],
-    "POST /auth/refresh": [],
-    "POST /auth/register": [],
-    "POST /auth/users": [],
-    "PUT /auth/users/{user_id}": [],
-    "POST /auth/users/{user_id}/password": [],
     "POST /chat-rooms": [
         Body("nested stop", lambda _: {**ROOM, "stop": nested(2)}),
         Body("deep stop", lambda _: {**ROOM, "stop": nested(3)}),
@@ -341,17 +330,9 @@ WORST: dict[str, list[Body]] = {
     ],
     "POST /chat-rooms/import": documents(960_000, "version: 1\ntitle: t\ntask: t\n"),
     "PUT /chat-rooms/{room_id}": [Body("nested stop", lambda _: {"stop": nested(2)})],
-    "POST /chat-rooms/{room_id}/agents": [],
-    "PUT /chat-rooms/{room_id}/agents/{seat_id}": [],
-    "POST /chat-rooms/{room_id}/floor": [],
-    "POST /chat-rooms/{room_id}/fork": [],
-    "POST /chat-rooms/{room_id}/members": [],
-    "PUT /chat-rooms/{room_id}/members/{user_id}": [],
     "POST /chat-rooms/{room_id}/messages": texts_of_rooms(),
     "POST /conversations": EVERYWHERE,
     "POST /conversations/import": [*imports()],
-    "PUT /conversations/{conversation_id}": [],
-    "POST /conversations/{conversation_id}/fork": [],
     "POST /files": [
         Body(name, lambda _ids, sent=sent: sent, media_type=f"{MULTIPART}; boundary=x")
         for name, sent in {
@@ -362,33 +343,21 @@ WORST: dict[str, list[Body]] = {
             "heads": b"--x\r\n" + b"a: b\r\n" * 3_000_000,
         }.items()
     ],
-    "POST /keys": [],
-    "POST /mcp/changes/{change_id}/approve": [],
     "POST /messages": messages(),
-    "POST /messages/attachments/check": [],
     "POST /messages/stream": messages(),
     "PUT /messages/{message_id}": texts_of_rooms(),
-    "POST /messages/{message_id}/regenerate": [],
     "PUT /permissions/rules": [Body("stars", lambda _: RULES)],  # type: ignore[list-item]
-    "POST /projects": [],
-    "PUT /projects/{project_id}": [],
     "POST /prompts": [
         Body(f"braces {n}", lambda _ids, n=n, text=text: {"name": f"p{n}", "content": text})
         for n, text in enumerate(PROMPTS)
     ],
-    "PUT /prompts/{prompt_id}": [],
-    "POST /providers": [],
-    "PUT /providers/{provider_id}": [],
     "POST /runs/{run_id}/questions/{question_id}/answer": [
         Body("arguments", lambda _: {"answer": "once", "arguments": {f"k{n}": n for n in range(99_000)}})
     ],
-    "PUT /settings": [],
     "POST /setup": [Body("fields", lambda _: b"&".join(b"a%d=1" % n for n in range(8_000)), media_type=FORM)],
     "POST /task-templates": [
         Body("steps", lambda _: {"name": "t", "document": {**TASK, "version": 1, "steps": STEPS}})
     ],
-    "PUT /task-templates/{template_id}": [],
-    "POST /task-templates/{template_id}/instantiate": [],
     "POST /tasks": [
         Body("steps", lambda _: {**TASK, "metadata": {}, "steps": STEPS}),
         Body("metadata", lambda _: TASK),
@@ -397,19 +366,17 @@ WORST: dict[str, list[Body]] = {
         *documents(490_000, "version: 1\nname: t\ngoal: g\n"),
         Body("steps", lambda _: {**TASK, "version": 1, "steps": STEPS}),
     ],
-    "POST /tasks/plan": [],
     "PUT /tasks/{task_id}": [Body("metadata", lambda _: TASK)],
-    "POST /tasks/{task_id}/approve": [],
     "PUT /tasks/{task_id}/graph": [Body("steps", lambda _: {"steps": STEPS})],
     "POST /tasks/{task_id}/steps": [Body("steps", lambda _: {"steps": STEPS})],
-    "PUT /tasks/{task_id}/steps/{step_id}": [],
-    "PUT /tenant": [],
     "POST /tools/compositions": [
         Body("members", lambda _: {"name": "worst", "description": "d", "members": MEMBERS})
     ],
-    "PUT /tools/compositions/{composition_id}": [],
     "POST /tools/{name}/execute": [*tools()],
     "POST /v1/chat/completions": [*chats()],
     "POST /v1/responses": [*responses()],
 }
-"""By route: what is sent besides the largest body of its schema. A new route that takes a body gets a row."""
+"""By route: what is sent besides the largest body of its schema."""
+
+ROUTES = sorted({*EXAMPLES, *WORST})
+"""The routes that take a body."""

@@ -28,6 +28,7 @@ from luxx.api.openapi.types import (
     DOWNLOAD_ROUTES,
     EXAMPLES,
     OPENAI_ROUTES,
+    TAGS,
     TEXT_ROUTES,
     JsonObject,
     TypeSchemas,
@@ -42,33 +43,6 @@ from luxx.wire.event import Event, RunSnapshot
 from luxx.wire.run import Run
 from luxx.wire.socket import ClientMessage, ServerMessage
 
-TAGS = {
-    "service": "The server's version, state and metrics.",
-    "auth": "Sign-in.",
-    "keys": "Personal API keys.",
-    "users": "Administering users.",
-    "tenants": "The group of users that the caller belongs to.",
-    "agents": "Templates of agents: model, system prompt, tools and skills under one name.",
-    "prompts": "Saved texts with variables, inserted into messages by a slash command.",
-    "tasks": "Goals as graphs of steps, their documents and templates.",
-    "conversations": "Create, list, change and delete conversations.",
-    "rooms": "Discussions of several agents and people: seats, members, and the run of a room.",
-    "projects": "Named groups of conversations.",
-    "messages": "Send a message and get its answer, whole or as a stream.",
-    "files": "Files of your workspace.",
-    "search": "Full-text search in your own conversations, rooms and tasks.",
-    "questions": "Questions of your runs, and your answers.",
-    "runs": "List runs, follow one, cancel one.",
-    "permissions": "Rules that allow tool calls, deny them or ask a person.",
-    "openai": "For clients of OpenAI: models, chat completions; with their own forms of answers and errors.",
-    "providers": "Connect models.",
-    "skills": "Instructions that models load when they need them.",
-    "tools": "List tools and run one without a model.",
-    "usage": "Used tokens and their cost.",
-    "replay": "The event log of a conversation, and its tool calls.",
-    "settings": "The signed-in user's defaults.",
-    "admin": "For administrators of the whole server.",
-}
 CREDENTIALS = (
     "The `access_token` of POST /auth/login, or an API key of POST /keys. A key with the scope `read` may "
     "send GET and HEAD requests and POST /auth/ticket; with `chat` also what changes conversations, "
@@ -305,11 +279,17 @@ def _parameter(field: FieldDefinition, location: str, types: TypeSchemas) -> Jso
         location = "header" if isinstance(parameter, HeaderParameter) else location
         described["in"] = location
         described["description"] = parameter.description
-    described["description"] = described.get("description") or DESCRIPTIONS["parameters"].get(name, "")
+    described["description"] = described.get("description") or _description_of(name)
     schema = types.of(parameter_type(field))
     if location == "query" and not field.is_required and field.default is not None:
         schema = {**schema, "default": field.default}
     return {"name": name, **described, "schema": schema}
+
+
+def _description_of(parameter: str) -> str:
+    noun = parameter.removesuffix("_id").replace("_", " ")
+    default = f"the id of the {noun}" if parameter.endswith("_id") else ""
+    return DESCRIPTIONS["parameters"].get(parameter, default)
 
 
 def _responses(operation: ApiOperation, types: TypeSchemas) -> JsonObject:

@@ -49,9 +49,11 @@ DESCRIPTIONS: dict[str, dict[str, str]] = tomllib.loads(
 )
 """The descriptions of fields by schema and name; `any` for all schemas, `parameters` for parameters."""
 
+TAGS = DESCRIPTIONS.pop("tags")
+"""The descriptions of the tags of routes, in the order of the document."""
+
 EXAMPLES: dict[str, Any] = {
-    route: msgspec.json.decode(body)
-    for route, body in tomllib.loads(Path(__file__).with_name("examples.toml").read_text("utf-8")).items()
+    route: msgspec.json.decode(body) for route, body in DESCRIPTIONS.pop("examples").items()
 }
 """An example of each JSON body, by method and path: `POST /messages`."""
 

@@ -70,8 +70,9 @@ export function saveTokens(signedIn: Schema<'SignedIn'>): void {
   if (!wasSignedIn) notify(false)
 }
 
-/** `isWanted`: the person signs out. */
+/** `isWanted`: the person signs out. What is refused because of that ends nothing more. */
 export function dropTokens(isWanted = false): void {
+  if (current === null) return
   current = null
   localStorage.removeItem(KEY)
   notify(false, isWanted)

@@ -188,7 +188,8 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'it needs the network, which MCP servers do not have': '它需要网络，而 MCP 服务器没有网络',
   '{} downloads what it starts, and MCP servers have no network; install the server first, and name its program in `command`{}':
     '{1} 会下载要启动的程序，而 MCP 服务器没有网络；请先安装此服务器，并在 `command` 中写明其程序{2}',
-  'it was killed, probably because the machine had no memory left{}': '它被终止，可能是因为机器内存不足{1}',
+  'it was killed, probably because the machine had no memory left: {}': '它被终止，可能是因为机器内存不足：{1}',
+  'it was killed, probably because the machine had no memory left': '它被终止，可能是因为机器内存不足',
   'it may need a longer start_seconds, or it is no MCP server on standard input and output':
     '它可能需要更长的 start_seconds，或者它不是使用标准输入输出的 MCP 服务器',
 }

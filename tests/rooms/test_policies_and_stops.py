@@ -31,6 +31,7 @@ from luxx.features.rooms.stops import (
     Totals,
     check_size,
     check_stop,
+    fired_phrase,
     fired_stop,
 )
 
@@ -180,6 +181,16 @@ def said(*texts: str) -> tuple[SpokenMessage, ...]:
 )
 def test_a_stop_fires_when_its_total_is_reached(stop: Stop | None, totals: Totals, key: str | None) -> None:
     assert fired_stop(stop, totals) == key
+
+
+def test_of_several_phrases_the_one_that_was_said_is_named() -> None:
+    totals = Totals(rounds=3, messages=said("We are done."))
+    inner = Stop(any=[Stop(phrase="finished"), Stop(phrase="Done")])
+    stop = Stop(any=[Stop(rounds=9), Stop(all=[Stop(rounds=1), Stop(rounds=9)]), inner, Stop(phrase="are")])
+    assert fired_stop(stop, totals) == "phrase"
+    assert fired_phrase(stop, totals) == "Done"
+    assert fired_phrase(Stop(rounds=1), totals) is None
+    assert fired_phrase(None, totals) is None
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ export interface MessageChunk {
 }
 
 export type ProcessStep = Omit<Schema<'ProcessStep'>, 'step'> & { step: StepFrame }
-export type RunEvent = Schema<'RunState'> | ProcessStep | MessageChunk | Logged
+export type RunEvent = Schema<'RunSnapshot'> | ProcessStep | MessageChunk | Logged
 
 const LAST = new Set(['done', 'room_completed', 'room_paused', 'task_complete', 'task_paused'])
 

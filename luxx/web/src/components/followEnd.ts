@@ -41,13 +41,13 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
     toEnd()
   }
 
-  /** What grows or shrinks may move the page up too, at most by as much; only a person who does stops it. */
+  /** What shrinks moves the page up too, at most by as much; only a person who does stops it. */
   function onScroll(): void {
     const element = scroller.value
     if (!element) return
     const { scrollTop: top, scrollHeight: height } = element
     const isUp = top < lastTop - 1
-    const isMovedByContent = !isTouched && height !== lastHeight && lastTop - top <= Math.abs(height - lastHeight) + 1
+    const isMovedByContent = !isTouched && top > 0 && lastTop - top <= lastHeight - height + 1
     lastTop = top
     lastHeight = height
     if (height - top - element.clientHeight < NEAR_END) isFollowing.value = true

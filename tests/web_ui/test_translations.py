@@ -15,6 +15,9 @@ from luxx.web.build import WEB
 from web_ui.person import Person
 
 CATALOGS = sorted((WEB / "src" / "i18n" / "zh").glob("server*.ts"))
+# The words for rows that users own, which stand in sentences about all such rows (`domain/owned.py`).
+_NOUN = re.compile(r'\b(?:noun|short)="([^"]+)"')
+_PLACES_OF_NOUNS = ("self.noun", "self.word", "article")
 # Given by name, or as the last of a tuple or call.
 _KIND = re.compile(r'\bkind(?:: str)? ?= ?"(\w+)"|"(\w+)"\)?,?\n')
 _TABLE = re.compile(
@@ -43,11 +46,24 @@ def template_of(node: ast.AST) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=values):
-            return "".join(
-                template_of(value) if isinstance(value, ast.Constant) else "{}" for value in values
-            )
+            return "".join(map(template_of, values))
+        case ast.FormattedValue(value=value):
+            source = ast.unparse(value)
+            return f"{{{source.removeprefix('self.')}}}" if source in _PLACES_OF_NOUNS else "{}"
         case _:
             return ""
+
+
+def with_nouns(sentence: str) -> list[str]:
+    """The sentence for each kind of row that it may be about."""
+    if not re.search(r"\{(noun|word)\}", sentence):
+        return [sentence]
+    nouns = sorted({noun for text in sources() for noun in _NOUN.findall(text)})
+    filled = [
+        re.sub(r"\{(noun|word)\}", noun, sentence).replace("{article}", "an" if noun[0] in "aeiou" else "a")
+        for noun in nouns
+    ]
+    return [re.sub(r"\{\w+\}", "{}", one) for one in filled]
 
 
 def plain(sentence: str) -> str:
@@ -55,7 +71,8 @@ def plain(sentence: str) -> str:
 
 
 def test_each_translated_sentence_is_one_of_the_server() -> None:
-    written = {plain(template_of(node)) for text in sources() for node in ast.walk(ast.parse(text))}
+    templates = {template_of(node) for text in sources() for node in ast.walk(ast.parse(text))}
+    written = {plain(sentence) for template in templates for sentence in with_nouns(template)}
     written |= {plain(document.role) for document in shipped_documents().values()}
     # Before the fields that are wrong: one, one with its problem, or several.
     endings = (": {}", ": {}: {}", ": {}{}")

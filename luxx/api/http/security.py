@@ -349,7 +349,7 @@ ORIGIN_NOT_ALLOWED = _Refusal(
 
 
 def _head_refusal(scope: ASGIScope, request_headers: _RequestHeaders) -> _Refusal | None:
-    if len(scope["raw_path"]) + len(scope.get("query_string", b"")) > MAX_URL_BYTES:
+    if len(scope.get("raw_path") or scope["path"]) + len(scope.get("query_string", b"")) > MAX_URL_BYTES:
         return URL_TOO_LONG
     if request_headers.size > MAX_HEADER_BYTES or len(scope["headers"]) > MAX_HEADERS:
         return HEADERS_TOO_LARGE

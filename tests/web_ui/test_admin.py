@@ -183,6 +183,7 @@ def test_the_audit_log_is_filtered_paged_and_shows_an_entry(operator: Person) ->
         expect(page.get_by_role("button", name="Load more")).to_have_count(0)
         rows.filter(has_text="key-54").get_by_role("button").click()
         expect(page.get_by_role("dialog")).to_contain_text("key_create")
+        expect(page.get_by_role("dialog").get_by_text("Name", exact=True)).to_be_visible()
         expect(page.get_by_role("dialog")).to_contain_text("127.0.0.1")
         check_both_themes(tab, "admin-audit-entry")
         page.get_by_role("dialog").get_by_role("button", name="Close").click()

@@ -270,17 +270,25 @@ def test_scrolling_up_stops_following_and_a_button_resumes_it(person: Person) ->
 
 
 def test_a_failed_answer_says_why_and_can_be_tried_again(person: Person) -> None:
+    empty = person.post("/conversations", {"title": "Begun elsewhere"})["id"]
     with person.tab() as tab:
-        page = tab.open()
+        page = tab.open(f"/ui/chat/{empty}")
+        start = page.get_by_role("heading", name="What would you like to do?")
+        expect(start).to_be_visible()
         send(page, "broken")
         alert = page.get_by_role("alert")
         expect(alert).to_contain_text("bad key")
+        expect(start).to_be_hidden()
+        expect(page.get_by_role("button", name="Answer again")).to_have_count(1)
+        answer = page.get_by_role("article", name="Answer")
+        expect(answer.get_by_role("button", name="Copy the message")).to_have_count(0)
         take_screenshots(tab, "chat-failed")
         page.reload()
         expect(alert).to_contain_text("bad key")
         alert.get_by_role("button", name="Answer again").click()
         expect(said(page, "Now it works.")).to_be_visible()
         expect(alert).to_be_hidden()
+        expect(answer.get_by_role("button", name="Copy the message")).to_be_visible()
 
 
 def test_a_question_of_another_conversation_is_a_notice_that_can_be_answered(person: Person) -> None:

@@ -91,6 +91,9 @@ def test_what_used_a_deleted_provider_says_so_and_takes_another(
 
         page = tab.open(f"/ui/agents/{agent}")
         expect(page.get_by_text("The provider Leaving was deleted")).to_be_visible()
+        # The list marks it too, and nothing begins with it.
+        expect(page.get_by_role("img", name="Leaving is gone")).to_be_visible()
+        expect(page.get_by_role("button", name="Start a chat")).to_be_disabled()
         chosen = page.get_by_label("Provider", exact=True).locator("option:checked")
         expect(chosen).to_have_text("Leaving is gone")
         page.get_by_label("Role", exact=True).fill("guides")

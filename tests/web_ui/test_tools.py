@@ -1,5 +1,7 @@
 """The pages of tools: running one by hand, rules and what they decide, compositions, skills, MCP servers."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -123,6 +125,9 @@ def test_a_composition_is_written_refused_saved_and_deleted(person: Person) -> N
         dialog.get_by_role("button", name="Save").click()
         expect(page.get_by_text("file_write → file_read")).to_be_visible()
         check_both_themes(tab, "compositions")
+        page.get_by_role("button", name="New composition").click()
+        expect(definition).to_have_value(re.compile('"keep_note_2"'))
+        dialog.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="Delete keep_note").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
         expect(page.get_by_text("No compositions")).to_be_visible()

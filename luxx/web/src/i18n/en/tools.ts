@@ -74,6 +74,8 @@ const en = {
   compositionsAbout: 'Up to five tools combined into one that models are offered like any other.',
   newComposition: 'New composition',
   compositionHint: 'Written as JSON; the server checks it and says what is wrong.',
+  exampleDescription: 'Keep a note in the workspace, and show the file as it is then.',
+  exampleParameter: 'What to keep',
   definition: 'Definition',
   name: 'Name',
   kind: 'Kind',

@@ -72,6 +72,8 @@ const zh: ToolsText = {
   compositionsAbout: '最多五个工具组合成一个，像其他工具一样提供给模型。',
   newComposition: '新组合',
   compositionHint: '用 JSON 编写；服务器会检查并说明错误。',
+  exampleDescription: '在工作区保存一条笔记，并显示文件的内容。',
+  exampleParameter: '要保存的内容',
   definition: '定义',
   name: '名称',
   kind: '类型',

@@ -1,5 +1,7 @@
 """The usage page: totals, chart, groups and limits."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -28,11 +30,13 @@ def test_what_was_used_is_shown_by_day_and_model(person: Person) -> None:
         expect(page.locator("dl", has_text="Model calls").first).to_contain_text("2")
         # The scripted model has no price: its cost is unknown, and not 0.
         expect(table.get_by_role("row").nth(1)).to_contain_text("unknown")
+        expect(table.get_by_role("row").nth(1)).to_contain_text(re.compile(r"\b\d{1,2} [A-Z][a-z]+ 20\d\d\b"))
         expect(page.get_by_text("The prices of 2 calls are not known")).to_be_visible()
         page.get_by_label("Group by").select_option("conversation")
         expect(table.get_by_role("row").nth(1)).to_contain_text("Greetings")
         expect(page.get_by_label("Of whom")).to_have_count(0)
         expect(page.get_by_role("region", name="Limits of today")).to_contain_text("no limit")
+        expect(page.get_by_text("$0")).to_have_count(0)
         check_both_themes(tab, "usage")
 
 

@@ -38,8 +38,8 @@ const en = {
   noLimit: 'no limit',
   of: (spent: string, limit: string) => `${spent} of ${limit}`,
   reserved: (amount: string) => `${amount} more are reserved for calls in progress.`,
-  resets: (at: string) => `The day ends ${at}.`,
-  limitsAreSet: 'Limits are set in the configuration of the server.',
+  resets: (at: Date) =>
+    `The day ends ${new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'short' }).format(at)}. Limits are set in the configuration of the server.`,
 }
 
 export type UsageText = Texts<typeof en>

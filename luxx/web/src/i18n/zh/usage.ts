@@ -32,8 +32,8 @@ const zh: UsageText = {
   noLimit: '无限制',
   of: (spent, limit) => `${spent} / ${limit}`,
   reserved: (amount) => `另有 ${amount} 为进行中的调用保留。`,
-  resets: (at) => `今日结束于 ${at}。`,
-  limitsAreSet: '限额在服务器的配置中设置。',
+  resets: (at) =>
+    `今日结束于 ${new Intl.DateTimeFormat('zh-CN', { dateStyle: 'medium', timeStyle: 'short' }).format(at)}。限额在服务器的配置中设置。`,
 }
 
 export default zh

@@ -49,6 +49,7 @@ def test_language_and_theme_are_remembered_and_shown_from_the_first_paint(new_ta
         page = tab.open()
         page.get_by_role("button", name="中文").click()
         expect(page.get_by_role("heading", name="登录")).to_be_visible()
+        expect(page.get_by_role("button", name="中文")).to_have_attribute("aria-current", "true")
         page.evaluate("localStorage.setItem('luxx.theme', 'dark')")
         # Before any module runs, the page has its theme and language already.
         page.route("**/assets/*.js", lambda route: route.abort())

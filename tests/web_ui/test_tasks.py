@@ -126,7 +126,7 @@ def test_a_failed_step_names_what_it_held_up_and_a_cycle_is_refused(person: Pers
         expect(graph.get_by_role("button", name="Third")).to_contain_text("Skipped")
         graph.get_by_role("button", name="First").click()
         panel = page.get_by_role("complementary", name="First")
-        expect(panel).to_contain_text("Held up by this: Second, Third.")
+        expect(panel).to_contain_text("Skipped because of this: Second, Third.")
         take_screenshots(tab, "task-failed")
         panel.get_by_role("button", name="Try again").click()
         expect(graph.get_by_role("button", name="Third")).to_contain_text("Done")

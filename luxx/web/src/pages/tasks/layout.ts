@@ -17,6 +17,7 @@ export interface Placement {
 type Steps = readonly { id: string; depends_on: string[] }[]
 
 const NORMAL = 196
+const MIDDLE = 166
 const COMPACT = 136
 /** A pane that is less wide has its steps from top to bottom. */
 const NARROW = 560
@@ -29,9 +30,11 @@ export function placeSteps(steps: Steps, pane: { width: number; height: number }
       ? []
       : ([
           ['LR', NORMAL],
+          ['LR', MIDDLE],
           ['LR', COMPACT],
         ] as const)),
     ['TB', NORMAL],
+    ['TB', MIDDLE],
     ['TB', COMPACT],
   ].map(([direction, nodeWidth]) => [direction as Direction, nodeWidth as number])
   const placements: Placement[] = []
@@ -47,7 +50,7 @@ export function placeSteps(steps: Steps, pane: { width: number; height: number }
 /** Dependencies on steps that do not exist are left out. */
 function place(steps: Steps, direction: Direction, nodeWidth: number): Placement {
   const graph = new Graph()
-  const isCompact = nodeWidth === COMPACT
+  const isCompact = nodeWidth < NORMAL
   graph.setGraph({
     rankdir: direction,
     nodesep: isCompact ? 14 : 22,

@@ -1,5 +1,7 @@
 """The pages of runs: the list, a run as it works, and the timeline of one that has ended."""
 
+import re
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -67,6 +69,8 @@ def test_the_timeline_of_a_finished_run_is_scrubbed_and_nothing_is_called_again(
         expect(page.get_by_role("heading", name="Chat: Sums")).to_be_visible()
         slider = page.get_by_role("slider", name="Timeline")
         expect(page.get_by_text("The result is 42.")).to_be_visible()
+        # The scripted model has no price.
+        expect(page.get_by_role("main").locator("dl").first).to_contain_text(re.compile(r"Cost\s*unknown"))
         take_screenshots(tab, "run")
         end = int(slider.get_attribute("max") or 0)
         assert slider.input_value() == str(end)

@@ -20,7 +20,7 @@ const en = {
   duration: 'Duration',
   tokens: 'Tokens',
   cost: 'Cost',
-  costUnknown: 'cost unknown',
+  unknown: 'unknown',
   model: 'Model',
   stopReason: 'Ended because',
   reasons: {

@@ -20,7 +20,7 @@ const zh: RunsText = {
   duration: '时长',
   tokens: '词元',
   cost: '费用',
-  costUnknown: '费用未知',
+  unknown: '未知',
   model: '模型',
   stopReason: '结束原因',
   reasons: {

@@ -1,7 +1,9 @@
 """The one-time address that sets the first password, and the default password behind a hidden forwarder."""
 
 import asyncio
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import pty
@@ -147,7 +149,9 @@ def test_the_printed_address_sets_the_password_once_for_any_peer(
         assert shown.headers["cache-control"] == "no-store"
         assert shown.headers["referrer-policy"] == "no-referrer"
         assert "<script" not in shown.text
-        assert "style" not in shown.text
+        (style,) = re.findall(r"<style>(.*?)</style>", shown.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        assert f"style-src 'sha256-{digest}';" in shown.headers["content-security-policy"]
         (hidden,) = re.findall(r'name="token" value="([^"]*)"', shown.text)
         assert hidden == token
         form = {"token": hidden, "password": NEW, "password_again": NEW}
@@ -186,6 +190,31 @@ def test_the_printed_address_sets_the_password_once_for_any_peer(
         assert http.get("/health").status_code == 200
         later.stop()
         assert ADDRESS.search(later.output) is None
+
+
+@pytest.mark.parametrize(
+    ("languages", "is_chinese"),
+    [
+        ("zh-CN,zh;q=0.9,en;q=0.8", True),
+        ("fr, ZH-tw;q=0.7", True),
+        ("en-GB,en;q=0.9,zh;q=0.8", False),
+        ("fr", False),
+    ],
+)
+async def test_the_page_is_in_the_language_that_the_browser_prefers(
+    account_server, languages: str, is_chinese: bool
+) -> None:
+    await account_server.operator.ensure_first_user()
+    token = await account_server.password_setup.token()
+    headers = {"Accept": "text/html", "Accept-Language": languages}
+    page = await account_server.ask("GET", f"/setup?token={token}", **headers)
+    assert ('<html lang="zh">' in page.text, "设置管理员的密码" in page.text) == (is_chinese, is_chinese)
+    assert ("<label>密码" in page.text, "<label>Password" in page.text) == (is_chinese, not is_chinese)
+    short = {"token": token, "password": "short"}
+    refused = await account_server.ask("POST", "/setup", short, **headers)
+    assert (refused.status_code, "密码至少需要 8 个字符" in refused.text) == (400, is_chinese)
+    unknown = await account_server.ask("GET", "/setup?token=x", **headers)
+    assert (unknown.status_code, "此设置地址无效" in unknown.text) == (403, is_chinese)
 
 
 def test_a_client_sets_the_password_by_json(server: ServerProcess) -> None:

@@ -1,8 +1,11 @@
 """`/setup`: the page at the one-time URL that sets the first administrator's password.
 
-Browsers get HTML, other clients the JSON envelope. `domain/accounts/setup.py` checks the token.
+Browsers get HTML in English or Chinese, other clients the JSON envelope. `domain/accounts/setup.py` checks
+the token.
 """
 
+import base64
+import hashlib
 import html
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -31,6 +34,31 @@ InjectedSetup = NamedDependency[PasswordSetup]
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 10
 TOKEN_BYTES = 4096
+STYLE = """
+:root{color-scheme:light dark}
+body{font:15px/1.55 system-ui,sans-serif;max-width:22rem;margin:12vh auto;padding:0 1rem}
+body{overflow-wrap:anywhere}
+h1{font-size:1.25rem;font-weight:500}
+label{display:block}
+input,button{font:inherit;box-sizing:border-box;width:100%;padding:.45rem .7rem;border:1px solid #8888}
+input,button{border-radius:6px}
+button{background:#4b4fbf;border-color:#4b4fbf;color:#fff;cursor:pointer}
+[role=alert]{border-left:3px solid #c0392b;padding-left:.7rem}
+"""
+STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+PAGE_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+CHINESE_REFUSALS = {
+    "setup_token_invalid": "此设置地址无效；请完整复制服务器显示的地址。",
+    "setup_token_expired": "此设置地址已过期；重新启动服务器可获得新的地址。",
+    "setup_token_used": "此设置地址已被使用，或密码已通过其他方式设置；请用那个密码登录。",
+    "password_refused": "此密码不可用：它太短或太长、与用户名相同，或者是公开的默认密码。请另选一个。",
+    "invalid_input": f"输入无效：密码至少需要 {MIN_PASSWORD_LENGTH} 个字符，两次输入必须一致。",
+    "too_many": "尝试次数过多；请稍后再试。",
+}
+"""By kind; other refusals are in English."""
 SetupToken = Annotated[str, QueryParameter(max_length=TOKEN_BYTES, description="from the printed URL")]
 
 
@@ -66,7 +94,7 @@ class SetupController(Controller):
         except LuxxError as error:
             return _error_answer(request, error, form="")
         if _is_browser(request):
-            return _page(_form(token, state.username))
+            return _page(request, _form(request, token, state.username))
         message = "POST the token and a new password to /setup"
         return Response(success(state, message), headers={"cache-control": "no-store"})
 
@@ -85,10 +113,12 @@ class SetupController(Controller):
             user = await password_setup.set_password(peer, body.token, body.password)
         except LuxxError as error:
             is_correctable = isinstance(error, InvalidInput | TooMany) and isinstance(token, str)
-            return _error_answer(request, error, form=_form(token, "") if is_correctable else "")
+            return _error_answer(request, error, form=_form(request, token) if is_correctable else "")
         if _is_browser(request):
-            name = html.escape(user.username)
-            return _page(f"<p>The password of <b>{name}</b> is set. Sign in with it from now on.</p>")
+            name = f"<b>{html.escape(user.username)}</b>"
+            if _reads_chinese(request):
+                return _page(request, f"<p>{name} 的密码已设置。请从现在起用它登录。</p>")
+            return _page(request, f"<p>The password of {name} is set. Sign in with it from now on.</p>")
         return Response(success(user, "password set; sign in with it"))
 
 
@@ -113,37 +143,57 @@ def _is_browser(request: Request[Any, Any, Any]) -> bool:
 def _error_answer(request: Request[Any, Any, Any], error: LuxxError, *, form: str) -> Response[Any]:
     if not _is_browser(request):
         raise error
-    text = f'<p role="alert">{html.escape(error.message)}</p>{form}'
-    response = _page(text, status_of(error))
+    chinese = CHINESE_REFUSALS.get(error.kind) if _reads_chinese(request) else None
+    text = f'<p role="alert">{html.escape(chinese or error.message)}</p>{form}'
+    response = _page(request, text, status_of(error))
     if isinstance(error, TooMany):
         response.headers["Retry-After"] = str(max(1, error.retry_after))
     return response
 
 
-def _form(token: str, username: str) -> str:
-    for_user = f" for <b>{html.escape(username)}</b>" if username else ""
+def _reads_chinese(request: Request[Any, Any, Any]) -> bool:
+    """Of the two languages of the page, browsers name the preferred one first."""
+    names = (name.strip() for name in request.headers.get("accept-language", "").lower().split(","))
+    return next((name for name in names if name.startswith(("zh", "en"))), "").startswith("zh")
+
+
+def _form(request: Request[Any, Any, Any], token: str, username: str = "") -> str:
+    name = f"<b>{html.escape(username)}</b>" if username else ""
+    if _reads_chinese(request):
+        about = f"请{f'为 {name} ' if name else ''}设置至少 {MIN_PASSWORD_LENGTH} 个字符的密码。"
+        password, repeat, save = "密码", "再次输入密码", "设置密码"
+    else:
+        about = (
+            f"Choose a password{f' for {name}' if name else ''} of at least {MIN_PASSWORD_LENGTH} characters."
+        )
+        password, repeat, save = "Password", "Repeat the password", "Set the password"
     field = f'type="password" autocomplete="new-password" required minlength="{MIN_PASSWORD_LENGTH}"'
-    return f"""<p>Choose a password{for_user} of at least {MIN_PASSWORD_LENGTH} characters.</p>
+    return f"""<p>{about}</p>
 <form method="post" action="/setup">
 <input type="hidden" name="token" value="{html.escape(token)}">
-<p><label>Password<br><input name="password" {field}></label></p>
-<p><label>Repeat the password<br><input name="password_again" {field}></label></p>
-<p><button>Set the password</button></p>
+<p><label>{password}<br><input name="password" {field}></label></p>
+<p><label>{repeat}<br><input name="password_again" {field}></label></p>
+<p><button>{save}</button></p>
 </form>"""
 
 
-def _page(text: str, status: int = 200) -> Response[Any]:
+def _page(request: Request[Any, Any, Any], text: str, status: int = 200) -> Response[Any]:
     # With the server's `no-referrer`, browsers would send `Origin: null` with the form, and the server would
     # refuse it. This policy sends the origin, but never the token.
+    language, title, heading = "en", "Luxx: set the password", "Set the administrator's password"
+    if _reads_chinese(request):
+        language, title, heading = "zh", "Luxx：设置密码", "设置管理员的密码"
     document = f"""<!doctype html>
-<html lang="en">
+<html lang="{language}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<meta name="referrer" content="strict-origin"><title>Luxx: set the password</title></head>
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="strict-origin"><title>{title}</title>
+<style>{STYLE}</style></head>
 <body>
-<h1>Set the administrator's password</h1>
+<h1>{heading}</h1>
 {text}
 </body>
 </html>
 """
-    headers = {"cache-control": "no-store"}
+    headers = {"cache-control": "no-store", "content-security-policy": PAGE_POLICY, "vary": "Accept-Language"}
     return Response(document, status_code=status, media_type=MediaType.HTML, headers=headers)

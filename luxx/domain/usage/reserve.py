@@ -313,10 +313,7 @@ def charge_orphaned_reserve(
 
 def _lost_call(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
     """The ledger row of a call whose process died, without what it has of the run."""
-    seconds = math.inf
-    if row.seen_at is not None:
-        # A clock may be set back.
-        seconds = max(0.0, (row.seen_at - row.made_at).total_seconds())
+    seconds = math.inf if row.seen_at is None else max(0.0, (row.seen_at - row.made_at).total_seconds())
     tokens = math.ceil(min(row.completion_tokens, (seconds + UNSEEN_SECONDS) * TOKENS_PER_SECOND))
     unused = (row.completion_tokens - tokens) * (row.answer_price or 0.0)
     return {

@@ -29,6 +29,7 @@ def script() -> Script:
         rules=[
             Rule(when=decide(False), reply=[Call(name="ask_decision", arguments=DECISION)]),
             Rule(when=decide(True), reply=[Text(text="Then so.")]),
+            Rule(when=When(user="broken"), status=401, message="bad key"),
             Rule(reply=[Text(text="Done so.")]),
         ]
     )
@@ -105,7 +106,8 @@ def test_a_dismissed_notice_stays_away_until_something_else_waits(person: Person
             expect(tray(each)).to_contain_text("Waits for your approval: Measure")
         tray(page).get_by_role("button", name="Fold the notices").click()
         expect(tray(page).get_by_role("button", name="Approve")).to_be_hidden()
-        tray(page).get_by_role("button", name="Answer").click()
+        expect(tray(page).get_by_role("button", name="Answer")).to_have_count(0)
+        tray(page).get_by_role("button", name="Show", exact=True).click()
         expect(tray(page).get_by_role("button", name="Approve")).to_be_visible()
         tray(page).get_by_role("button", name="Dismiss").click()
         for each in (page, other):
@@ -140,6 +142,10 @@ def test_a_decision_and_the_floor_of_a_room_are_answered_in_the_tray(person: Per
         tray(page).get_by_role("button", name="Answer").click()
         expect(tray(page).get_by_role("radio", name="steep")).to_be_hidden()
         expect(tray(page)).to_contain_text("House: The answer is ready.")
+        barn = person.post("/conversations", {"title": "Barn"})["id"]
+        message = {"conversation_id": barn, "content": "broken"}
+        person.api.post("/messages/stream", json=message, headers=JSON).raise_for_status()
+        expect(tray(page)).to_contain_text("Barn: It failed: The provider refused the key")
         person.api.post(f"/chat-rooms/{room}/start", headers=JSON).raise_for_status()
         speakers = tray(page).get_by_role("group", name="Who speaks next?")
         take_screenshots(tab, "tray-floor")

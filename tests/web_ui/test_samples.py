@@ -102,7 +102,7 @@ def test_the_samples_are_made_and_answered_in_chinese(person: Person) -> None:
         page.get_by_role("button", name="运行", exact=True).click()
         graph = page.get_by_role("group", name="以图显示的步骤")
         shopping = graph.get_by_role("button", name="写出采购清单")
-        expect(shopping).to_contain_text("等待你的回答", timeout=SECONDS)
+        expect(shopping).to_contain_text("等待你处理", timeout=SECONDS)
         take_screenshots(tab, "sample-task-chinese")
         tab.expected_problems.append("404")
         tab.open("/ui/chat/no-such-conversation")

@@ -9,6 +9,7 @@ import { api, ask } from '@/api/client'
 import { isSocketOpen, type Notification, onNotification, onState, type SessionState, subscribe } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { stateOf } from '@/components/states'
+import { useCommonText } from '@/i18n/en/common'
 import { useNoticesText } from '@/i18n/en/notices'
 import { useServerText } from '@/i18n/en/server'
 import { useNotices } from '@/stores/notices'
@@ -88,6 +89,7 @@ async function readWait(run: Schema<'TitledRun'>): Promise<Wait | null> {
 
 /** Follows what waits and what happens elsewhere, while the component that calls this is there. */
 export function followWaits(): void {
+  const common = useCommonText()
   const text = useNoticesText()
   const server = useServerText()
   const notices = useNotices()
@@ -122,8 +124,9 @@ export function followWaits(): void {
   ): void {
     const to = addressOf(kind, sessionId)
     if (to === route.path || (status !== 'completed' && status !== 'failed' && status !== 'paused')) return
-    const sentence = status === 'failed' ? text.failed(server.translate(error ?? '')) : text.ended[status === 'paused' ? 'paused' : kind]
-    notices.show({ kind: stateOf(status), text: `${title}: ${sentence}`, to, runId })
+    const reason = server.translate((error ?? '').replace(/^The (answer|room|task) failed: /, ''))
+    const sentence = status === 'failed' ? text.failed(reason) : text.ended[status === 'paused' ? 'paused' : kind]
+    notices.show({ kind: stateOf(status), text: common.labelled(title, sentence), to, runId })
   }
 
   function onNotified(notification: Notification): void {
@@ -132,12 +135,12 @@ export function followWaits(): void {
     const to = addressOf(sessionKind, id)
     if (kind === 'message') {
       unseen.value = new Set([...unseen.value, id])
-      notices.show({ kind: 'info', text: `${title}: ${text.wrote(sender ?? '')}`, to, runId: id })
+      notices.show({ kind: 'info', text: common.labelled(title, text.wrote(sender ?? '')), to, runId: id })
     } else if (kind === 'member') {
       // The server tells it to each new socket until the messages of the room are read.
       if (announced.has(id) || to === route.path) return
       announced.add(id)
-      notices.show({ kind: 'info', text: `${title}: ${text.invited(sender ?? '')}`, to, runId: id })
+      notices.show({ kind: 'info', text: common.labelled(title, text.invited(sender ?? '')), to, runId: id })
     } else if (status === 'waiting') {
       refresh()
     } else if (runId) {

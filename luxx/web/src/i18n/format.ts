@@ -1,4 +1,5 @@
 /** Numbers, money, durations and times in the chosen language. */
+import { useCommonText } from './en/common'
 import { language } from './text'
 
 const MINUTE = 60_000
@@ -44,11 +45,11 @@ export function formatDuration(ms: number): string {
   return `${Math.floor(ms / HOUR)} h ${Math.floor((ms % HOUR) / MINUTE)} min`
 }
 
-/** 5 minutes ago, yesterday, 3 Nov 2026. */
+/** Just now, 5 minutes ago, yesterday, 3 Nov 2026. */
 export function formatRelative(iso: string, now = Date.now()): string {
   const age = now - Date.parse(iso)
+  if (age < MINUTE) return useCommonText().justNow
   const relative = new Intl.RelativeTimeFormat(locale(), { numeric: 'auto', style: 'short' })
-  if (age < MINUTE) return relative.format(0, 'second')
   if (age < HOUR) return relative.format(-Math.floor(age / MINUTE), 'minute')
   if (age < DAY) return relative.format(-Math.floor(age / HOUR), 'hour')
   if (age < 7 * DAY) return relative.format(-Math.floor(age / DAY), 'day')
@@ -73,6 +74,11 @@ export function formatBytes(bytes: number): string {
     unit += 1
   }
   return `${unit === 0 ? size : size.toFixed(size < 10 ? 1 : 0)} ${units[unit]}`
+}
+
+/** A text without the marks around code. */
+export function withoutMarks(text: string): string {
+  return text.replaceAll('`', '')
 }
 
 /** How wide a text is, in letters; a Chinese character is as wide as two. */

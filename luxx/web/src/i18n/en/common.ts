@@ -63,6 +63,7 @@ const en = {
   nothingFound: 'Nothing found',
   cancel: 'Cancel',
   labelled: (label: string, value: string) => `${label}: ${value}`,
+  list: (names: readonly string[]) => names.join(', '),
   discard: 'Discard changes',
   unsaved: 'Not saved yet',
   save: 'Save',

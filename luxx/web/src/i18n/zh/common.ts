@@ -49,7 +49,7 @@ const zh: CommonText = {
   states: {
     queued: '排队中',
     running: '运行中',
-    waiting: '等待你的回答',
+    waiting: '等待你处理',
     paused: '已暂停',
     done: '已完成',
     failed: '失败',
@@ -62,6 +62,7 @@ const zh: CommonText = {
   nothingFound: '没有找到',
   cancel: '取消',
   labelled: (label, value) => `${label}：${value}`,
+  list: (names) => names.join('、'),
   discard: '放弃更改',
   unsaved: '尚未保存',
   save: '保存',
@@ -107,7 +108,8 @@ const zh: CommonText = {
   missingAction: '前往对话',
   errorTitle: '无法加载',
   pageFailed: '页面加载失败，请重新加载。',
-  tokens: (count) => `${count} 个词元`,
+  // After 万 there is no space.
+  tokens: (count) => (/\d$/.test(count) ? `${count} 个词元` : `${count}个词元`),
   justNow: '刚刚',
 }
 

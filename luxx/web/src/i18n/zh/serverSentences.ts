@@ -1,4 +1,4 @@
-/** Sentences of the server and of `api/client.ts`; those about permissions, files and documents are in `serverDocuments.ts`. */
+/** Sentences of the server and of `api/client.ts` that are neither in `serverDocuments.ts` nor in `serverTools.ts`. */
 
 /** As the server writes them, without a capital at the beginning and a full stop at the end. */
 export const SENTENCES: Record<string, string> = {
@@ -125,6 +125,7 @@ export const SENTENCES: Record<string, string> = {
     '此次运行已达到 {1} 次工具调用的上限，将根据现有结果回答。请发送另一条消息继续，或请管理员提高 limits.tool_calls_per_run。',
   'this run has reached tools.max_iterations; the next model call asks for the final answer. Send another message to continue, or ask an administrator to raise the limit':
     '此次运行已达到 tools.max_iterations；下一次模型调用将要求给出最终回答。请发送另一条消息继续，或请管理员提高上限。',
+  'the reason is not known': '原因未知。',
   'this run was interrupted {} times; it is not started again by itself': '此次运行已中断 {1} 次，不会再自动重新开始。',
   "an internal error stopped this run; see the server's log. What was produced is kept":
     '内部错误使此次运行停止；请查看服务器日志。已生成的内容会保留。',

@@ -2,6 +2,8 @@
 import { widthOf } from '@/i18n/format'
 
 const MOST_CHARACTERS = 24
+/** Of a time, a state or a few buttons. */
+const CHARACTERS_OF_SLOT = 10
 
 export interface Column<T> {
   key: string
@@ -14,8 +16,10 @@ export interface Column<T> {
   isActions?: boolean
 }
 
-/** The width at which words do not stand one in a line; a table that is too wide scrolls instead. */
-export function leastWidth<T>(column: Column<T>, rows: readonly T[]): string {
-  const widest = Math.max(0, ...rows.map((row) => widthOf(column.value?.(row) ?? '')))
-  return `${Math.min(widest, MOST_CHARACTERS) * 0.55 + 1}em`
+/** The width in `rem` at which words do not stand one in a line. */
+export function leastWidth<T>({ label, value, isActions }: Column<T>, rows: readonly T[]): number {
+  const words = isActions ? [] : label.split(' ')
+  const cells = rows.map((row) => value?.(row))
+  const widest = Math.max(value ? 0 : CHARACTERS_OF_SLOT, ...[...words, ...cells].map((each) => widthOf(each ?? '')))
+  return Math.min(widest, MOST_CHARACTERS) * 0.5 + 0.9
 }

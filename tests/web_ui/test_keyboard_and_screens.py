@@ -162,6 +162,11 @@ def test_everything_can_be_reached_on_a_phone(person: Person) -> None:
         expect(page.get_by_role("heading", name="System prompt")).to_be_visible()
         take_screenshots(tab, "phone-details")
         page.get_by_role("button", name="Close the details").click()
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("option", name="New chat")).to_be_visible()
+        # List and page are never side by side here.
+        expect(page.get_by_role("option", name="Hide the list")).to_have_count(0)
+        page.keyboard.press("Escape")
         page.get_by_role("button", name="Conversations").click()
         expect(page.get_by_role("link", name="hello")).to_be_visible()
         width = page.evaluate("document.documentElement.scrollWidth")

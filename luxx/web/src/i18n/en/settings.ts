@@ -16,7 +16,7 @@ const en = {
   level: 'Level',
   tenant: 'Tenant',
   since: 'Account since',
-  accountAbout: 'An administrator can change your address and your level.',
+  accountAbout: 'An administrator can change your email and your level.',
   levels: {
     1: { name: 'Read only', about: 'Chat, and use tools that only read.' },
     2: { name: 'Write', about: 'Chat, and use tools that read, or write files of the workspace.' },
@@ -34,7 +34,7 @@ const en = {
 
   defaultsAbout: 'Used where a conversation, its agent and the message have no value of their own. They apply from the next message.',
   provider: 'Provider',
-  providerHint: 'New conversations use its default model.',
+  providerHint: 'New conversations use the provider’s default model.',
   providerNone: 'Choose automatically',
   providerOff: 'A provider that is switched off',
   asModel: 'As the model does',
@@ -47,7 +47,7 @@ const en = {
   createKey: 'Create the key',
   keyName: 'Name',
   keyNameHint: 'Of the program, for example nightly-report.',
-  scopes: 'May',
+  scopes: 'Rights',
   scopeNames: { read: 'Read', chat: 'Read and chat', admin: 'Everything' },
   scopeAbout: {
     read: 'Reads everything that you can read.',

@@ -33,7 +33,7 @@ const zh: SettingsText = {
 
   defaultsAbout: '当对话、其智能体和消息都没有自己的值时使用。从下一条消息起生效。',
   provider: '模型服务商',
-  providerHint: '新对话使用它的默认模型。',
+  providerHint: '新对话使用该服务商的默认模型。',
   providerNone: '自动选择',
   providerOff: '已停用的服务商',
   asModel: '由模型决定',

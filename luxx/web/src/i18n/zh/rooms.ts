@@ -20,6 +20,7 @@ const zh: RoomsText = {
   seats: '席位',
   seatsHint: '谁来参加：选择你的智能体，或描述一位新成员。',
   seatsNeeded: '至少选择一个席位才能开始。',
+  namesNeeded: '请给每个席位各起一个不同的名称。',
   addSeat: '添加席位',
   newSeat: '新成员',
   noAgents: '还没有智能体，请描述一位新成员。',

@@ -134,6 +134,10 @@ def test_a_chinese_page_asks_and_refuses_in_chinese(person: Person) -> None:
         expect(question).to_contain_text("询问原因：用户的第 1 条规则：ask python_eval(*)。")
         question.get_by_role("button", name="仅此一次").click()
         expect(page.get_by_role("article", name="回答")).to_contain_text("四。")
+        page = tab.open("/ui/tools/all")
+        page.get_by_role("button", name="file_read 读取").click()
+        expect(page.get_by_text("从第 offset 行（从 0 数起）开始").last).to_be_visible()
+        expect(page.get_by_text("相对于工作区的路径")).to_be_visible()
         page = tab.open("/ui/tasks")
         page.locator("input[type=file]").set_input_files(
             [{"name": "shed.yaml", "mimeType": "application/yaml", "buffer": TASK_FILE.encode()}]

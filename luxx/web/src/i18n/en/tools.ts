@@ -105,6 +105,7 @@ const en = {
   noServers: 'No MCP servers',
   noServersText: 'The operator adds them under mcp.servers in the configuration.',
   serverStates: { running: 'Running', starting: 'Starting', failed: 'Failed', stopped: 'Not started' },
+  serverFailed: (name: string, why: string) => `${name} ${why}`,
   givesTools: (names: string) => `Tools: ${names}`,
   withheld: (names: string) => `Withheld until an administrator approves their new definition: ${names}`,
   leftOut: (names: string) => `Left out, because the definition cannot be used: ${names}`,

@@ -54,6 +54,12 @@ test.each([
     '',
     '文件不是有效的 YAML 或 JSON（第 3 行）：could not find expected',
   ],
+  [
+    'Run a shell command in the workspace, in a sandbox without network: the workspace can be written, the system only read, nothing else is there. Gives exit code, stdout, stderr and the files that changed. Nothing goes on running afterwards; files stay.',
+    '',
+    '在工作区的沙箱（无网络）中运行 shell 命令：工作区可写，系统只读，其余不可见。返回退出码、stdout、stderr 和有变化的文件。之后不会有程序继续运行；文件会保留。',
+  ],
+  ['Only files like this: *.py, *.{ts,vue}, src/**/*.md', '', '只搜索这样的文件：*.py、*.{ts,vue}、src/**/*.md'],
 ])('%s', (sentence, kind, chinese) => {
   expect(translate(sentence, kind)).toBe(chinese)
 })

@@ -5,8 +5,9 @@
 import type { ServerText } from '../en/server'
 import { SENTENCES_OF_DOCUMENTS } from './serverDocuments'
 import { SENTENCES as SENTENCES_OF_ALL } from './serverSentences'
+import { SENTENCES_OF_TOOLS } from './serverTools'
 
-const SENTENCES: Record<string, string> = { ...SENTENCES_OF_DOCUMENTS, ...SENTENCES_OF_ALL }
+const SENTENCES: Record<string, string> = { ...SENTENCES_OF_TOOLS, ...SENTENCES_OF_DOCUMENTS, ...SENTENCES_OF_ALL }
 
 /** What sentences are put together from: what stands behind "must be", and amounts. */
 const PARTS: Record<string, string> = {
@@ -48,6 +49,9 @@ const PARTS: Record<string, string> = {
   'for all calls': '针对所有调用的',
   'for exactly this call, or for all calls,': '正好针对此次调用，或针对所有调用的',
   "the {}'s rule {} {}: {}": '{+1}的第 {2} 条规则：{4}',
+  ' without network': '（无网络）',
+  ' (network: only HTTP and HTTPS to {}, by the proxy in HTTP_PROXY; if that is not set, none)':
+    '（网络：只能通过 HTTP_PROXY 中的代理以 HTTP 和 HTTPS 访问 {1}；未设置则无网络）',
   user: '用户',
   tenant: '租户',
   project: '项目',

@@ -103,6 +103,7 @@ const zh: ToolsText = {
   noServers: '没有 MCP 服务器',
   noServersText: '由运维人员在配置的 mcp.servers 下添加。',
   serverStates: { running: '运行中', starting: '正在启动', failed: '失败', stopped: '未启动' },
+  serverFailed: (name, why) => `${name}：${why}`,
   givesTools: (names) => `工具：${names}`,
   withheld: (names) => `在管理员批准新定义之前不提供：${names}`,
   leftOut: (names) => `已略过，因为定义不能使用：${names}`,

@@ -50,7 +50,6 @@ const en = {
   removeStepText: 'What it produced is deleted with it.',
   stepGoal: 'What it produces',
   expectedOutput: 'What the result looks like',
-  names: (all: string[]) => all.join(', '),
   sentences: (...all: string[]) => all.filter(Boolean).join(' '),
   dependsOn: 'Needs the results of',
   needsNothing: 'nothing',

@@ -49,7 +49,6 @@ const zh: TasksText = {
   removeStepText: '它产生的内容会一并删除。',
   stepGoal: '它产生什么',
   expectedOutput: '结果的样子',
-  names: (all) => all.join('、'),
   sentences: (...all) => all.filter(Boolean).join(''),
   dependsOn: '需要以下步骤的结果',
   needsNothing: '无',

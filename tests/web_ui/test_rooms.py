@@ -140,7 +140,8 @@ def test_three_agents_speak_at_once_and_a_reload_loses_nothing(
         check_both_themes(tab, "room-parallel")
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         take_screenshots(tab, "room-parallel-phone")
-        page.set_viewport_size({"width": 1280, "height": 800})
+        # High enough for the whole discussion: turns out of sight leave the page.
+        page.set_viewport_size({"width": 1280, "height": 1600})
 
         page.reload()
         for name, beginning in beginnings.items():

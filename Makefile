@@ -22,6 +22,8 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 # Parallel test workers. Three suit two cores, because tests spend much time waiting for other processes.
 WORKERS ?= 3
+# Of the long tests. Most use several processes themselves.
+LONG_WORKERS ?= 0
 PEERS ?=
 # Where `make install` links the command.
 BIN ?= $(HOME)/.local/bin
@@ -66,7 +68,7 @@ test-heavy: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run slow tests, and th
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
-	$(PYTHON) -m pytest -m long --timeout=900 -rfEs $(if $(PART),-k "$(PART)") $(ARGS)
+	$(PYTHON) -m pytest -n $(LONG_WORKERS) --dist worksteal -m long --timeout=900 -rfEs $(if $(PART),-k "$(PART)") $(ARGS)
 
 test-path: $(DEV_STAMP) ## Check how many files one message and a turn of a room run through (ARGS="-v" lists them)
 	$(PYTHON) -m tests.message_path $(ARGS)

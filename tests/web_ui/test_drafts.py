@@ -61,7 +61,7 @@ def test_signing_out_in_one_tab_signs_out_all_and_keeps_what_was_typed(person: P
         page.get_by_role("menuitem", name="Sign out").click()
         for shown in (page, other):
             expect(shown.get_by_role("heading", name="Sign in")).to_be_visible()
-        # Who signs out is not told that the sign-in has ended; the other tab says so.
+        # After signing out, only the other tab says that the sign-in has ended.
         expect(other.get_by_text("Your sign-in has ended")).to_be_visible()
         expect(page.get_by_text("Your sign-in has ended")).to_be_hidden()
         sign_in(page, person.name)

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import ColumnElement, ForeignKey, and_, or_, select
+from sqlalchemy import ColumnElement, Exists, ForeignKey, and_, exists, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, Session, mapped_column
 from sqlalchemy.sql.base import ExecutableOption
 
@@ -91,6 +91,10 @@ class Owned(Generic[R]):
     def visible_to(self, caller: Caller) -> ColumnElement[bool]:
         """The condition on the rows that the caller may use."""
         return self.is_visible(caller.tenant_id, caller.user_id)
+
+    def has_visible(self, tenant_id: Any, user_id: Any, *conditions: ColumnElement[bool]) -> Exists:
+        """Whether a user may use one of the rows with these conditions, as a column of a statement."""
+        return exists().where(*conditions, self.is_visible(tenant_id, user_id))
 
     def visible(self, session: Session, caller: Caller, row_id: int | str, *, is_locked: bool = False) -> R:
         """A row that the caller may use. Raises NotFound. `is_locked`: locks it for a write."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 
 import structlog
 from msgspec import UNSET
-from sqlalchemy import Connection, Row, bindparam, delete, select, update
+from sqlalchemy import Row, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -80,9 +80,6 @@ PROVIDERS = Shared(
 
 _visible_provider = PROVIDERS.is_visible(bindparam("b_tenant"), bindparam("b_user"))
 _provider_by_id = select(ProviderRow).where(ProviderRow.id == bindparam("b_id"), _visible_provider)
-_usable_provider = select(ProviderRow.id).where(
-    ProviderRow.id == bindparam("b_id"), ProviderRow.enabled, _visible_provider
-)
 _visible_providers = select(ProviderRow).where(_visible_provider).order_by(ProviderRow.id)
 """Built once: every message that a user sends runs these statements."""
 
@@ -95,12 +92,6 @@ def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderR
     if row is None:
         raise PROVIDERS.not_found(provider_id)
     return row
-
-
-def is_usable(connection: Connection, caller: Caller, provider_id: int) -> bool:
-    """Whether the caller may use the provider and it is enabled. A run asks before each call of a model."""
-    parameters = {"b_id": provider_id, **_caller_parameters(caller)}
-    return connection.scalar(_usable_provider, parameters) is not None
 
 
 def provider_named(session: Session, caller: Caller, name: str, field: str) -> ProviderRow:

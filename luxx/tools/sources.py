@@ -71,9 +71,12 @@ class ToolSources:
         found without them.
         """
         sets: list[ToolSet] = [self._registry]
+        missing = None if names is None else _not_in(self._registry, names)
         for source in self._sources:
-            if not source.reads_database or names is None or not _has_all(sets, names):
-                sets.append(source.for_caller(session, caller))
+            if missing or missing is None or not source.reads_database:
+                tools = source.for_caller(session, caller)
+                sets.append(tools)
+                missing = missing and _not_in(tools, missing)
         return CallerTools(sets)
 
     async def wait_for(self, names: Iterable[str]) -> None:
@@ -82,8 +85,8 @@ class ToolSources:
             await source.wait_for(names)
 
 
-def _has_all(sets: Sequence[ToolSet], names: Collection[str]) -> bool:
-    return all(any(tools.lookup(name) is not None for tools in sets) for name in names)
+def _not_in(tools: ToolSet, names: Iterable[str]) -> list[str]:
+    return [name for name in names if tools.lookup(name) is None]
 
 
 def tool_caller(caller: Caller, *, run_id: str | None = None, tools: ToolSet | None = None) -> ToolCaller:

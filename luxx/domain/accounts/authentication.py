@@ -162,15 +162,20 @@ _SIGN_IN_QUERY = (
     .select_from(SignIn.__table__.join(User.__table__, _S.user_id == _U.id))
     .where(_S.id == bindparam("sign_in_id"))
 )  # fmt: skip
-_USER_QUERY = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active).where(
+USER_QUERY = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active).where(
     _U.id == bindparam("user_id")
 )
+"""What `caller_of_row` reads of one user; a query that asks for more adds columns."""
 
 
 def user_as_caller(connection: Connection, user_id: int) -> Caller:
     """The user as the database has them now, for work that outlives its request. Raises NotAllowed if the
     user is disabled or deleted."""
-    user = connection.execute(_USER_QUERY, {"user_id": user_id}).one_or_none()
+    return caller_of_row(connection.execute(USER_QUERY, {"user_id": user_id}).one_or_none())
+
+
+def caller_of_row(user: Row[*tuple[Any, ...]] | None) -> Caller:
+    """The user of a row of `USER_QUERY`. Raises NotAllowed if the user is disabled or deleted."""
     if user is None or not user.is_active:
         raise NotAllowed("the user of this run is disabled", kind="account_disabled")
     return caller_without_sign_in(user)
@@ -181,7 +186,7 @@ def caller_of_turn(session: Session, user_id: int) -> Caller:
     return read_once(session, ("caller", user_id), lambda: user_as_caller(session.connection(), user_id))
 
 
-def caller_without_sign_in(user: User | Row[Any, Any, Any, Any, Any]) -> Caller:
+def caller_without_sign_in(user: User | Row[*tuple[Any, ...]]) -> Caller:
     """The user as a caller, for what is done in their name without a request."""
     return Caller(
         user_id=user.id,

@@ -5,7 +5,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Row, func, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -69,16 +69,6 @@ def before_agent_transfer(
 
 AGENTS = Shared(row=AgentRow, noun="agent", is_public=AgentRow.shipped_name.is_not(None), is_audited=True)
 """A user sees also the agents that come with Luxx. `core_services.py` adds what is before a transfer."""
-
-_visible_agent = select(AgentRow.id).where(
-    AgentRow.id == bindparam("b_id"), AGENTS.is_visible(bindparam("b_tenant"), bindparam("b_user"))
-)
-
-
-def is_visible(connection: Connection, caller: Caller, agent_id: int) -> bool:
-    """Whether the caller may use the agent. A run asks before each call of a model."""
-    parameters = {"b_id": agent_id, "b_tenant": caller.tenant_id, "b_user": caller.user_id}
-    return connection.scalar(_visible_agent, parameters) is not None
 
 
 def read_agent(session: Session, caller: Caller, agent_id: int) -> AgentSettings:

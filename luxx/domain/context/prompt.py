@@ -133,10 +133,11 @@ Section = TextSection | ToolsSection | HistorySection
 
 class SendPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="send"):
     """The plan to send these messages: how they were made, and their tokens before and after what was left
-    out."""
+    out. `estimate`: the tokens by their bytes, without the correction by what the provider counted."""
 
     messages: list[PromptMessage]
     context: ContextRecord
+    estimate: int
     before: int
     after: int
 
@@ -229,13 +230,15 @@ class Prompt:
         factor = context.counted / context.estimated if context.counted and context.estimated else 1.0
         factor = min(max(factor, MIN_FACTOR), MAX_FACTOR)
         messages = self.messages(context)
-        before = after = round((self._estimate(messages) + self._tools) * factor)
+        estimate = self._estimate(messages) + self._tools
+        before = after = round(estimate * factor)
         if limit is not None and before > limit:
             context = replace(context, window=window or 0)
             context = self._smaller(context, limit / factor - self._tools, target / factor - self._tools)
             messages = self.messages(context)
-            after = round((self._estimate(messages) + self._tools) * factor)
-        return SendPrompt(messages=messages, context=context, before=before, after=after)
+            estimate = self._estimate(messages) + self._tools
+            after = round(estimate * factor)
+        return SendPrompt(messages=messages, context=context, estimate=estimate, before=before, after=after)
 
     def _smaller(self, context: ContextRecord, limit: float, target: float) -> ContextRecord:
         smallest = context

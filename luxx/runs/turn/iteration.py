@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import Connection
 
-from luxx.domain.usage.ledger import UsageEntry, estimated_tokens, estimated_usage
+from luxx.domain.usage.ledger import UsageEntry, estimated_usage
 from luxx.errors import LuxxError, ProviderError, ToolFailed
 from luxx.providers.adapter import MANY, CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient
@@ -104,7 +104,7 @@ class Iteration:
         if state.narrowed:
             tools = allowed_specs(tools, self._resources.known_tools, state)
         await self._resources.read_images(self._spec, state)
-        prompt, compressed = await self._resources.completion_request(self._spec, state, tools)
+        prompt, estimate, compressed = await self._resources.completion_request(self._spec, state, tools)
         if compressed is not None:
             await self._log.append([compressed])
         prompt = await self._spending.admit(
@@ -127,7 +127,7 @@ class Iteration:
             # The stream refers to this iteration: without this, the cycle waits for the garbage collector.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
-        return self._completion_record(reader, prompt, has_tools=with_tools)
+        return self._completion_record(reader, prompt, estimate, has_tools=with_tools)
 
     async def start_calls(
         self, state: TurnState, preceding: list[LogEntry], usage: UsageEntry | None
@@ -240,12 +240,11 @@ class Iteration:
         return None if state.has_overflowed else self._resources.after_overflow(self._spec, state)
 
     def _completion_record(
-        self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
+        self, reader: CompletionReader, request: CompletionRequest, estimate: int, *, has_tools: bool
     ) -> CompletionRecord:
         state, origin = self._log.state, self._spec.request.origin
         steps = reader.close(StepStatus.DONE, calls_end=bool(client_tools(self._spec.request)))
         details = reader.replay.get(REASONING_DETAILS_KEY, UNSET)
-        prompt_tokens = estimated_tokens(request.messages, request.tools, request.response_schema)
         entry = self._resources.usage_entry(self._spec, reader.usage) if reader.has_usage else None
         entry = entry or self._estimated(reader, request, steps)
         totals = CostUpdate(
@@ -260,7 +259,7 @@ class Iteration:
             cost=entry.cost,
             replay=reader.replay_of(self._spec.request.model),
             has_tools=has_tools,
-            estimate=prompt_tokens if reader.has_usage else 0,
+            estimate=estimate if reader.has_usage else 0,
         )
         entries = [*closed_entries(steps), *reader.warnings(), (totals, note)]
         return CompletionRecord(entries, entry)

@@ -42,10 +42,10 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.request import ChatRequest, GivenPrompt
 from luxx.runs.turn.rights import (
-    check_choices,
     check_skills,
     check_tools,
     lost_provider_of_run,
+    read_rights,
     rules_for,
 )
 from luxx.runs.turn.state import RunSpec, TurnState
@@ -113,8 +113,9 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
 
     async def completion_request(
         self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]
-    ) -> tuple[CompletionRequest, ContextCompressed | None]:
-        """The request for the next model call of the run; and the event, if more is left out than before.
+    ) -> tuple[CompletionRequest, int, ContextCompressed | None]:
+        """The request for the next model call of the run, and its estimated tokens; and the event, if more is
+        left out than before.
 
         Raises ContextTooLong if the last turn alone does not fit the model's window.
         """
@@ -144,7 +145,8 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             caches_prompt=True,
             **first_given(request),
         )
-        return completion_request, _compressed(prompt, state.context, fitted, window)
+        compressed = _compressed(prompt, state.context, fitted, window)
+        return completion_request, fitted.estimate, compressed
 
     def after_overflow(self, spec: RunSpec, state: TurnState) -> ContextCompressed | None:
         """The event that leaves out half of the prompt that was refused; None if nothing can be left out."""
@@ -312,11 +314,9 @@ class ResourceFinder:
 
         def read_context(connection: Connection) -> ToolContext | LuxxError:
             try:
-                caller = user_as_caller(connection, spec.user_id)
-                check_choices(connection, caller, spec.request)
+                caller, rules = read_rights(connection, spec.user_id, spec.subject_id, spec.request)
             except LuxxError as error:
                 return error
-            rules = rules_for(connection, caller, spec.subject_id, spec.request.rule_agents)
             known = self.tools.for_caller(Session(bind=connection), caller, spec.request.tools)
             return make_context(caller, rules, known)
 

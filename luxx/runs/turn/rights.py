@@ -7,21 +7,25 @@ log and the stored messages record it, so a later run of the conversation and a 
 
 from collections.abc import Container, Mapping, Sequence
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.authentication import USER_QUERY, caller_of_row
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import is_visible
+from luxx.domain.accounts.models import User
+from luxx.domain.agents.models import AgentRow
+from luxx.domain.agents.queries import AGENTS
 from luxx.errors import Conflict, NotFound
 from luxx.providers.choosing import select_provider_row
-from luxx.providers.queries import is_usable
+from luxx.providers.models import ProviderRow
+from luxx.providers.queries import PROVIDERS
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.state import RunSpec, TurnState
 from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import allows_name
-from luxx.tools.permissions.service import read_effective_rules
+from luxx.tools.permissions.service import has_rules, read_effective_rules
 from luxx.wire.event import SkillActivated, Tainted
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
@@ -40,20 +44,41 @@ def rules_for(
     )
 
 
-def check_choices(connection: Connection, caller: Caller, request: ChatRequest) -> None:
-    """Raises Conflict if the provider or the agent of a run in progress was taken away from the user, or
-    InvalidInput if the provider was disabled."""
-    if not is_usable(connection, caller, request.provider_id):
+_choices_of_user = USER_QUERY.add_columns(
+    PROVIDERS.has_visible(
+        User.tenant_id, User.id, ProviderRow.id == bindparam("provider_id"), ProviderRow.enabled.is_(True)
+    ).label("has_provider"),
+    AGENTS.has_visible(User.tenant_id, User.id, AgentRow.id == bindparam("agent_id")).label("has_agent"),
+    has_rules(User.tenant_id, User.id).label("has_rules"),
+)
+"""One statement, because each model call of each run reads it."""
+
+
+def read_rights(
+    connection: Connection, user_id: int, subject_id: str, request: ChatRequest
+) -> tuple[Caller, tuple[PlacedRule, ...]]:
+    """The user of a run in progress and the rules for it, as the database has them now.
+
+    Raises NotAllowed if the user is disabled, Conflict if the provider or the agent was taken away from the
+    user, or InvalidInput if the provider was disabled.
+    """
+    values = {"user_id": user_id, "provider_id": request.provider_id, "agent_id": request.agent_id}
+    row = connection.execute(_choices_of_user, values).one_or_none()
+    caller = caller_of_row(row)
+    if row is None or not row.has_provider:
         try:
             select_provider_row(Session(bind=connection), caller, request.provider_id, None)
         except NotFound as error:
             raise lost_provider_of_run(request) from error
-    if request.agent_id is not None and not is_visible(connection, caller, request.agent_id):
+    if request.agent_id is not None and (row is None or not row.has_agent):
         raise Conflict(
             "the agent of this run was deleted or is no longer shared with you, so its permission rules are "
             "gone too; choose another agent, then send the message again",
             kind="agent_not_found",
         )
+    if row is not None and not row.has_rules and not request.rule_agents:
+        return caller, ()
+    return caller, rules_for(connection, caller, subject_id, request.rule_agents)
 
 
 def lost_names_error(what: str, names: Sequence[str], chosen_by: str) -> Conflict:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import (
     Connection,
+    Exists,
     ForeignKey,
     Index,
     String,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
+    exists,
     func,
     insert,
     or_,
@@ -157,6 +159,13 @@ def read_effective_rules(
             for rule in rules
         ]
     )
+
+
+def has_rules(tenant_id: Any, user_id: Any) -> Exists:
+    """Whether any rule of the tenant or of the user exists, as a column of a statement. Without one, and
+    without an agent, `read_effective_rules` returns none."""
+    is_owned = or_(_columns.user_id.is_(None), _columns.user_id == user_id)
+    return exists().where(_columns.tenant_id == tenant_id, is_owned)
 
 
 def has_project_rules(session: Session, project_id: str) -> bool:

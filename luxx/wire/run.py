@@ -50,7 +50,7 @@ class MemberRight(StrEnum):
 
 class StopReason(StrEnum):
     """Why a run ended. `length`, `content_filter`, `refusal` and `context_full` say why its last completion
-    ended before the answer was complete."""
+    ended before the answer was complete, `steps_failed` that a task carried out what it could."""
 
     FINISHED = "finished"
     LENGTH = "length"
@@ -62,6 +62,7 @@ class StopReason(StrEnum):
     TOKENS = "tokens"
     COST = "cost"
     TIME = "time"
+    STEPS_FAILED = "steps_failed"
     ERROR = "error"
 
 

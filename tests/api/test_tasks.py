@@ -48,19 +48,21 @@ def change_database(server: ServerProcess, *statements: tuple[str, dict[str, Any
     connection.close()
 
 
-def set_run(server: ServerProcess, task: dict[str, Any], user: dict[str, Any], status: str) -> str:
-    """Gives the task a newest run with this status."""
+def set_run(
+    server: ServerProcess, task: dict[str, Any], user: dict[str, Any], status: str, reason: str | None = None
+) -> str:
+    """Gives the task a newest run with this status and stop reason."""
     run_id = new_id()
     is_ended = status in ("completed", "failed", "cancelled")
     values = {
         "id": run_id, "user_id": user["id"], "tenant_id": user["tenant_id"], "subject_id": task["id"],
-        "status": status, "finished_at": "2026-01-01 00:00:00" if is_ended else None,
+        "status": status, "reason": reason, "finished_at": "2026-01-01 00:00:00" if is_ended else None,
     }  # fmt: skip
     insert = (
         "INSERT INTO runs (id, user_id, tenant_id, kind, subject_id, status, usage, last_seq, request, owner,"
-        " fence, is_cancelled, losses, stored_bytes, driven_seconds, created_at, finished_at)"
+        " fence, is_cancelled, losses, stored_bytes, driven_seconds, created_at, finished_at, stop_reason)"
         " VALUES (:id, :user_id, :tenant_id, 'task', :subject_id, :status, '{}', 0, '{}', 'elsewhere',"
-        " 0, 0, 0, 0, 0, '2026-01-01 00:00:00', :finished_at)"
+        " 0, 0, 0, 0, 0, '2026-01-01 00:00:00', :finished_at, :reason)"
     )
     set_newest = "UPDATE tasks SET run_id = :run_id WHERE id = :id"
     change_database(server, (insert, values), (set_newest, {"run_id": run_id, "id": task["id"]}))
@@ -272,10 +274,16 @@ def test_the_status_follows_from_the_newest_run(
         (("failed", "completed", "completed", "pending"), "failed"),
     ],
 )
-def test_after_a_completed_run_the_steps_decide(
-    anna: ApiClient, task: dict[str, Any], server: ServerProcess, statuses: tuple[str, ...], expected: str
+@pytest.mark.parametrize("run", [("completed", "finished"), ("failed", "steps_failed")])
+def test_after_a_run_that_came_to_its_end_the_steps_decide(
+    anna: ApiClient,
+    task: dict[str, Any],
+    server: ServerProcess,
+    statuses: tuple[str, ...],
+    expected: str,
+    run: tuple[str, str],
 ) -> None:
-    set_run(server, task, anna.user, "completed")
+    set_run(server, task, anna.user, *run)
     for step_id, status in zip(ids(STEPS), statuses, strict=True):
         set_step(server, task, step_id, status=status)
     assert anna.good("GET", f"/tasks/{task['id']}")["status"] == expected

@@ -107,9 +107,13 @@ async def test_a_failed_step_skips_what_needs_it_and_a_retry_runs_both(server: L
         skipped = [frame.data for frame in frames if frame.event == "step_skipped"]
         assert [(one["step_id"], one["because"]) for one in skipped] == [("c", "a")]
         assert frames[-1].data["status"] == "failed"
-        assert (await ann.get(f"/tasks/{task_id}"))["status"] == "failed"
+        task = await ann.get(f"/tasks/{task_id}")
+        ended = await ann.get(f"/runs/{task['run_id']}")
+        assert (task["status"], ended["status"], ended["stop_reason"]) == ("failed", "failed", "steps_failed")
+        assert ended["error"] == "step a failed; retry, or skip what is not needed"
         run = await ann.post(f"/tasks/{task_id}/steps/a/retry")
         await ann.follow_all(run["id"])
+        assert (await ann.get(f"/runs/{run['id']}"))["status"] == "completed"
         assert await statuses(ann, task_id) == dict.fromkeys("abc", "completed")
         assert [one.rule for one in model.requests].count("b Alone") == 1
 

@@ -12,6 +12,8 @@ from typing import Any, cast
 import networkx as nx
 from msgspec import Struct
 
+from luxx.errors import LuxxError
+
 MAX_CYCLES = 20
 """Cycles that are named; a dense graph has more than anybody reads."""
 
@@ -203,6 +205,10 @@ class TaskGraph:
         return (*cycle[start:], *cycle[:start])
 
 
+MAX_NAMED = 5
+"""How many failed steps an error names."""
+
+
 class StepStatuses:
     """The statuses of the steps of a valid graph while it runs. Keeps the ready steps: to look at all steps
     after each change takes longer than all else that a step costs."""
@@ -246,9 +252,15 @@ class StepStatuses:
         """The pending steps whose dependencies are all completed, in their given order."""
         return sorted(self._ready, key=self._position.__getitem__)
 
-    def has(self, status: TaskStepStatus) -> bool:
-        """Whether a step has this status."""
-        return status in self._statuses.values()
+    def failure(self) -> LuxxError | None:
+        """The error that names the failed steps; None if no step failed."""
+        failed = [step_id for step_id, status in self._statuses.items() if status == TaskStepStatus.FAILED]
+        if not failed:
+            return None
+        more = f" and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
+        noun = "step" if len(failed) == 1 else "steps"
+        problem = f"{noun} {', '.join(failed[:MAX_NAMED])}{more} failed; retry, or skip what is not needed"
+        return LuxxError(problem, kind="steps_failed")
 
 
 def pending_after(

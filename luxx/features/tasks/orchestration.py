@@ -210,14 +210,15 @@ class TaskOrchestration:
         return End(entries=entries, status=RunStatus.FAILED, stop_reason=StopReason.ERROR.value, error=error)
 
     def _finished(self) -> End:
-        has_failed = self._statuses.has(TaskStepStatus.FAILED)
-        status = TaskStatus.FAILED if has_failed else TaskStatus.COMPLETED
+        error = self._statuses.failure()
+        status = TaskStatus.COMPLETED if error is None else TaskStatus.FAILED
         if self._result is None and len(self._outputs) == 1:
             self._result = next(iter(self._outputs.values()))
         return End(
             entries=[TaskComplete(status=status.value, result=self._result)],
-            status=RunStatus.COMPLETED,
-            stop_reason=StopReason.FINISHED.value,
+            status=RunStatus.COMPLETED if error is None else RunStatus.FAILED,
+            stop_reason=(StopReason.FINISHED if error is None else StopReason.STEPS_FAILED).value,
+            error=error,
             write=None if self._result is None else partial(write_result, self._task.task_id, self._result),
         )
 

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, case, exists, func, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -33,7 +45,7 @@ from luxx.features.tasks.models import (
 from luxx.infra.store.engine import contains_text
 from luxx.infra.store.tables import read_page
 from luxx.runs.models import RunRow
-from luxx.wire.run import RunStatus
+from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import Usage
 
 names_decoder = msgspec.json.Decoder(list[str])
@@ -53,8 +65,9 @@ _count_steps = msgspec.json.Decoder(list[msgspec.Raw])
 def task_status() -> ColumnElement[str]:
     """The status of a task, as SQL over `tasks` and its newest run, which is joined from outside.
 
-    A completed run leaves a task `failed` if a step failed, and `pending` if steps are to be executed: some
-    were added or changed since, or the run reached a limit.
+    Where the run carried out what it could, the steps decide: the task is `failed` if a step has failed, and
+    `pending` if steps are to be executed: some were added, changed or left out since, or the run reached a
+    limit.
     """
 
     def has_step(status: TaskStepStatus) -> ColumnElement[bool]:
@@ -66,7 +79,13 @@ def task_status() -> ColumnElement[str]:
         (TaskRow.run_id.is_(None), TaskStatus.PENDING.value),
         (RunRow.status.in_([RunStatus.QUEUED.value, RunStatus.RUNNING.value]), TaskStatus.RUNNING.value),
         (RunRow.status.in_([RunStatus.WAITING.value, RunStatus.PAUSED.value]), TaskStatus.BLOCK.value),
-        (RunRow.status == RunStatus.FAILED.value, TaskStatus.FAILED.value),
+        (
+            and_(
+                RunRow.status == RunStatus.FAILED.value,
+                RunRow.stop_reason.is_distinct_from(StopReason.STEPS_FAILED.value),
+            ),
+            TaskStatus.FAILED.value,
+        ),
         (RunRow.status == RunStatus.CANCELLED.value, TaskStatus.TERMINATED.value),
         (has_step(TaskStepStatus.FAILED), TaskStatus.FAILED.value),
         (has_step(TaskStepStatus.PENDING), TaskStatus.PENDING.value),

@@ -37,6 +37,7 @@ const en = {
     finished: 'everything is done',
     cancelled: 'it was stopped',
     error: 'an error',
+    steps_failed: 'steps failed',
     max_iterations: 'the limit of model calls',
     length: 'the limit of the answer',
     context_full: 'the context window is full',

@@ -37,6 +37,7 @@ const zh: RunsText = {
     finished: '全部完成',
     cancelled: '被停止',
     error: '出错',
+    steps_failed: '有步骤失败',
     max_iterations: '达到模型调用上限',
     length: '达到回答长度上限',
     context_full: '上下文已满',

@@ -14,7 +14,7 @@ import pytest
 from bus.in_memory_bus import InMemoryBus, InMemoryNetwork
 from migrated_databases import make_ready
 from sample_user import add_user
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
 from luxx.app.container import Services
 from luxx.domain.accounts.rights import AccountChange, AccountChanges, RevocationReason
@@ -22,6 +22,9 @@ from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.bus.core import Bus
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.runs.engine.processes import ProcessKind, register, this_process
+from luxx.runs.log.events import NOTICES, RunEndedRow
+from luxx.runs.log.retention import UNTOLD_SECONDS, forget_untold_endings
 from luxx.runs.models import RunRow
 from luxx.runs.streams import notices as module
 from luxx.runs.streams.notices import Notices
@@ -302,6 +305,59 @@ async def test_a_change_of_rights_reaches_every_process(store: Store) -> None:
     await asyncio.wait_for(all_received.wait(), SECONDS)
     assert sorted(number for number, _ in account_changes) == [0, 1, 2]
     assert {notified for _, notified in account_changes} == {change}
+
+
+async def put_ending(store: Store, run_id: str, process: str) -> None:
+    """Stores that this process has ended the run."""
+    row = {"run_id": run_id, "reader": NOTICES, "kind": "chat", "status": "completed", "user_id": 1}
+    more = {"subject_id": NEW_CONVERSATION, "tenant_id": 1, "process": process, "ended_at": utc_now()}
+    await store.write(lambda session: session.execute(insert(RunEndedRow).values(row | more)))
+
+
+async def stored_endings(store: Store) -> list[str]:
+    return list(await store.read(lambda session: session.scalars(select(RunEndedRow.run_id)).all()))
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+async def test_the_end_that_a_dead_process_did_not_tell_is_told_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_dead: bool
+) -> None:
+    """A living process tells it itself."""
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.05)
+
+    if not is_dead:
+        there = this_process("there", ProcessKind.SERVE)
+        await store.write_rows(lambda connection: register(connection, there, 60.0))
+    run_id = await put_run(store, NEW_CONVERSATION, "completed")
+    await put_ending(store, run_id, "there")
+    # No hint says so, and there is no socket to tell.
+    await forget_untold_endings(store, utc_now())
+    async with process(store, Bus("here")) as here:
+        first, second = Listener(), Listener()
+        here.listen(1, first)
+        here.listen(1, second)
+        if is_dead:
+            for listener in (first, second):
+                await listener.until(lambda listener: bool(listener.notes))
+        await catch_up(store, here)
+        marker = await put_run(store, OTHER, "completed")
+        here.notify(marker, 1)
+        expected = [run_id, marker] if is_dead else [marker]
+        for listener in (first, second):
+            await listener.until(lambda listener: marker in [note.run_id for note in listener.notes])
+            assert [note.run_id for note in listener.notes] == expected
+        # The sweep after that deletes the row.
+        await here.close()
+    assert await stored_endings(store) == ([] if is_dead else [run_id])
+
+
+async def test_endings_that_nobody_was_there_to_be_told_of_are_deleted(store: Store) -> None:
+    run_id = await put_run(store, NEW_CONVERSATION, "completed")
+    await put_ending(store, run_id, "gone")
+    await forget_untold_endings(store, utc_now() + timedelta(seconds=UNTOLD_SECONDS - 30))
+    assert await stored_endings(store) == [run_id]
+    await forget_untold_endings(store, utc_now() + timedelta(seconds=UNTOLD_SECONDS + 30))
+    assert await stored_endings(store) == []
 
 
 def test_every_notified_status_has_its_sentence() -> None:

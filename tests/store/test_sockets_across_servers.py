@@ -1,5 +1,6 @@
 """Sockets at one server report what happens at another server of the same PostgreSQL."""
 
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from api.server_process import ServerProcess
 from api.socket_client import new_ticket, open_socket, open_with_ticket
 
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
+from luxx.runs.streams.notices import SWEEP_SECONDS
 from store.databases import new_database
 
 pytestmark = pytest.mark.heavy
@@ -37,11 +39,12 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @contextmanager
-def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider) -> Generator[Pair]:
+def pair_of(postgresql: str, folder: Path, upstream: ScriptedProvider, **more: str) -> Generator[Pair]:
     settings = {
         "LUXX_DATABASE__URL": new_database(postgresql, folder.name),
         "LUXX_APP__SECRET_KEY": SECRET,
         "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
+        **more,
     }
     with (
         ServerProcess(folder, data_dir=folder / "one", **settings) as started_server,
@@ -88,3 +91,27 @@ def test_a_socket_reports_events_of_another_server(
             client.drain()
             here.good("POST", "/auth/logout")
             assert client.wait_closed(CUT_SECONDS)[0] == 4401
+
+
+def test_the_end_that_a_killed_server_did_not_tell_is_told_by_another(
+    postgresql: str, tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    """Once its lease is over, also to a socket that was opened after the kill."""
+    with pair_of(postgresql, tmp_path, upstream, LUXX_RUNS__LEASE_SECONDS="2") as (here, there, _):
+        chat = here.good("POST", "/conversations", json={"title": "lost"})["id"]
+        body = {"conversation_id": chat, "content": "hello"}
+        accepted = {"accept": "application/json"}
+        lost = here.good("POST", "/messages/stream", json=body, headers=accepted)["id"]
+        upstream.release("go")
+        while there.good("GET", f"/runs/{lost}")["status"] != "completed":
+            time.sleep(0.02)
+        here.server.kill()
+        with open_socket(there) as first:
+            assert first.until(type="notification", run_id=lost)["data"]["status"] == "completed"
+        time.sleep(2 * SWEEP_SECONDS)
+        with open_socket(there) as second:
+            second.drain()
+            body["conversation_id"] = there.good("POST", "/conversations", json={"title": "next"})["id"]
+            found = there.good("POST", "/messages/stream", json=body, headers=accepted)["id"]
+            upstream.release("go")
+            assert second.until(type="notification")["data"]["run_id"] == found

@@ -1,4 +1,4 @@
-"""The event log: append under the fence, read, page; and the rows of tool calls and full outputs.
+"""The event log: append under the fence, read, page; the rows of tool calls and full outputs, and of endings.
 
 An event is published only after it is on disk, so the last event id of a client is always in the log.
 """
@@ -9,17 +9,30 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Row, Update, bindparam, case, func, insert, select
+from sqlalchemy import (
+    Connection,
+    ForeignKey,
+    Row,
+    String,
+    Update,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.channel import Channel, event_frame
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.wire.event import CompletionNote, CostUpdate, ErrorEvent, Event, LoggedEvent, ProcessStep, TurnNote
+from luxx.wire.run import ENDED
 from luxx.wire.turn import Step, StepStatus, StepType, turn_of
 
 _calls, _results = table_of(ToolCallRow), table_of(RunResultRow)
@@ -100,6 +113,52 @@ _replace_outputs = {
     "sqlite": _replace_output(sqlite.insert),
     "postgresql": _replace_output(postgresql.insert),
 }
+
+
+class RunEndedRow(Base):
+    """A run that has ended, until `reader` has done what follows from that. `process` is who ended it.
+
+    The transaction that ends the run inserts it. A reader whose work is rows deletes it in the transaction
+    of these rows; one that tells others deletes it afterwards, so they may be told twice.
+    """
+
+    __tablename__ = "run_ended"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    reader: Mapped[str] = mapped_column(String(20), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10))
+    status: Mapped[str] = mapped_column(String(20))
+    subject_id: Mapped[str] = mapped_column(String(36))
+    parent_run_id: Mapped[str | None] = mapped_column(String(36))
+    user_id: Mapped[int] = mapped_column()
+    tenant_id: Mapped[int] = mapped_column()
+    process: Mapped[str | None] = mapped_column(String(64))
+    ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+NOTICES = "notices"
+"""The only reader so far: `streams/notices.py`."""
+
+_ended, _runs = table_of(RunEndedRow), table_of(RunRow)
+_copied = ("kind", "subject_id", "parent_run_id", "user_id", "tenant_id")
+_insert_ended = insert(_ended).from_select(
+    ["run_id", "reader", "status", "ended_at", "process", *_copied],
+    select(
+        _runs.c.id,
+        literal(NOTICES),
+        bindparam("b_status", type_=_ended.c.status.type),
+        bindparam("b_now", type_=_ended.c.ended_at.type),
+        _runs.c.owner,
+        *(_runs.c[name] for name in _copied),
+    ).where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence")),
+)
+
+
+def record_ending(connection: Connection, run_id: str, fence: int, status: str) -> None:
+    """Inserts the row of an ending, before the update of the run takes its owner away."""
+    values = {"b_id": run_id, "b_fence": fence, "b_status": status, "b_now": utc_now()}
+    connection.execute(_insert_ended, values)
+
 
 PAGE_EVENTS = 500
 """Events per page."""
@@ -201,10 +260,13 @@ class RunLog:
         logged, rows = self._stamp(entries)
         calls = tool_call_rows(self.run_id, logged)
         values = {**(changes or {}), "last_seq": self.seq + len(rows)}
+        ended_as = changes["status"] if changes is not None and changes.get("status") in ENDED else None
         size = extra_bytes + sum(len(row["data"]) + len(row["internal"] or b"") for row in rows)
 
         def write_entries(connection: Connection) -> None:
             key = {"b_id": self.run_id, "b_fence": self._fence, "b_stored": size}
+            if ended_as is not None:
+                record_ending(connection, self.run_id, self._fence, ended_as)
             if connection.execute(_fenced_update(tuple(values)), key | values).rowcount != 1:
                 raise LostRun(self.run_id)
             if rows:

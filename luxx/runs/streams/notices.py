@@ -2,14 +2,16 @@
 runs, and of those of rooms that the user is a member of; and of new messages and members of these rooms.
 
 Call `notify` or `notify_subject` after the change is on disk. They send a hint without the new state: the
-rows have it. A sweep finds the runs whose hint was lost; listeners read the states of rooms again from
-time to time. `api/http/websockets.py` has the listeners.
+rows have it. A sweep finds the runs whose hint was lost; listeners (`api/http/websockets.py`) read the states
+of rooms again from time to time. A run that ends has a `run_ended` row until its notification was sent: if
+its process dies before, another one or the next to start sends it.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -17,8 +19,9 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.infra.bus.core import Bus, Topic
-from luxx.infra.clock import id_at
+from luxx.infra.clock import id_at, utc_now
 from luxx.infra.store.engine import Store
+from luxx.runs.log.retention import forget_endings
 from luxx.runs.streams.sessions import (
     NOTIFICATION_TEXTS,
     RunChange,
@@ -31,6 +34,7 @@ from luxx.runs.streams.sessions import (
     read_memberships,
     read_states,
     read_subjects,
+    read_untold,
     subject_notification,
 )
 from luxx.wire.run import ENDED, RunStatus
@@ -106,6 +110,12 @@ class Notices:
         """Statuses of runs when their user's first listener came: not notified, only later changes are."""
         self._has_changes = asyncio.Event()
         self._next_sweep = 0.0
+        self._told: set[str] = set()
+        """Ended runs whose row is not needed any more."""
+        self._next_deletion = 0.0
+        self._own_until = 0.0
+        """Until then this process may have rows of runs that it ended and told of."""
+        self._last_left: datetime | None = None
         bus.subscribe(Topic.NOTICE, self._on_message)
         bus.subscribe(Topic.SUBJECT, self._on_subject)
         bus.on_reconnect(self._catch_up)
@@ -115,6 +125,7 @@ class Notices:
 
         Without `user_id` every process that has listeners reads the run's row.
         """
+        self._own_until = time.monotonic() + 3 * SWEEP_SECONDS
         if self._bus.is_alone and not self._listeners:
             return
         hint = Hint(run_id=run_id, user_id=user_id, is_watched=self._is_watched(run_id))
@@ -147,6 +158,7 @@ class Notices:
             if not listeners:
                 self._listeners.pop(user_id, None)
                 self._new_users.discard(user_id)
+                self._last_left = utc_now()
 
         return unsubscribe
 
@@ -169,6 +181,7 @@ class Notices:
                 await self._notify_subjects()
                 await self._record_initial_statuses()
                 await self._announce_memberships()
+                await self._delete_told()
                 if self._listeners and time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + SWEEP_SECONDS
                     await self._sweep()
@@ -219,6 +232,32 @@ class Notices:
         changes = await self._store.read_rows(lambda connection: read_changes(connection, ids, self._tables))
         for change in changes:
             self._notify_listeners(change, is_watched=pending[change.run_id])
+            if change.status in ENDED:
+                self._told.add(change.run_id)
+
+    async def _delete_told(self) -> None:
+        """Deletes the rows of endings whose notifications were sent, once in SWEEP_SECONDS."""
+        now = time.monotonic()
+        if now < self._next_deletion or (not self._told and now > self._own_until):
+            return
+        self._next_deletion = now + SWEEP_SECONDS
+        # What this process ended so long ago was announced.
+        await self._forget(utc_now() - timedelta(seconds=SWEEP_SECONDS))
+
+    async def _forget(self, until: datetime) -> None:
+        told = frozenset(self._told)
+        await self._store.write_rows(
+            lambda connection: forget_endings(connection, self._bus.process, until, told)
+        )
+        self._told -= told
+
+    async def close(self) -> None:
+        """Deletes the rows of the endings that were told, once no hint is handled any more. Those since the
+        last listener left are told after the next start."""
+        try:
+            await self._forget(utc_now() if self._listeners else self._last_left or utc_now())
+        except SQLAlchemyError as error:
+            logger.warning("notices_failed", error=str(error))
 
     async def _notify_subjects(self) -> None:
         if not self._pending_subjects:
@@ -282,9 +321,21 @@ class Notices:
         for change in changes:
             if known_statuses.get(change.run_id) != (change.status, change.waiting_seq):
                 self._notify_listeners(change)
+        await self._tell_untold()
         for statuses in (self._initial_statuses, self._last_statuses):
             for run_id in statuses.keys() - current_ids:
                 del statuses[run_id]
+
+    async def _tell_untold(self) -> None:
+        """Announces the endings of processes that are not there any more."""
+        users = list(self._listeners)
+        untold = await self._store.read_rows(
+            lambda connection: read_untold(connection, self._bus.process, users)
+        )
+        for run_id in untold.keys() - self._told:
+            self.notify(run_id, untold[run_id])
+            # The row goes after the hint was handled, also where the run has no session any more.
+            self._told.add(run_id)
 
     async def _read_of(self, users: list[int]) -> list[RunChange]:
         if not users:

@@ -15,7 +15,8 @@ from luxx.domain.accounts.models import User
 from luxx.domain.conversations.access import own_conversations
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.infra.store.tables import table_of
-from luxx.runs.models import RunRow, SubjectMemberRow
+from luxx.runs.log.events import NOTICES, RunEndedRow
+from luxx.runs.models import ProcessRow, RunRow, SubjectMemberRow
 from luxx.wire.run import ENDED, MemberRight, RunKind, RunStatus
 from luxx.wire.socket import NotificationData, NotificationKind, SessionState, SessionStatus
 
@@ -104,6 +105,14 @@ _users: BindParameter[list[int]] = bindparam("users", expanding=True)
 _joined = select(_members.c.subject_id).where(_members.c.user_id.in_(_users))
 _changes_after = _changes.where(
     or_(_runs.c.user_id.in_(_users), _runs.c.subject_id.in_(_joined)), _runs.c.id > bindparam("after")
+)
+_endings = table_of(RunEndedRow)
+_untold = select(_endings.c.run_id, _endings.c.user_id).where(
+    _endings.c.reader == NOTICES,
+    _endings.c.process != bindparam("process"),
+    _endings.c.process.not_in(select(table_of(ProcessRow).c.id)),
+    _endings.c.user_id.in_(_users),
+    _endings.c.parent_run_id.is_(None),
 )
 
 
@@ -290,6 +299,16 @@ def read_changes_of(
         rows = connection.execute(_changes_after, {"users": users, "after": after}).all()
         changes |= {one.run_id: one for one in _run_changes(connection, rows, tables)}
     return list(changes.values())
+
+
+def read_untold(connection: Connection, process: str, user_ids: Sequence[int]) -> dict[str, int]:
+    """The runs of these users that a process ended which is not there any more and may have told nobody, with
+    the user of each."""
+    found: dict[str, int] = {}
+    for first in range(0, len(user_ids), IDS_PER_QUERY):
+        values = {"process": process, "users": list(user_ids[first : first + IDS_PER_QUERY])}
+        found |= {row.run_id: row.user_id for row in connection.execute(_untold, values)}
+    return found
 
 
 def _state(title: str, row: Row[*tuple[Any, ...]] | None) -> SessionState:

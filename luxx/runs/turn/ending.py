@@ -20,7 +20,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.cancel import mark_cancelled
-from luxx.runs.log.events import LogEntry, LostRun, event_row, stamped
+from luxx.runs.log.events import LogEntry, LostRun, event_row, record_ending, stamped
 from luxx.runs.log.retention import delete_content, discard_call
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.turn.asking import close_questions
@@ -327,6 +327,8 @@ def _fail_run(
     ]
     connection.execute(insert(table_of(RunEventRow)), rows)
     has_ended = failure.status in ENDED
+    if has_ended:
+        record_ending(connection, run_id, fence, failure.status.value)
     ended = connection.execute(
         _runs.update()
         .where(_runs.c.id == run_id, _runs.c.fence == fence)

@@ -97,6 +97,8 @@ export function followWaits(): void {
   const cache = useQueryCache()
   /** Sessions whose runs began to wait, until these end. */
   const followed = new Map<string, () => void>()
+  /** Runs whose end was shown: after a crash the server may tell it again. */
+  const shown = new Set<string>()
   /** Rooms whose membership was announced to the reader. */
   const announced = new Set<string>()
 
@@ -124,6 +126,10 @@ export function followWaits(): void {
   ): void {
     const to = addressOf(kind, sessionId)
     if (to === route.path || (status !== 'completed' && status !== 'failed' && status !== 'paused')) return
+    if (status !== 'paused') {
+      if (shown.has(runId)) return
+      shown.add(runId)
+    }
     const reason = server.translate((error ?? '').replace(/^The (answer|room|task) failed: /, ''))
     const sentence = status === 'failed' ? text.failed(reason) : text.ended[status === 'paused' ? 'paused' : kind]
     notices.show({ kind: stateOf(status), text: common.labelled(title, sentence), to, runId })

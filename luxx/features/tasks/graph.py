@@ -3,16 +3,28 @@
 A step depends on other steps of the same task by their ids.
 """
 
+import importlib
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import networkx as nx
 from msgspec import Struct
 
 from luxx.errors import LuxxError
+
+if TYPE_CHECKING:
+    import networkx as nx
+else:
+
+    class LoadedByUse:
+        """The module networkx. The first graph loads it: it has 12 MB, and takes a tenth of a start."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(importlib.import_module("networkx"), name)
+
+    nx = LoadedByUse()
 
 MAX_CYCLES = 20
 """Cycles that are named; a dense graph has more than anybody reads."""

@@ -147,7 +147,7 @@ class ToolExecutor:
             note=ended.note,
             is_corrected=ended.is_corrected,
             is_untrusted=ended.is_untrusted or context.metadata.is_untrusted,
-            images=tuple(context.metadata.images),
+            files=tuple(context.metadata.files),
             calls=context.metadata.calls,
         )
 

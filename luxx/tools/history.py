@@ -28,7 +28,7 @@ from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.core import StoredOutput, ToolContext, ToolSet
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.wire.tool import ToolCall, ToolResult
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 
 class CallStatus(StrEnum):
@@ -50,7 +50,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
 
     `problems`: the errors of an invalid call by JSON path. `note`: tells the model what the user decided
     about the call. `is_corrected`: the user edited the arguments. `is_untrusted`: the result has untrusted
-    content. `images` are shown with it. `calls`: the number of member calls it made.
+    content. `files` are shown with it. `calls`: the number of member calls it made.
     """
 
     call_id: str
@@ -63,7 +63,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     is_corrected: bool = False
     is_untrusted: bool = False
-    images: tuple[StepImage, ...] = ()
+    files: tuple[StepFile, ...] = ()
     calls: int = 0
 
     @property

@@ -19,7 +19,7 @@ import structlog
 from luxx.errors import ToolFailed
 from luxx.tools.pattern import matches_wildcards
 from luxx.wire.tool import ToolResult
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 
 def result_of(value: Any) -> ToolResult:
@@ -141,11 +141,11 @@ async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:
 
 
 class CallMetadata(msgspec.Struct):
-    """Metadata of one call, written by its tool: the `images` it shows, whether its content is untrusted,
+    """Metadata of one call, written by its tool: the `files` it shows, whether its content is untrusted,
     whether it followed a redirect, and the number of member `calls` it made."""
 
     call_id: str = ""
-    images: list[StepImage] = []
+    files: list[StepFile] = []
     is_untrusted: bool = False
     is_redirected: bool = False
     calls: int = 0
@@ -154,7 +154,7 @@ class CallMetadata(msgspec.Struct):
 class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):
     """`problems`: one sentence per figure that is not shown."""
 
-    images: list[StepImage] = []
+    images: list[StepFile] = []
     problems: list[str] = []
 
 
@@ -162,14 +162,14 @@ SaveFigures = Callable[[int, Path, list[str]], Awaitable[SavedFigures]]
 """Saves files as images, given the user id, the workspace and the paths in it. Raises nothing."""
 
 
-StoreImages = Callable[[int, Path | None, Sequence[bytes]], Awaitable[list[StepImage | str]]]
+StoreImages = Callable[[int, Path | None, Sequence[bytes]], Awaitable[list[StepFile | str]]]
 """Stores images as files, given the user id, the workspace and the bytes of each. Returns the image of each,
 or why it cannot be shown. Raises nothing."""
 
 
 async def store_no_images(
     user_id: int, workspace: Path | None, images: Sequence[bytes]
-) -> list[StepImage | str]:
+) -> list[StepFile | str]:
     """Default for servers without a file store."""
     return ["no files are stored here"] * len(images)
 

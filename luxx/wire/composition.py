@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.wire.tool import ToolResult
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 MAX_MEMBERS = 5
 MAX_FALLBACKS = 3
@@ -149,5 +149,5 @@ class MemberEnded(msgspec.Struct, frozen=True, kw_only=True):
     result: ToolResult
     duration_ms: int
     is_untrusted: bool = False
-    images: tuple[StepImage, ...] = ()
+    images: tuple[StepFile, ...] = ()
     note: str | UnsetType = UNSET

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import AnyStr
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -56,6 +57,19 @@ class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON stored for an assistant's message; `steps` is the only source of its text."""
 
     steps: list[Step]
+
+
+_OLD_FILES, _FILES = '"images":[{"file_id":', '"files":[{"file_id":'
+
+
+def with_files(stored: AnyStr) -> AnyStr:
+    """The JSON of steps as it is now: older versions stored the files of a step, images alone, as `images`.
+
+    Within a text of the JSON the quotation marks would be escaped.
+    """
+    if isinstance(stored, str):
+        return stored.replace(_OLD_FILES, _FILES)
+    return stored.replace(_OLD_FILES.encode(), _FILES.encode())
 
 
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

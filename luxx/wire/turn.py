@@ -60,9 +60,10 @@ def turn_of(event: EventBase) -> TurnRef:
     return TurnRef(step_id=event.step_id) if isinstance(event.step_id, str) else CHAT_TURN
 
 
-class StepImage(msgspec.Struct, frozen=True, kw_only=True):
-    """An image of a step. `file_id` is for `GET /files/{file_id}`, for the step's user only. `path` is within
-    the workspace. `sha256` is of the file when the step was made; the file may have changed since.
+class StepFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a step. `file_id` is for `GET /files/{file_id}`, for the step's user only. `path` is within
+    the workspace. `sha256` is of the file when the step was made; the file may have changed since. Only an
+    image has `width` and `height`.
     """
 
     file_id: str
@@ -70,8 +71,8 @@ class StepImage(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     media_type: str
     size: int
-    width: int
-    height: int
+    width: int | UnsetType = UNSET
+    height: int | UnsetType = UNSET
     sha256: str
 
 
@@ -148,7 +149,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     tool_call: `is_hosted` (the provider ran the tool itself, so there is no tool_result). Only of a
     tool_result: `outcome` (what people or rules decided on the call), `note` (the text on that for the
     model), `is_untrusted` (the result has untrusted content) and, of a composition, `calls` (how many calls
-    it made). `images` are shown with a result, or with the text of a model that generated them. `sources`
+    it made). `files` are shown with a result, or with the text of a model that generated them. `sources`
     are the web pages that the provider names for a text. `notice` is a sentence of the server for people
     about a text or an image that is missing: a text step with it has no content.
     """
@@ -168,7 +169,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CallOutcome | UnsetType = UNSET
     note: str | UnsetType = UNSET
     is_untrusted: bool | UnsetType = UNSET
-    images: list[StepImage] | UnsetType = UNSET
+    files: list[StepFile] | UnsetType = UNSET
     calls: int | UnsetType = UNSET
     sources: list[Source] | UnsetType = UNSET
     notice: str | UnsetType = UNSET
@@ -187,12 +188,6 @@ def steps_text(steps: Iterable[Step]) -> str:
     return "".join(
         step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
     )
-
-
-def tool_images(steps: Iterable[Step]) -> list[StepImage]:
-    """The images of the results among these steps, in order."""
-    results = (step for step in steps if step.type == StepType.TOOL_RESULT)
-    return [image for step in results if isinstance(step.images, list) for image in step.images]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,6 +115,19 @@ def test_rooms_are_imported_with_their_seats_and_messages(
         assert [hit.message_id is None for hit in find(store, "begin").hits] == [False]
 
 
+def test_the_images_of_steps_that_an_older_version_exported_are_their_files(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
+    names = {"name": "a.png", "path": "images/a.png", "media_type": "image/png", "sha256": "0" * 64}
+    image = {"file_id": "1", "size": 5, "width": 1, "height": 1, **names}
+    export_user(here, "ann", tmp_path / "ann.zip", FEATURES)
+    path = changed(tmp_path / "ann.zip", lambda room: room["messages"][1]["steps"][0].update(images=[image]))
+    import_archive(there, path)
+    (room,) = rooms_of(there)
+    (step,) = room["messages"][1]["steps"]
+    assert (step["files"], "images" in step) == ([image], False)
+
+
 def test_a_provider_that_does_not_exist_there_is_left_out_with_a_note(
     here: DataPaths, there: DataPaths, tmp_path: Path
 ) -> None:

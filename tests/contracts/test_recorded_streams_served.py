@@ -133,7 +133,7 @@ async def _chat(url: str, token: str, upstream: RecordedUpstream, entry: Json) -
 
 
 def _images(message: Json) -> list[Json]:
-    return [image for step in message["steps"] for image in step.get("images", [])]
+    return [image for step in message["steps"] for image in step.get("files", [])]
 
 
 def _expected_calls(entry: Json) -> list[tuple[str, Json]]:

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -104,7 +106,7 @@ async def test_a_model_gets_the_images_of_results_in_this_turn_and_in_later_ones
         answer = (await ann.messages(conversation))[1]
         steps = [step for step in answer["steps"] if step["type"] == "tool_result"]
         assert all(step["is_untrusted"] for step in steps)
-        (image, same) = [step["images"][0] for step in steps]
+        (image, same) = [step["files"][0] for step in steps]
         assert image == same
         assert (image["media_type"], image["size"], image["width"]) == ("image/png", len(PIXEL), 1)
         assert (await ann.ask("GET", f"/files/{image['file_id']}")).content == PIXEL
@@ -130,7 +132,7 @@ async def test_a_model_that_reads_no_images_gets_their_names(server: LuxxServer)
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "deepseek-chat")
         for text in ("draw it", "again?"):
             await ann.post("/messages", {"conversation_id": conversation, "content": text, "tools": True})
-        image = (await ann.messages(conversation))[1]["steps"][2]["images"][0]
+        image = (await ann.messages(conversation))[1]["steps"][2]["files"][0]
         for request in provider.requests[1:]:
             assert DATA not in request.body.decode()
             told = [each["content"] for each in request.json["messages"] if each["role"] == "tool"]
@@ -145,10 +147,46 @@ async def test_a_file_that_has_changed_is_not_given_to_a_model_as_the_image(serv
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "gpt-4.1-mini")
         message = {"conversation_id": conversation, "content": "draw it", "tools": True}
         await ann.post("/messages", message)
-        image = (await ann.messages(conversation))[1]["steps"][2]["images"][0]
+        image = (await ann.messages(conversation))[1]["steps"][2]["files"][0]
         (file,) = server.data_dir.glob(f"workspaces/*/{image['path']}")
         file.write_bytes(png(3))
         await ann.post("/messages", message | {"content": "again?"})
         sent = provider.requests[-1].body.decode()
         assert DATA not in sent
         assert f"Images not shown to this model: {image['name']}" in sent
+
+
+OLD, NEW = '"images":[{"file_id":', '"files":[{"file_id":'
+
+
+async def test_the_images_of_steps_that_an_older_version_stored_are_their_files(server: LuxxServer) -> None:
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
+        await ready(ann, servers=1)
+        conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "gpt-4.1-mini")
+        body = {"conversation_id": conversation, "content": "draw it", "tools": True}
+        await ann.post("/messages", body)
+        (run_id,) = [run["id"] for run in (await ann.get("/runs", subject_id=conversation))["items"]]
+        events = f"/runs/{run_id}/events"
+
+        async def shown() -> list[Any]:
+            return [
+                await ann.messages(conversation),
+                (await ann.ask("GET", events, headers={"accept": "application/json"})).json()["data"],
+                (await ann.ask("GET", events, headers={"accept": "text/event-stream"})).text.partition(
+                    "\n\n"
+                )[2],
+                (await ann.ask("GET", f"/conversations/{conversation}/events")).json()["data"],
+            ]
+
+        before = await shown()
+        assert all('"files"' in json.dumps(one) or NEW in one for one in before)
+        with closing(sqlite3.connect(server.data_dir / "luxx.db", timeout=20)) as database, database:
+            changed = database.execute("UPDATE messages SET content = replace(content, ?, ?)", (NEW, OLD))
+            assert changed.rowcount
+            database.execute(
+                "UPDATE run_events SET data = CAST(replace(CAST(data AS TEXT), ?, ?) AS BLOB)", (NEW, OLD)
+            )
+        assert await shown() == before
+        await ann.post("/messages", {**body, "content": "again?"})
+        (images,) = openai_images(provider.requests[-1].json)
+        assert [image.rpartition(",")[2] for image in images] == [DATA, DATA]

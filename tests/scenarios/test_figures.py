@@ -49,8 +49,8 @@ async def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
         if not is_started(result):
             pytest.skip("no sandbox works here")
         (step,) = [step for step in message["steps"] if step["type"] == "tool_result"]
-        images: list[Json] = sorted(step["images"], key=lambda one: one["name"])
-        assert result["data"]["images"] == step["images"]
+        images: list[Json] = sorted(step["files"], key=lambda one: one["name"])
+        assert result["data"]["images"] == step["files"]
         assert [
             (image["path"], image["width"], image["height"], image["media_type"]) for image in images
         ] == [

@@ -105,7 +105,7 @@ async def test_images_of_the_model_are_files_of_the_user(server: LuxxServer) -> 
     message = await answered(server, *chunks({"content": "Here."}, image_delta(PNG), image_delta(PNG)))
 
     (step,) = message["steps"]
-    (image,) = step["images"]
+    (image,) = step["files"]
     assert (step["type"], step["content"]) == ("text", "Here.")
     assert (image["media_type"], image["width"], image["height"]) == ("image/png", 1, 1)
     assert image["sha256"] == sha256(PNG).hexdigest()
@@ -116,7 +116,7 @@ async def test_images_of_the_model_are_files_of_the_user(server: LuxxServer) -> 
 async def test_an_image_alone_is_an_answer(server: LuxxServer) -> None:
     message = await answered(server, *chunks(image_delta(PNG)))
 
-    assert [(step["type"], step["content"], len(step["images"])) for step in message["steps"]] == [
+    assert [(step["type"], step["content"], len(step["files"])) for step in message["steps"]] == [
         ("text", "", 1)
     ]
 
@@ -127,4 +127,4 @@ async def test_an_image_that_cannot_be_shown_is_a_notice(server: LuxxServer) -> 
     text, notice = message["steps"]
     assert (message["text"], text["content"], notice["content"]) == ("Here.", "Here.", "")
     assert notice["notice"].startswith("An image that the model generated is not shown: it is")
-    assert not any("images" in one for one in message["steps"])
+    assert not any("files" in one for one in message["steps"])

@@ -26,7 +26,7 @@ from luxx.wire.message import (
     joined_parts,
 )
 from luxx.wire.tool import ToolChoice, ToolChoiceMode, ToolSpec
-from luxx.wire.turn import Step, StepImage, StepStatus, StepType, step_id
+from luxx.wire.turn import Step, StepFile, StepStatus, StepType, step_id
 
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 200
@@ -129,7 +129,7 @@ class Given(msgspec.Struct, kw_only=True):
                     id_ref=call_id,
                     success=True,
                     is_untrusted=True,
-                    images=_step_images(shown),
+                    files=_step_files(shown),
                 )
             )
         self._count(list(by_id.values()))
@@ -185,12 +185,12 @@ def result_of(parts: Sequence[str | PromptImage]) -> tuple[str, list[PromptImage
     return text or (ONLY_IMAGES if images else ""), images
 
 
-def _step_images(images: dict[str, PromptImage]) -> list[StepImage] | UnsetType:
+def _step_files(images: dict[str, PromptImage]) -> list[StepFile] | UnsetType:
     """The images of a result; the prompt finds them by their ids, since they are no files."""
     shown = [
-        StepImage(
-            file_id="", name=f"image-{number}.{image.media_type.rpartition('/')[2]}", path="", width=0,
-            height=0, media_type=image.media_type, size=len(image.data), sha256=id_,
+        StepFile(
+            file_id="", name=f"image-{number}.{image.media_type.rpartition('/')[2]}", path="",
+            media_type=image.media_type, size=len(image.data), sha256=id_,
         )
         for number, (id_, image) in enumerate(images.items(), 1)
     ]  # fmt: skip

@@ -36,7 +36,7 @@ from luxx.tools.history import OUTPUT_MINUTES, CallOutputs, CallStatus, Executed
 from luxx.tools.sources import tool_caller
 from luxx.wire.composition import Composition
 from luxx.wire.tool import PlacedRule
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
 ToolsOf = Callable[[Caller, Collection[str] | None], Awaitable[ToolSet]]
@@ -79,7 +79,7 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
     success: bool
     data: Any
     error: str | None
-    images: list[StepImage] | UnsetType = UNSET
+    images: list[StepFile] | UnsetType = UNSET
     ref: Annotated[
         str | UnsetType,
         Meta(description="of a result that was cut: GET /tools/results/{ref} reads it all"),
@@ -159,7 +159,7 @@ class ToolController(Controller):
                 success=done.result.success,
                 data=done.result.data,
                 error=done.result.error,
-                images=list(done.images) or UNSET,
+                images=list(done.files) or UNSET,
                 ref=UNSET if done.full_output is None else ref,
             )
         )

@@ -1,17 +1,17 @@
 """Which images a request to a model has: the newest ones, of users and of tool results, within its limits."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
 from luxx.wire.message import PromptImage, UserContent
-from luxx.wire.turn import Step, StepImage, tool_images
+from luxx.wire.turn import Step, StepFile, StepType
 
 MAX_PROMPT_IMAGES = 20
 MAX_PROMPT_IMAGE_BYTES = 15 * 1024 * 1024
 """Limits of the images in one request to a model; in base64 the strictest vendor accepts no more."""
 
-ReadImages = Callable[[int, Sequence[StepImage]], Awaitable[Mapping[str, PromptImage]]]
+ReadImages = Callable[[int, Sequence[StepFile]], Awaitable[Mapping[str, PromptImage]]]
 """Reads those images of a user's files that are unchanged, by their `sha256`. Raises nothing."""
 
 
@@ -25,9 +25,9 @@ class RequestImages(msgspec.Struct):
     async def choose(
         self,
         contents: Sequence[UserContent | Sequence[Step]],
-        of_tools: Mapping[str, StepImage],
+        of_tools: Mapping[str, StepFile],
         at_hand: Set[str],
-        read: Callable[[Sequence[StepImage]], Awaitable[Mapping[str, PromptImage]]],
+        read: Callable[[Sequence[StepFile]], Awaitable[Mapping[str, PromptImage]]],
     ) -> None:
         """Chooses the newest images of messages (given oldest first), and reads those `of_tools` that are not
         at hand."""
@@ -38,6 +38,17 @@ class RequestImages(msgspec.Struct):
         if missing:
             tools |= await read(missing)
         self.tools, self.newest = tools, newest
+
+
+def images_of(step: Step) -> list[StepFile]:
+    """The images among the files of a step."""
+    files = step.files if isinstance(step.files, list) else []
+    return [file for file in files if file.media_type.startswith("image/")]
+
+
+def tool_images(steps: Iterable[Step]) -> list[StepFile]:
+    """The images of the results among these steps, in order."""
+    return [image for step in steps if step.type == StepType.TOOL_RESULT for image in images_of(step)]
 
 
 def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection, Row, bindparam, select
 
-from luxx.domain.context.images import newest_images
+from luxx.domain.context.images import images_of, newest_images
 from luxx.domain.conversations.access import PATH_TO_ROOT, assistant_steps, user_content
 from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import MessageRow
@@ -231,7 +231,7 @@ def _call(step: Step) -> ToolCall:
 def _result(step: Step, images: ToolImages) -> ToolPrompt:
     """The result with its images; those that the model does not get are named."""
     success = step.success is not UNSET and bool(step.success)
-    own = step.images if isinstance(step.images, list) else []
+    own = images_of(step)
     hidden = [image.name for image in own if image.sha256 not in images]
     more = f" and {len(hidden) - MAX_NAMED_IMAGES} more" if len(hidden) > MAX_NAMED_IMAGES else ""
     names = f"[Images not shown to this model: {', '.join(hidden[:MAX_NAMED_IMAGES])}{more}.]"

@@ -26,7 +26,7 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.errors import Conflict, NotFound
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.message import AssistantContent, UserContent, with_files
 from luxx.wire.turn import Step
 
 _conversations = table_of(ConversationRow)
@@ -227,7 +227,7 @@ def user_content(content: str) -> UserContent:
 
 def assistant_steps(content: str) -> list[Step]:
     """The steps in the stored JSON of an assistant's message."""
-    return _assistant.decode(content).steps
+    return _assistant.decode(with_files(content)).steps
 
 
 # The path to a message

@@ -42,7 +42,7 @@ from luxx.domain.conversations.views import (
 from luxx.errors import TooLarge
 from luxx.infra.store.engine import contains_text
 from luxx.infra.store.tables import table_of
-from luxx.wire.message import Attachment
+from luxx.wire.message import Attachment, with_files
 from luxx.wire.turn import StepStatus
 
 MAX_PAGE_MIB = 32
@@ -245,7 +245,7 @@ def _message(row: AnyRow) -> MessageView:
         content = user_content(stored)
         text, attachments = content.text, content.attachments
     else:
-        steps = _steps.decode(stored).steps
+        steps = _steps.decode(with_files(stored)).steps
         text_steps = (step for step in _stored_text.decode(stored).steps if type(step) is _TextStep)
         text = "".join(step.content for step in text_steps if step.status != StepStatus.INTERRUPTED)
         citations = citations_in(stored)

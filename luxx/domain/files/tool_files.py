@@ -28,7 +28,7 @@ from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store
 from luxx.tools.hooks import HookedCall, HookPhase, SavedFigures, ToolHook
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, PromptImage
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 MIB = 1024 * 1024
 FILE_TOOLS = ("file_write", "file_edit", "file_multi_edit")
@@ -106,8 +106,8 @@ class ToolImages:
 
     async def store_images(
         self, user_id: int, workspace: Path | None, images: Sequence[bytes]
-    ) -> list[StepImage | str]:
-        """Stores images as files of their user. For each image the StepImage, or why it cannot be shown.
+    ) -> list[StepFile | str]:
+        """Stores images as files of their user. For each image the StepFile, or why it cannot be shown.
         Raises nothing."""
         stored = await asyncio.to_thread(self._write_images, user_id, workspace, images)
         files = [one for one in stored if isinstance(one, _ShownFile)]
@@ -117,20 +117,20 @@ class ToolImages:
             registered = iter(["it could not be registered as a file"] * len(files))
         return [next(registered) if isinstance(one, _ShownFile) else one for one in stored]
 
-    async def read_images(self, user_id: int, images: Sequence[StepImage]) -> dict[str, PromptImage]:
+    async def read_images(self, user_id: int, images: Sequence[StepFile]) -> dict[str, PromptImage]:
         """Those of the user's images whose files are unchanged, by their `sha256`."""
         return await asyncio.to_thread(self._read_images, user_id, images)
 
-    async def _register(self, user_id: int, files: Sequence[_ShownFile]) -> list[StepImage]:
+    async def _register(self, user_id: int, files: Sequence[_ShownFile]) -> list[StepFile]:
         return await self._store.write(lambda session: [_step_image(session, user_id, one) for one in files])
 
-    def _read_images(self, user_id: int, images: Sequence[StepImage]) -> dict[str, PromptImage]:
+    def _read_images(self, user_id: int, images: Sequence[StepFile]) -> dict[str, PromptImage]:
         workspace_files = WorkspaceFiles(self._workspaces.path_of(user_id))
         found: dict[str, PromptImage] = {}
         for image in images:
             with suppress(LuxxError, OSError, NotDisplayable):
                 data = _read_file(workspace_files, image.path)
-                # Messages may be imported, so nothing of a StepImage is believed.
+                # Messages may be imported, so nothing of a StepFile is believed.
                 media_type = image_type(data)
                 if media_type is not None and hashlib.sha256(data).hexdigest() == image.sha256:
                     found[image.sha256] = PromptImage(media_type=media_type, data=data)
@@ -254,7 +254,7 @@ def _write_image(workspace_files: WorkspaceFiles, data: bytes) -> _ShownFile:
     return _ShownFile(entry=entry, format=format_of_image, sha256=sha256)
 
 
-def _step_image(session: Session, user_id: int, file: _ShownFile) -> StepImage:
+def _step_image(session: Session, user_id: int, file: _ShownFile) -> StepFile:
     """The image of a file; an unchanged file keeps its id, as concurrent programs see each other's."""
     entry, connection = file.entry, session.connection()
     row = rows.find_rows(connection, user_id, [entry.path]).get(entry.path)
@@ -263,7 +263,7 @@ def _step_image(session: Session, user_id: int, file: _ShownFile) -> StepImage:
     else:
         file_id = rows.record_upload(connection, user_id, entry, file.sha256)
     path = display_path(entry.path)
-    return StepImage(
+    return StepFile(
         file_id=file_id,
         name=path.rpartition("/")[2],
         path=path,

@@ -21,7 +21,7 @@ from luxx.tools.hooks import StoreImages
 from luxx.tools.pattern import compile_regex
 from luxx.tools.schema import with_items
 from luxx.wire.tool import CommandPermission, Risk, ToolResult
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 PREFIX = "mcp__"
 MOST = 64
@@ -71,7 +71,7 @@ MOST_ARGUMENT_BYTES = 1024 * 1024
 SPARE_SECONDS = 5.0
 """The executor's timeout exceeds the server's own ones by this, because theirs have better error messages."""
 
-KeepImages = Callable[[Sequence[bytes]], Awaitable[list[StepImage | str]]]
+KeepImages = Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
 """Stores the images of one call. Returns the image of each, or why it cannot be shown."""
 
 CallTool = Callable[[str, dict[str, Any], KeepImages], Awaitable[ToolResult]]
@@ -127,9 +127,9 @@ def _handler(tool: str, call: CallTool, store_images: StoreImages) -> McpHandler
         if len(msgspec.json.encode(arguments)) > MOST_ARGUMENT_BYTES:
             raise ToolFailed(f"the arguments have more than {MOST_ARGUMENT_BYTES // 1024:,} KiB; send less")
 
-        async def keep_images(images: Sequence[bytes]) -> list[StepImage | str]:
+        async def keep_images(images: Sequence[bytes]) -> list[StepFile | str]:
             stored = await store_images(context.caller.user_id, context.permissions.workspace, images)
-            context.metadata.images.extend(one for one in stored if isinstance(one, StepImage))
+            context.metadata.files.extend(one for one in stored if isinstance(one, StepFile))
             return stored
 
         return await call(tool, arguments, keep_images)

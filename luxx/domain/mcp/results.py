@@ -14,7 +14,7 @@ import msgspec
 
 from luxx.domain.mcp.inbox import MOST_PARTS, parts
 from luxx.wire.tool import ToolResult
-from luxx.wire.turn import StepImage
+from luxx.wire.turn import StepFile
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -27,7 +27,7 @@ def images_of_answer(answer: "CallToolResult") -> list[bytes]:
     return [_bytes_of(text) for block in answer.content if (text := _image_of(block)) is not None]
 
 
-def result_of_answer(answer: "CallToolResult", images: Sequence[StepImage | str] = ()) -> ToolResult:
+def result_of_answer(answer: "CallToolResult", images: Sequence[StepFile | str] = ()) -> ToolResult:
     """Text content as text, structured content as data; both only where the text says more than the data.
 
     `images`: for each image of the answer its stored file, or why it cannot be shown.
@@ -107,7 +107,7 @@ def _bytes_of(base64: str) -> bytes:
         return b""
 
 
-def _block_text(block: Any, image: StepImage | str) -> str:
+def _block_text(block: Any, image: StepFile | str) -> str:
     match block.type:
         case "text":
             return block.text
@@ -122,7 +122,7 @@ def _block_text(block: Any, image: StepImage | str) -> str:
             return f"[{_short(str(block.type))}]"
 
 
-def _resource(resource: Any, image: StepImage | str) -> str:
+def _resource(resource: Any, image: StepFile | str) -> str:
     head = _line("resource", resource.uri, None, resource.mime_type)
     text = getattr(resource, "text", None)
     if isinstance(text, str):
@@ -130,8 +130,8 @@ def _resource(resource: Any, image: StepImage | str) -> str:
     return f"{head[:-1]}, {_bytes_in(resource.blob)}{_file_of(image)}]"
 
 
-def _file_of(image: StepImage | str) -> str:
-    if isinstance(image, StepImage):
+def _file_of(image: StepFile | str) -> str:
+    if isinstance(image, StepFile):
         return f", saved as {image.path}"
     return f", not shown: {_short(image)}" if image else ""
 

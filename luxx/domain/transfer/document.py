@@ -348,7 +348,7 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
                 note=note,
                 is_untrusted=is_untrusted,
                 # Files are not imported, so their ids mean nothing here.
-                images=UNSET,
+                files=UNSET,
             )
         )
     return kept

@@ -30,7 +30,7 @@ from luxx.features.rooms.transfer import SEAT_FIELDS, document_of
 from luxx.infra.clock import new_id
 from luxx.infra.field_errors import FieldErrors
 from luxx.providers.queries import provider_named
-from luxx.wire.message import AssistantContent, UserContent
+from luxx.wire.message import AssistantContent, UserContent, with_files
 from luxx.wire.model_settings import first_given
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 
@@ -132,7 +132,9 @@ def add_rooms(session: Session, caller: Caller, _project_ids: Sequence[str], val
     that exist. Raises LuxxError for what no server has exported.
     """
     try:
-        exported = msgspec.convert(value, list[ExportedRoom])
+        exported = msgspec.convert(
+            msgspec.json.decode(with_files(msgspec.json.encode(value))), list[ExportedRoom]
+        )
     except msgspec.ValidationError as error:
         raise LuxxError(f"the rooms in it cannot be read ({error})") from error
     notes: dict[str, None] = {}
@@ -256,5 +258,7 @@ def _add_message(
         ),
     )
 
+
+_rooms = msgspec.json.Decoder(list[ExportedRoom])
 
 ROOM_EXPORT = FeatureExport(name="rooms", read=read_rooms, add=add_rooms)

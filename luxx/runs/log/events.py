@@ -32,6 +32,7 @@ from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.channel import Channel, event_frame
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.wire.event import CompletionNote, CostUpdate, ErrorEvent, Event, LoggedEvent, ProcessStep, TurnNote
+from luxx.wire.message import with_files
 from luxx.wire.run import ENDED
 from luxx.wire.turn import Step, StepStatus, StepType, turn_of
 
@@ -349,7 +350,11 @@ def read_page(
         large = {row.seq: row.data for row in large_rows}
     complete_rows = ((seq, type_, large.get(seq) if data is None else data) for seq, type_, _, data in rows)
     # A missing event was deleted with its run between the two statements.
-    return [StoredEvent(seq, type_, bytes(data)) for seq, type_, data in complete_rows if data is not None]
+    return [
+        StoredEvent(seq, type_, with_files(bytes(data)))
+        for seq, type_, data in complete_rows
+        if data is not None
+    ]
 
 
 def count_within_bytes(sizes: Iterable[int]) -> int:
@@ -375,7 +380,7 @@ def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
 
 def _decoded(row: Row[int, bytes, bytes | None]) -> tuple[int, Event, CompletionNote | TurnNote | None]:
     seq, data, note = row
-    event = _events.decode(data)
+    event = _events.decode(with_files(bytes(data)))
     if note is None:
         return seq, event, None
     decoder = _completion_note if isinstance(event, CostUpdate) else _turn_note

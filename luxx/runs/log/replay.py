@@ -34,6 +34,7 @@ from luxx.runs.models import (
 )
 from luxx.runs.slots import find_waiting_subagent
 from luxx.wire.event import Event, ProcessStep
+from luxx.wire.message import with_files
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import StepStatus
@@ -144,7 +145,7 @@ class ReplayService:
             sizes = session.scalars(query.with_only_columns(func.length(event.data)).limit(limit + 1)).all()
             page = session.execute(query.limit(count_within_bytes(sizes[:limit]))).all()
             after = ReplayPosition(page[-1].run_id, page[-1].seq) if page else position
-            events = [StoredEvent(row.seq, row.type, bytes(row.data)) for row in page]
+            events = [StoredEvent(row.seq, row.type, with_files(bytes(row.data))) for row in page]
             return events, _write_cursor(after), len(sizes) > len(page)
 
         return await self.store.read(work)

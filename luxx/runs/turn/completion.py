@@ -34,7 +34,7 @@ from luxx.wire.turn import (
     ReplayNote,
     Source,
     Step,
-    StepImage,
+    StepFile,
     StepStatus,
     StepType,
     TextDelta,
@@ -112,7 +112,7 @@ class CompletionReader:
         self._last_text: Step | None = None
         """The newest text step that is logged."""
         self._sources: dict[str, Source] = {}
-        self._images: list[StepImage] = []
+        self._images: list[StepFile] = []
         self._not_shown: list[str] = []
         self.new_images: list[bytes] = []
         """Images that are not stored yet; `show_images` shows them."""
@@ -191,7 +191,7 @@ class CompletionReader:
         """Whether the provider reported the usage of the whole completion."""
         return not self._is_cut and bool(self.usage.prompt_tokens or self.usage.completion_tokens)
 
-    def show_images(self, stored: Sequence[StepImage | str]) -> None:
+    def show_images(self, stored: Sequence[StepFile | str]) -> None:
         """Adds the stored images to the text; one that cannot be shown is a notice, given why."""
         self.new_images = []
         self._not_shown += [NOT_SHOWN.format(why=one) for one in stored if isinstance(one, str)]
@@ -202,13 +202,13 @@ class CompletionReader:
         sources, images = list(self._sources.values()) or UNSET, self._images or UNSET
         at = next((at for at in reversed(range(len(steps))) if steps[at].type == StepType.TEXT), None)
         if at is not None:
-            return [*steps[:at], replace(steps[at], sources=sources, images=images), *steps[at + 1 :]]
+            return [*steps[:at], replace(steps[at], sources=sources, files=images), *steps[at + 1 :]]
         if self._last_text is not None:
-            return [replace(self._last_text, sources=sources, images=images), *steps]
+            return [replace(self._last_text, sources=sources, files=images), *steps]
         if not self._images:
             return steps
         step = Step(id=step_id(self._next), index=self._next, type=StepType.TEXT)
-        return [*steps, replace(step, sources=sources, images=images)]
+        return [*steps, replace(step, sources=sources, files=images)]
 
     def _add_source(self, source: Source) -> None:
         """Keeps a web page once, with the first title and the first snippet that are given."""

@@ -20,7 +20,7 @@ from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.context.images import ReadImages, RequestImages
+from luxx.domain.context.images import ReadImages, RequestImages, tool_images
 from luxx.domain.context.prompt import (
     SHARE_AFTER_CUT,
     HistorySection,
@@ -60,7 +60,7 @@ from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import first_given
 from luxx.wire.run import Delegated, RunKind
 from luxx.wire.tool import PlacedRule, ToolSpec
-from luxx.wire.turn import StepImage, Usage, tool_images
+from luxx.wire.turn import StepFile, Usage
 
 
 class CompletionCut(Exception):
@@ -97,7 +97,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     make_context: Callable[[], ToolContext]
     read_context: Callable[[Connection], ToolContext | LuxxError]
     read_files: ReadImages
-    store_images: Callable[[Sequence[bytes]], Awaitable[list[StepImage | str]]]
+    store_images: Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
     images: RequestImages = msgspec.field(default_factory=RequestImages)
 
     async def read_images(self, spec: RunSpec, state: TurnState) -> None:
@@ -348,7 +348,7 @@ class ResourceFinder:
         # In a thread, and before any transaction: a slow disk must not block database writes.
         return await asyncio.to_thread(self.workspaces.prepare_if_enabled, spec.user_id)
 
-    async def _store_images(self, spec: RunSpec, images: Sequence[bytes]) -> list[StepImage | str]:
+    async def _store_images(self, spec: RunSpec, images: Sequence[bytes]) -> list[StepFile | str]:
         """Stores images that the model generated as files of the user; of one that cannot be, why."""
         if spec.request.stores_nothing:
             return ["a call without a conversation stores no files"] * len(images)

@@ -190,7 +190,7 @@ def executed_entry(call: Step, index: int, executed: Executed) -> ProcessStep:
         outcome=outcome,
         note=UNSET if executed.note is None else executed.note,
         is_untrusted=True if executed.is_untrusted else UNSET,
-        images=list(executed.images) or UNSET,
+        files=list(executed.files) or UNSET,
         calls=executed.calls or UNSET,
     )
     return ProcessStep(step=step)

@@ -303,7 +303,7 @@ class _Program:
         }
         if figures:
             saved = await save_figures(self._context.caller.user_id, self.workspace, figures)
-            metadata.images.extend(saved.images)
+            metadata.files.extend(saved.images)
             data |= {"images": saved.images, **({"not_shown": saved.problems} if saved.problems else {})}
         if self.egress_session is not None:
             data["network"] = _NetworkUse(

@@ -228,7 +228,7 @@ class Chain:
             earlier = self._context.actions.chain.finished_members.get(key)
             ended = earlier or await self._execute(key, position, member_id, call.tool, arguments)
         self._calls.append(ended)
-        self._context.metadata.images.extend(ended.images)
+        self._context.metadata.files.extend(ended.images)
         if ended.is_untrusted:
             self._context.metadata.is_untrusted = True
             self._tainted_by = self._tainted_by or ended.tool
@@ -302,7 +302,7 @@ def _member_ended(key: str, member_id: str, executed: Executed) -> MemberEnded:
         result=executed.result,
         duration_ms=executed.duration_ms,
         is_untrusted=executed.is_untrusted,
-        images=executed.images,
+        images=executed.files,
         note=UNSET if executed.note is None else executed.note,
     )
 

@@ -53,6 +53,8 @@ def test_conversations_are_searched_pinned_renamed_archived_and_deleted(person: 
         page.get_by_role("complementary").get_by_role("button", name="More actions").first.click()
         page.get_by_role("menuitem", name="Show archived").click()
         expect(page.get_by_role("link", name="Holiday")).to_be_visible()
+        choose("Holiday", "Take out of the archive")
+        expect(page.get_by_text("No conversation is archived here.")).to_be_visible()
 
 
 def test_files_are_attached_by_the_button_and_by_pasting(person: Person, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_a_provider_is_tested_changed_and_deleted(person: Person, models: Script
         # The key is never sent back.
         assert "sk-secret-of-work" not in page.content()
         expect(page.get_by_label("API key")).to_have_value("")
+        expect(page.get_by_label("Type")).to_have_value("OpenAI-compatible")
         check_both_themes(tab, "provider")
 
         page.get_by_label("Name", exact=True).fill("Office")

@@ -25,6 +25,8 @@ def script() -> Script:
             Rule(
                 when=When(user="calculate", has_tool_result=True), reply=[Text(text="The result is **42**.")]
             ),
+            Rule(when=When(user="fail"), status=401, message="this key has expired", reply=[]),
+            Rule(when=When(user="only the result"), reply=[Text(text="A shed for tools.")]),
             Rule(
                 when=When(user="slowly"),
                 reply=[Text(text="one two"), Gate(name="slow"), Text(text=" three.")],
@@ -137,6 +139,33 @@ def test_runs_are_filtered_reached_from_an_answer(person: Person) -> None:
         tab.expected_problems.append("404")
         page.goto(f"{tab.url}/ui/runs/01a201c1-9860-7658-90cf-d1532fa01612")
         expect(page.get_by_role("alert")).to_contain_text("run")
+
+
+def test_a_timeline_says_once_what_failed_and_what_came_out(person: Person) -> None:
+    chat = person.post("/conversations", {"title": "Key"})["id"]
+    failed = person.api.post("/messages", json={"conversation_id": chat, "content": "fail", "tools": False})
+    assert failed.status_code >= 400
+    [failed_run] = person.get("/runs")["items"]
+    steps = [
+        {"id": "a", "name": "Measure", "goal": "only the result"},
+        {"id": "b", "name": "Build", "goal": "only the result", "depends_on": ["a"]},
+    ]
+    task = person.post("/tasks", {"name": "Shed", "goal": "only the result", "steps": steps})["id"]
+    task_run = person.post(f"/tasks/{task}/execute")["id"]
+    person.wait_for(task_run, "completed")
+    with person.tab() as tab:
+        page = tab.open(f"/ui/runs/{failed_run['id']}")
+        shown = page.get_by_role("region", name="Transcript")
+        expect(shown.get_by_text("this key has expired")).to_have_count(1)
+        expect(shown.get_by_text("Nothing had happened yet.")).to_have_count(0)
+        page = tab.open(f"/ui/runs/{task_run}")
+        events = page.get_by_role("region", name="Events")
+        expect(events.get_by_role("button", name="Step ends Done").first).to_be_visible()
+        result = shown.get_by_role("region", name="Result")
+        expect(result).to_have_count(1)
+        # Of the two steps and of the result.
+        written = person.get(f"/tasks/{task}")["result"]
+        expect(shown.get_by_text(written)).to_have_count(3)
 
 
 def test_runs_on_a_phone(person: Person) -> None:

@@ -67,7 +67,9 @@ def with_nouns(sentence: str) -> list[str]:
 
 
 def plain(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:].removesuffix(".")
+    """As the tables have it: without a full stop, with a small letter unless an abbreviation begins it."""
+    first = sentence[:1] if sentence[1:2].isupper() else sentence[:1].lower()
+    return first + sentence[1:].removesuffix(".")
 
 
 def test_each_translated_sentence_is_one_of_the_server() -> None:
@@ -138,6 +140,8 @@ def test_a_chinese_page_asks_and_refuses_in_chinese(person: Person) -> None:
         page.get_by_role("button", name="file_read 读取").click()
         expect(page.get_by_text("从第 offset 行（从 0 数起）开始").last).to_be_visible()
         expect(page.get_by_text("相对于工作区的路径")).to_be_visible()
+        page.get_by_role("button", name="process_data 转换").click()
+        expect(page.get_by_text("slice: 从 start 到 end 之前的项 (start=0, end=null)").last).to_be_visible()
         page = tab.open("/ui/tasks")
         page.locator("input[type=file]").set_input_files(
             [{"name": "shed.yaml", "mimeType": "application/yaml", "buffer": TASK_FILE.encode()}]

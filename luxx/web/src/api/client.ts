@@ -96,7 +96,7 @@ function failure(status: number, body: unknown): ApiError {
 
 const fieldsOf = (detail?: Record<string, unknown>): [string, string][] => Object.entries((detail?.fields ?? {}) as Record<string, string>)
 
-/** Where the server lists wrong fields by their paths, a sentence for each, which begins with its name. */
+/** Where the server lists wrong fields by their paths, a line for each, which begins with its name. */
 function explained(error: string, kind: string, fields: [string, string][]): string {
   // It may say the first problem only, and how many there are.
   if (!fields.some(([path, why]) => error.includes(`${path}: ${why}`))) return said(error, kind)
@@ -105,7 +105,7 @@ function explained(error: string, kind: string, fields: [string, string][]): str
       const name = /(\w+)(\[\d+\])*$/.exec(path)?.[1]?.replaceAll('_', ' ')
       return name ? sentence(`${name}: ${server.translate(why)}`) : said(why)
     })
-    .join(' ')
+    .join('\n')
 }
 
 /** In the reader's language where it is translated, otherwise as a sentence of the server. */

@@ -39,10 +39,11 @@ export function formatCost(dollars: number): string {
 
 /** 240 ms, 1.3 s, 2 min 5 s. */
 export function formatDuration(ms: number): string {
-  if (ms < 1000) return `${Math.round(ms)} ms`
-  if (ms < MINUTE) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`
-  if (ms < HOUR) return `${Math.floor(ms / MINUTE)} min ${Math.floor((ms % MINUTE) / 1000)} s`
-  return `${Math.floor(ms / HOUR)} h ${Math.floor((ms % HOUR) / MINUTE)} min`
+  const { durations } = useCommonText()
+  if (ms < 1000) return durations.ms(Math.round(ms))
+  if (ms < MINUTE) return durations.s((ms / 1000).toFixed(ms < 10_000 ? 1 : 0))
+  if (ms < HOUR) return durations.min(Math.floor(ms / MINUTE), Math.floor((ms % MINUTE) / 1000))
+  return durations.h(Math.floor(ms / HOUR), Math.floor((ms % HOUR) / MINUTE))
 }
 
 /** Just now, 5 minutes ago, yesterday, 3 Nov 2026. */

@@ -11,6 +11,8 @@ export interface ListPaneProps<T> {
   emptyText: string
   noMatchTitle: string
   noMatchText: string
+  /** Said instead where no words are searched for, but the filters leave out everything. */
+  filteredText?: string
   /** Whether the `filters` leave anything out. */
   isFiltered?: boolean
   /** The list is read again when query cache entries under this key are invalidated. */

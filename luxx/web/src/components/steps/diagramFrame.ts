@@ -31,6 +31,8 @@ async function draw({ id, code, isDark }: DiagramRequest): Promise<DiagramAnswer
     securityLevel: 'strict',
     htmlLabels: false,
     theme: isDark ? 'dark' : 'neutral',
+    // The shadow of the theme is a light grey, which glows on a dark page.
+    themeVariables: { dropShadow: 'none' },
     fontFamily: 'system-ui, sans-serif',
   })
   try {

@@ -62,6 +62,8 @@ const en = {
   chosenCount: (count: number) => `${count} chosen`,
   nothingFound: 'Nothing found',
   cancel: 'Cancel',
+  /** The title of a dialog that asks whether to do this. */
+  really: (action: string) => `${action}?`,
   labelled: (label: string, value: string) => `${label}: ${value}`,
   list: (names: readonly string[]) => names.join(', '),
   discard: 'Discard changes',
@@ -111,6 +113,12 @@ const en = {
   pageFailed: 'This page could not be loaded. Load it again.',
   tokens: (count: string) => `${count} tokens`,
   justNow: 'just now',
+  durations: {
+    ms: (ms: number) => `${ms} ms`,
+    s: (seconds: string) => `${seconds} s`,
+    min: (minutes: number, seconds: number) => `${minutes} min ${seconds} s`,
+    h: (hours: number, minutes: number) => `${hours} h ${minutes} min`,
+  },
 }
 
 export type CommonText = Texts<typeof en>

@@ -1,5 +1,7 @@
 import { defineText, type Texts } from '../text'
 
+const ANSWERS: Record<string, string> = { once: 'Once', always: 'Always', reject: 'Reject' }
+
 const en = {
   thinking: 'Thinking',
   thought: 'Thought',
@@ -18,6 +20,7 @@ const en = {
   question: 'Question',
   permission: 'Permission',
   risk: (level: string) => `Risk: ${level}.`,
+  sentences: (...all: string[]) => all.filter(Boolean).join(' '),
   because: (reason: string) => `Asked because ${reason}.`,
   once: 'Once',
   onceHint: 'Run this call',
@@ -34,6 +37,12 @@ const en = {
   mayNotAnswer: 'The owner, or a member who may steer, answers this.',
   wasAsked: 'The run waited for an answer at this moment.',
   optional: 'Without an answer the recommended one is taken.',
+  /** An answer in words: that to a permission is one of three. */
+  given: (answer: string | readonly string[]) =>
+    [answer]
+      .flat()
+      .map((each) => ANSWERS[each] ?? each)
+      .join(', '),
   answered: (answer: string) => `Answered: ${answer}`,
   answeredByTimeout: (answer: string) => `Nobody answered in time: ${answer}`,
   answeredByRule: 'Allowed by the rule of another answer',

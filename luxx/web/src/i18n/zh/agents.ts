@@ -19,7 +19,7 @@ const zh: AgentsText = {
   copy: '制作副本',
   copyOf: (name) => `${name}（副本）`,
   stopSharing: '停止共享',
-  startChat: '开始聊天',
+  startChat: '开始对话',
   exportYaml: '导出为 YAML',
   exportJson: '导出为 JSON',
   name: '名称',

@@ -1,15 +1,18 @@
 import type { CommonText } from '../en/common'
 
+/** A name within a sentence; it may be unknown. */
+const spaced = (name: string): string => (name ? ` ${name} ` : '')
+
 const zh: CommonText = {
   lostProvider: (name) => (name ? `${name} 已不存在` : '服务商已不存在'),
   lostAgent: (name) => (name ? `${name} 已不存在` : '智能体已不存在'),
   lostAbout: {
-    provider: (name) => `服务商 ${name} 已被删除、停用或不再共享。请另选一个。`,
-    agent: (name) => `智能体 ${name} 已被删除或不再共享。请另选一个。`,
-    project: (name) => `项目 ${name} 及其规则已被删除。请另选一个。`,
-    default: (name) => `你的默认服务商 ${name} 已被删除、停用或不再共享。请另选一个。`,
-    tenantProvider: (name) => `租户的默认服务商 ${name} 已被删除或不再共享。请另选一个。`,
-    tenantAgent: (name) => `默认智能体 ${name} 已被删除或不再共享。请另选一个。`,
+    provider: (name) => `服务商${spaced(name)}已被删除、停用或不再共享。请另选一个。`,
+    agent: (name) => `智能体${spaced(name)}已被删除或不再共享。请另选一个。`,
+    project: (name) => `项目${spaced(name)}及其规则已被删除。请另选一个。`,
+    default: (name) => `你的默认服务商${spaced(name)}已被删除、停用或不再共享。请另选一个。`,
+    tenantProvider: (name) => `租户的默认服务商${spaced(name)}已被删除或不再共享。请另选一个。`,
+    tenantAgent: (name) => `默认智能体${spaced(name)}已被删除或不再共享。请另选一个。`,
   },
   lostClear: {
     provider: '使用默认服务商',
@@ -61,6 +64,7 @@ const zh: CommonText = {
   chosenCount: (count) => `已选 ${count} 个`,
   nothingFound: '没有找到',
   cancel: '取消',
+  really: (action) => `${action}？`,
   labelled: (label, value) => `${label}：${value}`,
   list: (names) => names.join('、'),
   discard: '放弃更改',
@@ -111,6 +115,12 @@ const zh: CommonText = {
   // After 万 there is no space.
   tokens: (count) => (/\d$/.test(count) ? `${count} 个词元` : `${count}个词元`),
   justNow: '刚刚',
+  durations: {
+    ms: (ms) => `${ms} 毫秒`,
+    s: (seconds) => `${seconds} 秒`,
+    min: (minutes, seconds) => `${minutes} 分 ${seconds} 秒`,
+    h: (hours, minutes) => `${hours} 小时 ${minutes} 分`,
+  },
 }
 
 export default zh

@@ -9,6 +9,12 @@ test.each([
   ['Notes.pdf is encrypted; attach a copy without a password', 'attachment_unreadable', 'Notes.pdf 已加密；请附加没有密码的副本。'],
   ['Writer failed 3 times in a row and is muted now. Unmute it to let it speak again.', '', 'Writer 连续失败 3 次，已被静音。取消静音后可再次发言。'],
   ['too many attempts to sign in; try again in 7 s', 'too_many', '登录尝试次数过多。请在 7 秒后再试。'],
+  ['too many requests; try again in 1 s', 'too_many', '请求次数过多。请在 1 秒后再试。'],
+  [
+    'was ended: it sent a message of more than 16 MiB; Luxx tries again only after a restart',
+    '',
+    '已被结束：它发送了超过 16 MiB 的消息；Luxx 只在重启后再次尝试',
+  ],
   ['this room is paused; resume it', 'run_active', '此房间已暂停；请继续它。'],
   [
     'You may use 5,000 tokens a day and have used 4,990; the next model call could take 120 before it answers. The limit resets at midnight UTC; until then a shorter conversation may fit, or ask an administrator to raise limits.tokens_per_day.',

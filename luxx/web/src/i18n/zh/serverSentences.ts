@@ -25,6 +25,7 @@ export const SENTENCES: Record<string, string> = {
 
   // Sign-in, accounts and rights
   'wrong username or password': '用户名或密码错误。',
+  'too many requests': '请求次数过多。',
   '{}; try again in {} s': '{+1}请在 {2} 秒后再试。',
   'too many attempts to sign in': '登录尝试次数过多。',
   'too many sign-ins at once; try again in a moment': '同时登录的人太多；请稍后再试。',

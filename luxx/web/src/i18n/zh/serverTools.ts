@@ -15,6 +15,23 @@ export const SENTENCES_OF_TOOLS: Record<string, string> = {
     '转换 JSON 或 CSV 数据。交给 JSON 操作的文字会先按 JSON 读取。`path`（例如 a.b.0）指向嵌套的数据。',
   'the data: any JSON value, or JSON or CSV as text': '数据：任意 JSON 值，或文字形式的 JSON 或 CSV',
   'as the operation says': '依操作而定',
+  'JSON text to data': 'JSON 文字转为数据',
+  'data to readable JSON text': '数据转为易读的 JSON 文字',
+  'data to the shortest JSON text': '数据转为最短的 JSON 文字',
+  'what is at a path': '某个路径上的内容',
+  'items whose value at path passes': '路径上的值通过测试的项',
+  'items by their value at path': '按路径上的值排列各项',
+  'only these keys of objects': '只保留对象的这些键',
+  'objects without these keys': '去掉对象的这些键',
+  'keys of objects, old to new': '重命名对象的键，从旧到新',
+  'items by their value at path `by`': '按路径 `by` 上的值给各项分组',
+  'one figure, or one per group': '一个数值，或每组一个',
+  'the first item of each value at path': '路径上每种值的第一项',
+  'nested data to one object': '嵌套的数据转为一个对象',
+  'items from start to before end': '从 start 到 end 之前的项',
+  'all keys of objects': '对象的所有键',
+  'CSV text to objects': 'CSV 文字转为对象',
+  'objects to CSV text': '对象转为 CSV 文字',
 
   // Files
   'read a text file of the workspace. Gives at most `limit` whole lines from line `offset` on (counted from 0); `next_offset` in the answer says where to read on':

@@ -21,7 +21,7 @@ const zh: SettingsText = {
     1: { name: '只读', about: '可以聊天，并使用只读取的工具。' },
     2: { name: '写入', about: '可以聊天，并使用读取或写入工作区文件的工具。' },
     3: { name: '执行', about: '可以聊天，并使用读取、写入文件或执行代码的工具。' },
-    4: { name: '管理员', about: '可以使用所有工具，管理租户的用户，并共享模型服务商。' },
+    4: { name: '管理员', about: '可以使用所有工具，管理租户的用户，并共享服务商。' },
   },
   passwordAbout: '设置新密码会结束你的其他登录。API 密钥仍然有效。',
   data: '你的数据',
@@ -32,7 +32,7 @@ const zh: SettingsText = {
   languageHint: '页面的语言。智能体用你书写的语言回答。',
 
   defaultsAbout: '当对话、其智能体和消息都没有自己的值时使用。从下一条消息起生效。',
-  provider: '模型服务商',
+  provider: '服务商',
   providerHint: '新对话使用该服务商的默认模型。',
   providerNone: '自动选择',
   providerOff: '已停用的服务商',

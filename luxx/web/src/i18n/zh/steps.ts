@@ -22,6 +22,7 @@ const zh: StepsText = {
   question: '问题',
   permission: '请求许可',
   risk: (level) => `风险：${RISKS[level] ?? level}。`,
+  sentences: (...all) => all.filter(Boolean).join(''),
   because: (reason) => `询问原因：${reason}。`,
   once: '仅此一次',
   onceHint: '执行这次调用',
@@ -38,7 +39,12 @@ const zh: StepsText = {
   send: '回答',
   wasAsked: '此时运行在等待回答。',
   optional: '如不回答，将采用推荐选项。',
-  answered: (answer) => `已回答：${ANSWERS[answer] ?? answer}`,
+  given: (answer) =>
+    [answer]
+      .flat()
+      .map((each) => ANSWERS[each] ?? each)
+      .join('、'),
+  answered: (answer) => `已回答：${answer}`,
   answeredByTimeout: (answer) => `超时未回答：${answer}`,
   answeredByRule: '已由另一回答添加的规则允许',
   retrying: (attempt, reason) => `正在重试（第 ${attempt} 次）：${reason}`,

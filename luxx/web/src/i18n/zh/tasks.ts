@@ -1,4 +1,5 @@
 import type { TasksText } from '../en/tasks'
+import common from './common'
 
 const zh: TasksText = {
   tasks: '任务',
@@ -33,7 +34,7 @@ const zh: TasksText = {
   nameHint: '留空时使用目标的开头。',
   steps: '步骤',
   stepsHint: '运行之前可以修改、添加或删除步骤。',
-  estimate: (turns, tokens, cost) => `大约 ${turns}，${tokens} 个词元，${cost}`,
+  estimate: (turns, tokens, cost) => `大约 ${turns}，${common.tokens(tokens)}，${cost}`,
   turns: (count) => `${count} 个轮次`,
   costUnknown: '费用未知：没有该模型的价格',
   estimateTime: (time) => `，大约 ${time}`,
@@ -104,8 +105,8 @@ const zh: TasksText = {
   copyText: '复制文本',
 
   errorTitle: '任务已停止',
-  exportYaml: '任务文件 (YAML)',
-  exportJson: '任务文件 (JSON)',
+  exportYaml: '任务文件（YAML）',
+  exportJson: '任务文件（JSON）',
   copyMermaid: '复制为 Mermaid',
   mermaidCopied: '图已作为 Mermaid 文本复制',
   openTimeline: '打开时间线',

@@ -5,7 +5,7 @@ const zh: UsageText = {
   period: '时间段',
   lastDays: (days) => `最近 ${days} 天`,
   groupBy: '分组',
-  groups: { day: '日期', model: '模型', provider: '服务商', conversation: '聊天', room: '房间', task: '任务', user: '用户', tenant: '租户' },
+  groups: { day: '日期', model: '模型', provider: '服务商', conversation: '对话', room: '房间', task: '任务', user: '用户', tenant: '租户' },
   show: '图表',
   measures: { tokens: '词元', cost: '费用' },
   scope: '范围',

@@ -2,15 +2,22 @@
 import { api, ask } from '@/api/client'
 import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
+import { useProvidersText } from '@/i18n/en/providers'
 
 export type Provider = Schema<'ProviderView'>
 export const LIST_KEY = ['providers', 'list'] as const
 const PAGE_SIZE = 100
+const text = useProvidersText()
+
+export function nameOfType({ provider_type: type }: Provider): string {
+  return text.types[type] ?? type
+}
 
 export async function listProviders(words: string, pages: number): Promise<{ items: Provider[]; hasMore: boolean }> {
   const found = await firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/providers', { params: { query: { page, page_size: PAGE_SIZE } } })))
   const wanted = words.toLowerCase()
-  const matches = (each: Provider): boolean => `${each.name} ${each.provider_type} ${each.default_model}`.toLowerCase().includes(wanted)
+  const matches = (each: Provider): boolean =>
+    `${each.name} ${each.provider_type} ${nameOfType(each)} ${each.default_model}`.toLowerCase().includes(wanted)
   return { ...found, items: found.items.filter(matches) }
 }
 

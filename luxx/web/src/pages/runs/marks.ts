@@ -1,10 +1,16 @@
 /** What the timeline shows of an event: its name, a few words of it, and the kind that its mark has. */
-import type { RunsText } from '@/i18n/en/runs'
+import { stateOf } from '@/components/states'
+import { useCommonText } from '@/i18n/en/common'
+import { type RunsText, useRunsText } from '@/i18n/en/runs'
 import { useServerText } from '@/i18n/en/server'
+import { useStepsText } from '@/i18n/en/steps'
 import type { RunEvent } from '@/run/events'
 import { mainArgument } from '@/run/steps'
 
 const server = useServerText()
+const common = useCommonText()
+const steps = useStepsText()
+const runs = useRunsText()
 
 export type MarkKind = 'model' | 'tool' | 'question' | 'error' | 'other'
 
@@ -32,6 +38,11 @@ export function nameOf(event: RunEvent, text: RunsText): string {
   return names[event.type] ?? event.type
 }
 
+/** The name of a step; that of the one which writes the result of a task is the server's. */
+export function nameOfStep(id: string | undefined, name: string): string {
+  return id === 'task:result' ? runs.step.tool_result : name
+}
+
 /** At most about 120 characters. */
 export function detailOf(event: RunEvent): string {
   return shorten(wordsOf(event))
@@ -45,9 +56,9 @@ function wordsOf(event: RunEvent): string {
       return step.type === 'tool_result' ? (step.name ?? '') : (step.content ?? '')
     }
     case 'question_asked':
-      return event.prompt
+      return server.translate(event.prompt)
     case 'question_answered':
-      return String(event.answer)
+      return steps.given(event.answer)
     case 'error':
     case 'agent_error':
     case 'warning':
@@ -59,9 +70,9 @@ function wordsOf(event: RunEvent): string {
     case 'message_end':
       return event.content
     case 'step_start':
-      return event.name
+      return nameOfStep(event.step_id, event.name)
     case 'step_complete':
-      return event.error ? server.translate(event.error) : event.status
+      return event.error ? server.translate(event.error) : common.states[stateOf(event.status)]
     case 'skill_activated':
       return event.name
     case 'tainted':

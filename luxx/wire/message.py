@@ -1,14 +1,14 @@
 """Messages: those of a prompt to a model, and the stored content of user and assistant messages."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import AnyStr
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.wire.tool import ToolCall
-from luxx.wire.turn import CompletionEnd, ReplayNote, Step, end_of
+from luxx.wire.turn import CompletionEnd, ReplayNote, Step, StepFile, StepType, end_of
 
 MAX_MESSAGE_TEXT = 1_000_000
 """Limit of characters in one message of a user."""
@@ -70,6 +70,17 @@ def with_files(stored: AnyStr) -> AnyStr:
     if isinstance(stored, str):
         return stored.replace(_OLD_FILES, _FILES)
     return stored.replace(_OLD_FILES.encode(), _FILES.encode())
+
+
+def images_of(step: Step) -> list[StepFile]:
+    """The images among the files of a step."""
+    files = step.files if isinstance(step.files, list) else []
+    return [file for file in files if file.media_type.startswith("image/")]
+
+
+def tool_images(steps: Iterable[Step]) -> list[StepFile]:
+    """The images of the results among these steps, in order."""
+    return [image for step in steps if step.type == StepType.TOOL_RESULT for image in images_of(step)]
 
 
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,11 +1,11 @@
 """Which images a request to a model has: the newest ones, of users and of tool results, within its limits."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
 import msgspec
 
-from luxx.wire.message import PromptImage, UserContent
-from luxx.wire.turn import Step, StepFile, StepType
+from luxx.wire.message import PromptImage, UserContent, tool_images
+from luxx.wire.turn import Step, StepFile
 
 MAX_PROMPT_IMAGES = 20
 MAX_PROMPT_IMAGE_BYTES = 15 * 1024 * 1024
@@ -38,17 +38,6 @@ class RequestImages(msgspec.Struct):
         if missing:
             tools |= await read(missing)
         self.tools, self.newest = tools, newest
-
-
-def images_of(step: Step) -> list[StepFile]:
-    """The images among the files of a step."""
-    files = step.files if isinstance(step.files, list) else []
-    return [file for file in files if file.media_type.startswith("image/")]
-
-
-def tool_images(steps: Iterable[Step]) -> list[StepFile]:
-    """The images of the results among these steps, in order."""
-    return [image for step in steps if step.type == StepType.TOOL_RESULT for image in images_of(step)]
 
 
 def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]:

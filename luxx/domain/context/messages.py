@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection, Row, bindparam, select
 
-from luxx.domain.context.images import images_of, newest_images
+from luxx.domain.context.images import newest_images
 from luxx.domain.conversations.access import PATH_TO_ROOT, assistant_steps, user_content
 from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import MessageRow
@@ -29,6 +29,7 @@ from luxx.wire.message import (
     UserContent,
     UserPrompt,
     fenced,
+    images_of,
 )
 from luxx.wire.tool import ToolCall
 from luxx.wire.turn import ReplayNote, Step, StepStatus, StepType, end_of

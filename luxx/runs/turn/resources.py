@@ -20,7 +20,7 @@ from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.context.images import ReadImages, RequestImages, tool_images
+from luxx.domain.context.images import ReadImages, RequestImages
 from luxx.domain.context.prompt import (
     SHARE_AFTER_CUT,
     HistorySection,
@@ -56,7 +56,7 @@ from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import ContextCompressed
-from luxx.wire.message import ContextRecord
+from luxx.wire.message import ContextRecord, tool_images
 from luxx.wire.model_settings import first_given
 from luxx.wire.run import Delegated, RunKind
 from luxx.wire.tool import PlacedRule, ToolSpec

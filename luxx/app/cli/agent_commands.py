@@ -5,7 +5,6 @@ Exit codes: 0 done; 1 refused or unreachable (it prints the reason); 2 wrong opt
 
 import argparse
 import sys
-from pathlib import Path
 
 import msgspec
 
@@ -13,11 +12,11 @@ from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
     AddCommand,
+    add_document_commands,
     add_subcommands,
     all_items,
     find_named,
-    read_document,
-    write_document,
+    print_fields,
 )
 from luxx.domain.agents.document import MAX_CHARACTERS
 from luxx.domain.agents.models import AgentView, ImportedAgent
@@ -30,18 +29,15 @@ def add_agent_commands(parser: argparse.ArgumentParser, add_command: AddCommand)
     add("list", _list, "list your agents, those shared with you and those that come with Luxx")
     show = add("show", _show, "show an agent")
     show.add_argument("agent", help="its name or id")
-    export = add("export", _export, "write an agent as a document")
-    export.add_argument("agent", help="its name or id")
-    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
-    export.add_argument("--format", choices=["yaml", "json"], default="yaml")
-    import_parser = add("import", _import, "create an agent from a document in YAML or JSON")
-    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+    add_document_commands(
+        add, "agent", "/agents", MAX_CHARACTERS, ImportedAgent, agent_named, note=_note_rules
+    )
 
 
 async def _list(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
     for agent in await all_items(server, "/agents", AgentView):
         owner = "shipped" if agent.is_shipped else "shared" if agent.is_shared else "own"
-        print(CONTROL_CHARACTERS.sub("", f"{agent.id}\t{agent.name}\t{owner}\t{agent.role}"))
+        print_fields(agent.id, agent.name, owner, agent.role)
 
 
 async def _show(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
@@ -49,20 +45,12 @@ async def _show(server: ServerApi, _screen: Screen, options: argparse.Namespace)
     sys.stdout.write(dump_yaml(msgspec.to_builtins(await agent_named(server, options.agent))))
 
 
-async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
-    agent = await agent_named(server, options.agent)
-    document = await server.document(f"/agents/{agent.id}/export", format=options.format)
-    write_document(document, options.output)
-
-
-async def _import(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
-    document = read_document(options.file, MAX_CHARACTERS)
-    agent = await server.call("POST", "/agents/import", ImportedAgent, document)
+def _note_rules(agent: ImportedAgent) -> None:
+    """Says which permission rules came with an agent."""
     if agent.rules:
         rules = ", ".join(f"{rule.action} {rule.tool}({rule.pattern})" for rule in agent.rules)
         text = f"The document brought permission rules for turns of this agent: {rules}"
         print(CONTROL_CHARACTERS.sub("", text), file=sys.stderr)
-    print(CONTROL_CHARACTERS.sub("", f"{agent.id}\t{agent.name}"))
 
 
 async def agent_named(server: ServerApi, name_or_id: str) -> AgentView:

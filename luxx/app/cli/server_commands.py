@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from luxx.api.http.envelope import Page
-from luxx.app.cli.screen import Screen
+from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi, add_server_options, connect
 from luxx.errors import InvalidInput, NotFound
 from luxx.providers.models import ProviderView
@@ -17,6 +17,9 @@ from luxx.providers.models import ProviderView
 AddCommand = Callable[[Any, str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
 Work = Callable[[ServerApi, Screen, argparse.Namespace], Awaitable[int | None]]
 """What a command does while it is signed in. Returns the exit code; None: 0."""
+
+AddSubcommand = Callable[[str, Work, str], argparse.ArgumentParser]
+"""Adds a subcommand, by its name, its work and its help text, and returns its parser."""
 
 PAGE_SIZE = 100
 EXIT_BAD_INPUT = 2
@@ -38,8 +41,8 @@ def add_subcommands(
     parser: argparse.ArgumentParser,
     add_command: AddCommand,
     run: Callable[[Work, argparse.Namespace], int] | None = None,
-) -> Callable[[str, Work, str], argparse.ArgumentParser]:
-    """A function that adds a subcommand, by its name, its work and its help text, and returns its parser.
+) -> AddSubcommand:
+    """A function that adds a subcommand to `parser`.
 
     `add_command` takes the subparsers, a name, the function and a help text. `run` is `run_command` or
     `run_checked_command`.
@@ -149,6 +152,47 @@ def write_document(document: str, output: Path | None) -> None:
         sys.stdout.write(document)
     else:
         output.write_text(document, "utf-8")
+
+
+def add_document_commands(
+    add: AddSubcommand,
+    noun: str,
+    path: str,
+    max_characters: int,
+    view: type[N],
+    find: Callable[[ServerApi, str], Awaitable[Numbered]],
+    *,
+    name_field: str = "name",
+    formats: Sequence[str] = ("yaml", "json"),
+    note: Callable[[N], None] = lambda _created: None,
+) -> None:
+    """Adds `export` and `import` for what has documents below `path`: `find` looks for one by its name or id,
+    and `note` says more of one that was imported."""
+
+    async def export_one(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+        found = await find(server, options.exported)
+        document = await server.document(f"{path}/{found.id}/export", format=options.format)
+        write_document(document, options.output)
+
+    async def import_one(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+        document = read_document(options.file, max_characters)
+        created = await server.send_document(f"{path}/import", document, view)
+        note(created)
+        print_fields(created.id, getattr(created, name_field))
+
+    named = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    more = ", or its messages as Markdown" if "md" in formats else ""
+    export = add("export", export_one, f"write {named} as a document{more}")
+    export.add_argument("exported", metavar=noun, help=f"its {name_field} or id")
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    export.add_argument("--format", choices=formats, default="yaml")
+    import_parser = add("import", import_one, f"create {named} from a document in YAML or JSON")
+    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+
+
+def print_fields(*fields: object) -> None:
+    """Prints a line of a list."""
+    print(CONTROL_CHARACTERS.sub("", "\t".join(map(str, fields))))
 
 
 def names_file(text: str) -> bool:

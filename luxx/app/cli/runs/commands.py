@@ -4,7 +4,6 @@ Exit codes: those of `follower.py`; 2 for options, files and names that cannot b
 """
 
 import argparse
-from pathlib import Path
 from urllib.parse import quote
 
 from luxx.app.cli.agent_commands import agent_named
@@ -12,20 +11,21 @@ from luxx.app.cli.runs.follower import RunFollower
 from luxx.app.cli.runs.room import RoomTranscript, ShownRoom
 from luxx.app.cli.runs.task import ShownTask, TaskTranscript
 from luxx.app.cli.runs.transcript import EXIT_FAILED
-from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
+from luxx.app.cli.screen import Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
     AddCommand,
+    add_document_commands,
     add_follow_options,
     add_subcommands,
     all_items,
     find_named,
     names_file,
     one_line,
+    print_fields,
     provider_named,
     read_document,
     run_checked_command,
-    write_document,
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.rooms.document import MAX_CHARACTERS as MAX_ROOM_CHARACTERS
@@ -49,12 +49,10 @@ def add_room_commands(parser: argparse.ArgumentParser, add_command: AddCommand) 
     )
     add_follow_options(run)
     add("list", _list_rooms, "list the rooms that you own or are a member of")
-    export = add("export", _export_room, "write a room as a document, or its messages as Markdown")
-    export.add_argument("room", help="its title or id")
-    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
-    export.add_argument("--format", choices=["yaml", "json", "md"], default="yaml")
-    import_parser = add("import", _import_room, "create a room from a document in YAML or JSON")
-    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+    add_document_commands(
+        add, "room", "/chat-rooms", MAX_ROOM_CHARACTERS, ShownRoom, _room_named,
+        name_field="title", formats=("yaml", "json", "md"),
+    )  # fmt: skip
 
 
 async def _run_room(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:
@@ -96,18 +94,7 @@ async def _room_named(server: ServerApi, title_or_id: str) -> ShownRoom:
 
 async def _list_rooms(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
     for room in await all_items(server, "/chat-rooms", ShownRoom):
-        _print_fields(room.id, room.title, room.status, room.right)
-
-
-async def _export_room(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
-    room = await _room_named(server, options.room)
-    await _export(server, f"/chat-rooms/{room.id}", options)
-
-
-async def _import_room(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
-    document = read_document(options.file, MAX_ROOM_CHARACTERS)
-    room = await server.send_document("/chat-rooms/import", document, ShownRoom)
-    _print_fields(room.id, room.title)
+        print_fields(room.id, room.title, room.status, room.right)
 
 
 # Tasks
@@ -128,12 +115,7 @@ def add_task_commands(parser: argparse.ArgumentParser, add_command: AddCommand) 
     run.add_argument("--approve", action="store_true", help="approve the task and its steps without asking")
     add_follow_options(run)
     add("list", _list_tasks, "list your tasks")
-    export = add("export", _export_task, "write a task as a document")
-    export.add_argument("task", help="its name or id")
-    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
-    export.add_argument("--format", choices=["yaml", "json"], default="yaml")
-    import_parser = add("import", _import_task, "create a task from a document in YAML or JSON")
-    import_parser.add_argument("file", nargs="?", default="-", help="- or left out: stdin")
+    add_document_commands(add, "task", "/tasks", MAX_TASK_CHARACTERS, ShownTask, _task_named)
 
 
 async def _run_task(server: ServerApi, screen: Screen, options: argparse.Namespace) -> int:
@@ -236,18 +218,7 @@ async def _task_named(server: ServerApi, name_or_id: str) -> ShownTask:
 async def _list_tasks(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
     for task in await all_items(server, "/tasks", ShownTask):
         done, total = task.step_counts.get("completed", 0), sum(task.step_counts.values())
-        _print_fields(task.id, task.name, task.status, f"{done}/{total} steps")
-
-
-async def _export_task(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
-    task = await _task_named(server, options.task)
-    await _export(server, f"/tasks/{task.id}", options)
-
-
-async def _import_task(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
-    document = read_document(options.file, MAX_TASK_CHARACTERS)
-    task = await server.send_document("/tasks/import", document, ShownTask)
-    _print_fields(task.id, task.name)
+        print_fields(task.id, task.name, task.status, f"{done}/{total} steps")
 
 
 # Both
@@ -268,12 +239,3 @@ async def _run_of(
     elif only_resume:
         raise Conflict(f"this {what} has not been {started}; leave out --resume to {start} it")
     return await server.call("POST", f"{path}/{start}", Run), 0
-
-
-async def _export(server: ServerApi, path: str, options: argparse.Namespace) -> None:
-    document = await server.document(f"{path}/export", format=options.format)
-    write_document(document, options.output)
-
-
-def _print_fields(*fields: str) -> None:
-    print(CONTROL_CHARACTERS.sub("", "\t".join(fields)))

@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from api.client import ApiClient
+from api.client import ApiClient, document_of
 from api.conftest import connect
-from api.schema import Document
 from api.server_process import ServerProcess
-from live_server import scripted_models
+from process_environment import scripted_models
 
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 
@@ -66,8 +65,7 @@ def branching_client(
     """A server in this folder and a client; with `is_checked` answers are checked against the OpenAPI
     document."""
     with scripted_models(script()) as upstream, ServerProcess(folder, **environment) as server:
-        with ApiClient(server, None) as nobody:
-            document = Document(nobody.good_document()) if is_checked else None
+        document = document_of(server) if is_checked else None
         with ApiClient(server, document).sign_in() as admin:
             hosts = [upstream.url.removeprefix("http://")]
             admin.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import structlog
+from api.server_process import ServerProcess, model_settings
 from command_line import register
 from hypothesis import settings
-from live_server import LiveServer, live_server, scripted_models
+from process_environment import scripted_models
 from store.databases import postgresql_server
 
 from luxx.providers.scripted import Script
@@ -64,19 +65,20 @@ def postgresql() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """A server that all tests of a process share; its model answers nothing."""
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that all tests of a process share; its model answers nothing, and commands
+    warn about its default password.
+    """
+    folder = tmp_path_factory.mktemp("server")
     with (
         scripted_models(Script(rules=[])) as provider,
-        live_server(
-            tmp_path_factory.mktemp("server"), provider.url, LUXX_LIMITS__LOGINS_PER_MINUTE="1000"
-        ) as running,
+        ServerProcess(folder, **model_settings(provider.url), LUXX_ADMIN_PASSWORD="") as running,
     ):
         yield running
 
 
 @pytest.fixture
-def new_user(plain_server: LiveServer) -> str:
+def new_user(plain_server: ServerProcess) -> str:
     """The access token of a new user of that server."""
     return register(plain_server)[1]
 

@@ -6,6 +6,7 @@ standard streams, then those that it inherits under the numbers of `inherited`.
 """
 
 import fcntl
+import importlib
 import json
 import os
 import signal
@@ -19,6 +20,21 @@ from typing import Any
 
 MESSAGE_BYTES = 1 << 20
 MAX_DESCRIPTORS = 64
+AT_START = (
+    "anyio._backends._asyncio",
+    "encodings.idna",
+    "litestar._kwargs",
+    "litestar.exceptions.responses",
+    "litestar.middleware._internal.exceptions",
+    "litestar.middleware.allowed_hosts",
+    "litestar.middleware.csrf",
+    "litestar.middleware.response_cache",
+    "litestar.plugins.attrs",
+    "uvicorn.lifespan.off",
+    "uvicorn.loops.auto",
+)
+"""What a server imports only while it starts."""
+
 NUMBER = struct.Struct("=i")
 
 
@@ -87,6 +103,8 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
 if __name__ == "__main__":
     from luxx.app.entry import main
 
+    for name in AT_START:
+        importlib.import_module(name)
     with socket.socket(fileno=os.dup(0)) as control:
         serve(control)
     raise SystemExit(main())

@@ -3,16 +3,24 @@
 Steps take a second of work each time; what they do has tests of its own (`tests/store`).
 """
 
+import asyncio
 import atexit
 import shutil
 import tempfile
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 import luxx.app.container  # noqa: F401  (all tables: a foreign key may name one of a package not imported yet)
+from luxx.app.core_services import CoreServices
+from luxx.domain.accounts.passwords import Passwords
+from luxx.infra.config.schema import Config, WorkspaceConfig
 from luxx.infra.store.engine import open_engine, resolve_url
 from luxx.infra.store.migrate import migrate
 
@@ -24,9 +32,9 @@ READY = "luxx_ready"
 """The database of a PostgreSQL server that others are copies of."""
 
 
-def prepare(data_dir: Path) -> None:
-    """Puts the database into a data directory that has none."""
-    _copy_to(data_dir / NAME)
+def prepare(data_dir: Path, admin_password: str = "") -> None:
+    """Puts the database into a data directory that has none; with a password, it has the user `admin`."""
+    _copy_to(data_dir / NAME, admin_password)
 
 
 def prepare_at(url: str) -> str:
@@ -55,18 +63,39 @@ def make_ready(engine: Engine) -> None:
     prepare_at(engine.url.render_as_string(hide_password=False))
 
 
-def _copy_to(target: Path) -> None:
+def _copy_to(target: Path, admin_password: str = "") -> None:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_prepared(), target)
+        shutil.copyfile(_prepared(admin_password), target)
 
 
 @cache
-def _prepared() -> Path:
+def _prepared(admin_password: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="luxx-prepared-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _take_steps(make_url(f"sqlite:///{folder / NAME}"))
+    if admin_password:
+        prepare(folder)
+        _add_admin(folder, admin_password)
+    else:
+        _take_steps(make_url(f"sqlite:///{folder / NAME}"))
     return folder / NAME
+
+
+def _add_admin(data_dir: Path, password: str) -> None:
+    """Adds the first user, with a hash that takes a millisecond to check instead of 65."""
+    config = Config(data_dir=str(data_dir), workspace=WorkspaceConfig(root=str(data_dir / "workspaces")))
+    services = CoreServices(config)
+    passwords = Passwords(cost=4)
+    operator = replace(services.operator, resources=replace(services.account_resources, passwords=passwords))
+    assert _run_beside_a_loop(operator.ensure_first_user(password))
+    passwords.close()
+    services.store.close()
+
+
+def _run_beside_a_loop(work: Coroutine[Any, Any, bool]) -> bool:
+    """In a thread, because the caller's may have a running event loop."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(asyncio.run, work).result()
 
 
 def _take_steps(url: URL) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyte
 from forked_luxx import ForkedProcess
-from live_server import plain_environ
+from process_environment import plain_environ
 
 PATIENCE_SECONDS = 40.0
 KEPT_LINES = 2000

@@ -9,10 +9,12 @@ import tempfile
 from itertools import groupby
 from pathlib import Path
 
+from api.server_process import ADMIN_PASSWORD, ServerProcess, model_settings
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import httpx
-from live_server import ROOT, live_server, scripted_models
+from process_environment import ROOT, scripted_models
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.color import ColorParseError
 from rich.console import Console
@@ -60,7 +62,7 @@ def draw() -> str:
     with (
         tempfile.TemporaryDirectory() as folder,
         scripted_models(SCRIPT) as model,
-        live_server(Path(folder), model.url) as server,
+        ServerProcess(Path(folder), **model_settings(model.url)) as server,
     ):
         token = sign_in(server.url)
         terminal = ScreenTerminal(
@@ -88,7 +90,7 @@ def draw() -> str:
 def sign_in(url: str) -> str:
     """The token of the administrator, whose calls of file_write ask."""
     with httpx.Client(base_url=url, trust_env=False) as client:
-        answer = client.post("/auth/login", json={"username": "admin", "password": "admin123"})
+        answer = client.post("/auth/login", json={"username": "admin", "password": ADMIN_PASSWORD})
         token = str(answer.json()["data"]["access_token"])
         client.headers["authorization"] = f"Bearer {token}"
         rules = [{"tool": "file_write", "action": "ask"}]

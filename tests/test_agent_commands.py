@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import httpx
+from api.server_process import ServerProcess
 from command_line import printed, refusal, run
-from live_server import LiveServer
 
 WRITER = """version: 1
 name: Writer
@@ -26,13 +26,13 @@ system_prompt: |
 BROUGHT = "The document brought permission rules for turns of this agent: deny shell_execute(*)\n"
 
 
-def imported(server: LiveServer, token: str, *more: str, given: str) -> str:
+def imported(server: ServerProcess, token: str, *more: str, given: str) -> str:
     """What the import of a document with the rule of WRITER prints."""
     return printed(server, token, "agent", "import", *more, given=given, notice=BROUGHT)
 
 
 def test_an_imported_agent_is_listed_shown_and_exported_as_it_was(
-    plain_server: LiveServer, new_user: str, tmp_path: Path
+    plain_server: ServerProcess, new_user: str, tmp_path: Path
 ) -> None:
     agent_id, name = imported(plain_server, new_user, given=WRITER).split()
     assert name == "Writer"
@@ -54,7 +54,9 @@ def test_an_imported_agent_is_listed_shown_and_exported_as_it_was(
         assert printed(plain_server, new_user, "agent", "export", copy) == WRITER
 
 
-def test_a_name_of_several_agents_is_refused_with_their_ids(plain_server: LiveServer, new_user: str) -> None:
+def test_a_name_of_several_agents_is_refused_with_their_ids(
+    plain_server: ServerProcess, new_user: str
+) -> None:
     first = imported(plain_server, new_user, given=WRITER).split()[0]
     second = imported(plain_server, new_user, given=WRITER).split()[0]
     assert refusal(plain_server, new_user, "agent", "show", "Writer") == (
@@ -73,7 +75,7 @@ def test_a_name_of_several_agents_is_refused_with_their_ids(plain_server: LiveSe
     )
 
 
-def test_all_agents_are_found_over_several_pages(plain_server: LiveServer, new_user: str) -> None:
+def test_all_agents_are_found_over_several_pages(plain_server: ServerProcess, new_user: str) -> None:
     oldest = imported(plain_server, new_user, given=WRITER).split()[0]
     headers = {"authorization": f"Bearer {new_user}"}
     with httpx.Client(base_url=plain_server.url, headers=headers, trust_env=False) as client:
@@ -83,7 +85,7 @@ def test_all_agents_are_found_over_several_pages(plain_server: LiveServer, new_u
     assert f"id: {oldest}\n" in printed(plain_server, new_user, "agent", "show", "Writer")
 
 
-def test_wrong_input_is_one_sentence(plain_server: LiveServer, new_user: str, tmp_path: Path) -> None:
+def test_wrong_input_is_one_sentence(plain_server: ServerProcess, new_user: str, tmp_path: Path) -> None:
     before = printed(plain_server, new_user, "agent", "list")
     assert (
         refusal(plain_server, new_user, "agent", "show", "Nobody")
@@ -109,7 +111,7 @@ def test_wrong_input_is_one_sentence(plain_server: LiveServer, new_user: str, tm
     assert printed(plain_server, new_user, "agent", "list") == before
 
 
-def test_without_a_right_sign_in_nothing_is_shown(plain_server: LiveServer, new_user: str) -> None:
+def test_without_a_right_sign_in_nothing_is_shown(plain_server: ServerProcess, new_user: str) -> None:
     assert "sign in" in refusal(plain_server, "nonsense", "agent", "list")
     finished = run(plain_server, "", "agent", "list", "--username", "nobody", LUXX_PASSWORD="wrong-password")
     assert (finished.returncode, finished.stderr) == (1, "luxx: wrong username or password\n")
@@ -121,7 +123,7 @@ def test_without_a_right_sign_in_nothing_is_shown(plain_server: LiveServer, new_
     )
 
 
-def test_the_text_of_an_agent_cannot_control_the_terminal(plain_server: LiveServer, new_user: str) -> None:
+def test_the_text_of_an_agent_cannot_control_the_terminal(plain_server: ServerProcess, new_user: str) -> None:
     printed(
         plain_server,
         new_user,

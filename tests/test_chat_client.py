@@ -14,9 +14,10 @@ from typing import Any
 
 import httpx
 import pytest
+from api.server_process import ServerProcess, model_settings
 from breaking_proxy import breaking_proxy
 from forked_luxx import run_luxx
-from live_server import LiveServer, live_server, plain_environ, scripted_models
+from process_environment import plain_environ, scripted_models
 from screen_terminal import PATIENCE_SECONDS
 
 from luxx.app.cli.menu import FrameOption, FrameQuestion, parse_answer
@@ -173,9 +174,12 @@ SCRIPT = Script(
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("server")
-    with scripted_models(SCRIPT) as provider, live_server(folder, provider.url) as running:
+    with (
+        scripted_models(SCRIPT) as provider,
+        ServerProcess(folder, **model_settings(provider.url), LUXX_ADMIN_PASSWORD="") as running,
+    ):
         yield running
 
 
@@ -184,7 +188,7 @@ def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subp
     return run_luxx(*command, cwd=Path.cwd(), env=plain_environ(**environ), input=given)
 
 
-def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: LiveServer) -> None:
+def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: ServerProcess) -> None:
     finished = run_chat(server.url, "count", "please")
     assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
     assert re.search(r"^thought for \d\.\d s$", finished.stderr, re.MULTILINE)
@@ -192,7 +196,7 @@ def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server
     assert "default password" in finished.stderr
 
 
-def test_a_message_may_come_from_stdin_and_tools_are_shown(server: LiveServer) -> None:
+def test_a_message_may_come_from_stdin_and_tools_are_shown(server: ServerProcess) -> None:
     finished = run_chat(server.url, "--tools", given="calculate 6 times 7")
     assert (finished.returncode, finished.stdout) == (0, "It is 42.\n")
     assert '→ python_eval {"expression":"6*7"}' in finished.stderr
@@ -200,7 +204,7 @@ def test_a_message_may_come_from_stdin_and_tools_are_shown(server: LiveServer) -
 
 
 @pytest.mark.heavy
-def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: LiveServer) -> None:
+def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: ServerProcess) -> None:
     failed = run_chat(server.url, "break")
     assert failed.returncode == 1
     assert "the key is wrong" in failed.stderr.splitlines()[-1]
@@ -211,13 +215,13 @@ def test_a_failed_answer_and_a_refusal_are_one_sentence_and_exit_code_1(server: 
     assert len(missing.stderr.splitlines()) == 2
 
 
-def test_an_answer_that_a_filter_stopped_says_so(server: LiveServer) -> None:
+def test_an_answer_that_a_filter_stopped_says_so(server: ServerProcess) -> None:
     filtered = run_chat(server.url, "filter this")
     assert (filtered.returncode, filtered.stdout.strip()) == (0, "It be")
     assert "the answer was stopped by a content filter of the provider" in filtered.stderr
 
 
-def test_no_server_is_one_sentence(server: LiveServer) -> None:
+def test_no_server_is_one_sentence(server: ServerProcess) -> None:
     finished = run_chat("http://127.0.0.1:1", "hello")
     assert finished.returncode == 1
     assert finished.stderr.startswith("luxx: no server answers at http://127.0.0.1:1")
@@ -226,7 +230,7 @@ def test_no_server_is_one_sentence(server: LiveServer) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("cut", [1, 700, 1900])
-def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(server: LiveServer, cut: int) -> None:
+def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(server: ServerProcess, cut: int) -> None:
     with breaking_proxy(server.url, cut) as (url, streams):
         finished = run_chat(url, "count", "again")
     assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
@@ -235,7 +239,7 @@ def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(server: LiveS
 
 
 def test_a_question_without_a_terminal_is_said_with_how_to_answer_and_can_be_asked_again(
-    server: LiveServer,
+    server: ServerProcess,
 ) -> None:
     asked = run_chat(server.url, "ask me")
     assert (asked.returncode, asked.stdout) == (3, "")
@@ -256,7 +260,7 @@ def test_a_question_without_a_terminal_is_said_with_how_to_answer_and_can_be_ask
     assert (followed.returncode, followed.stdout.splitlines()[-1]) == (0, "As you like.")
 
 
-def test_a_message_is_followed_by_what_is_on_stdin(server: LiveServer) -> None:
+def test_a_message_is_followed_by_what_is_on_stdin(server: ServerProcess) -> None:
     finished = run_chat(server.url, "explain", given="the first line\nthe second line\n")
     assert (finished.returncode, finished.stdout) == (0, "You gave two lines.\n"), finished
     nothing = run_chat(server.url, given="\n")
@@ -266,7 +270,7 @@ def test_a_message_is_followed_by_what_is_on_stdin(server: LiveServer) -> None:
     )
 
 
-def test_the_events_are_printed_as_lines_for_scripts(server: LiveServer) -> None:
+def test_the_events_are_printed_as_lines_for_scripts(server: ServerProcess) -> None:
     finished = run_chat(server.url, "--json", "--tools", "calculate")
     assert finished.returncode == 0, finished
     state, *events = [json.loads(line) for line in finished.stdout.splitlines()]
@@ -398,6 +402,6 @@ def test_an_address_of_another_server_is_reported() -> None:
     assert finished.stderr == f"luxx: {url} answered 404 and is not a Luxx server; is the address right?\n"
 
 
-def test_the_password_is_never_shown(tmp_path: Path, server: LiveServer) -> None:
+def test_the_password_is_never_shown(tmp_path: Path, server: ServerProcess) -> None:
     finished = run_chat(server.url, "--username", "me", "hello", LUXX_PASSWORD="secret-word")
     assert "secret-word" not in finished.stdout + finished.stderr

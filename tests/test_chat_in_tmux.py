@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import free_port, plain_environ, scripted_models
-from scenarios.server import LuxxServer
+from api.server_process import ADMIN_PASSWORD, ServerProcess, model_settings
+from process_environment import free_port, plain_environ, scripted_models
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
 
@@ -92,16 +92,9 @@ class Tmux:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LuxxServer]:
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     with scripted_models(SCRIPT) as model:
-        server = LuxxServer(
-            tmp_path / "data",
-            {
-                "LUXX_LLM__PROVIDER": "openai_compatible",
-                "LUXX_LLM__API_URL": f"{model.url}/v1",
-                "LUXX_LLM__MODEL": "scripted",
-            },
-        )
+        server = ServerProcess(tmp_path, **model_settings(model.url))
         server.command = ("serve", "--port", str(free_port()))
         with server:
             yield server
@@ -109,7 +102,7 @@ def server(tmp_path: Path) -> Iterator[LuxxServer]:
 
 def ask_before_writing(url: str) -> None:
     with httpx.Client(base_url=url, trust_env=False) as client:
-        answer = client.post("/auth/login", json={"username": "admin", "password": "admin123"})
+        answer = client.post("/auth/login", json={"username": "admin", "password": ADMIN_PASSWORD})
         client.headers["authorization"] = f"Bearer {answer.json()['data']['access_token']}"
         rules = [{"tool": "file_write", "action": "ask"}]
         assert client.put("/permissions/rules", json=rules).is_success
@@ -117,7 +110,7 @@ def ask_before_writing(url: str) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing; .ci/install-programs installs it")
-def test_a_chat_in_a_small_terminal_without_colors(server: LuxxServer, tmp_path: Path) -> None:
+def test_a_chat_in_a_small_terminal_without_colors(server: ServerProcess, tmp_path: Path) -> None:
     ask_before_writing(server.url)
     files = str(tmp_path / "files")
     terminal = Tmux(

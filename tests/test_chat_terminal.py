@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from api.server_process import ServerProcess, model_settings
 from breaking_proxy import breaking_proxy
 from command_line import register
-from live_server import LiveServer, free_port, live_server, scripted_models
-from scenarios.server import LuxxServer
+from process_environment import free_port, scripted_models
 from screen_terminal import ScreenTerminal
 
 from luxx.app.cli.runs.transcript import SUBAGENT_POLL_SECONDS
@@ -80,14 +80,14 @@ def model() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(model: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    more = {"LUXX_LIMITS__LOGINS_PER_MINUTE": "1000", "LUXX_AUTH__DEFAULT_PERMISSION_LEVEL": "3"}
-    with live_server(tmp_path_factory.mktemp("server"), model.url, **more) as running:
+def server(model: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    more = {"LUXX_AUTH__DEFAULT_PERMISSION_LEVEL": "3"}
+    with ServerProcess(tmp_path_factory.mktemp("server"), **model_settings(model.url), **more) as running:
         yield running
 
 
 @pytest.fixture
-def api(server: LiveServer) -> Iterator[httpx.Client]:
+def api(server: ServerProcess) -> Iterator[httpx.Client]:
     """Signed in as a new user."""
     name, token = register(server)
     headers = {"authorization": f"Bearer {token}", "x-name": name}
@@ -99,7 +99,7 @@ Chat = Callable[..., ScreenTerminal]
 
 
 @pytest.fixture
-def chat(server: LiveServer, api: httpx.Client, tmp_path: Path) -> Iterator[Chat]:
+def chat(server: ServerProcess, api: httpx.Client, tmp_path: Path) -> Iterator[Chat]:
     """Starts `luxx chat` as that user, with files of its own."""
     started: list[ScreenTerminal] = []
 
@@ -349,14 +349,7 @@ def test_ctrl_c_stops_a_single_answer_with_exit_code_130(chat: Chat) -> None:
 @pytest.mark.heavy
 def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
-        server = LuxxServer(
-            tmp_path / "data",
-            {
-                "LUXX_LLM__PROVIDER": "openai_compatible",
-                "LUXX_LLM__API_URL": f"{model.url}/v1",
-                "LUXX_LLM__MODEL": "scripted",
-            },
-        )
+        server = ServerProcess(tmp_path, **model_settings(model.url))
         with server:
             terminal = ScreenTerminal(
                 "chat", url=server.url, cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state")
@@ -392,7 +385,7 @@ def test_a_question_of_a_subagent_is_answered_as_well(chat: Chat) -> None:
 
 
 def test_an_answer_that_arrives_late_is_not_lost_while_the_client_looks_for_more_questions(
-    chat: Chat, server: LiveServer
+    chat: Chat, server: ServerProcess
 ) -> None:
     with breaking_proxy(server.url, answer_seconds=2 * SUBAGENT_POLL_SECONDS) as (url, _):
         terminal = chat("--tools", "delegate this", LUXX_URL=url)
@@ -528,14 +521,7 @@ def test_a_chat_survives_a_server_that_is_killed_while_it_answers_and_restarts_w
     tmp_path: Path,
 ) -> None:
     with scripted_models(KILLED) as model:
-        server = LuxxServer(
-            tmp_path / "data",
-            {
-                "LUXX_LLM__PROVIDER": "openai_compatible",
-                "LUXX_LLM__API_URL": f"{model.url}/v1",
-                "LUXX_LLM__MODEL": "scripted",
-            },
-        )
+        server = ServerProcess(tmp_path, **model_settings(model.url))
         server.command = ("serve", "--port", str(free_port()))
         with server:
             terminal = ScreenTerminal(

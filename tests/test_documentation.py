@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from live_server import ROOT, free_port, live_server, scripted_models
+from api.server_process import ServerProcess, model_settings
+from process_environment import ROOT, free_port, scripted_models
 
 from luxx.app.cli.commands import main
 from luxx.app.core_services import SHARED
@@ -97,7 +98,10 @@ WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 @pytest.mark.heavy
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
-    with scripted_models(MODEL) as model, live_server(tmp_path, model.url) as server:
+    with (
+        scripted_models(MODEL) as model,
+        ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="") as server,
+    ):
         script = "\n".join(["set -euo pipefail", *beginning_of(page), *blocks(page, "sh")])
         for shown, real in {
             # First, because the port of the server may contain these digits.

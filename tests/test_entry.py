@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from live_server import ROOT, plain_environ
+from process_environment import ROOT, plain_environ
 
 EXPECTED = """
 import gc, json, sys

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from api.server_process import ServerProcess
 from command_line import run
-from live_server import LiveServer
 
 
-def only_key(server: LiveServer, token: str) -> dict[str, str]:
+def only_key(server: ServerProcess, token: str) -> dict[str, str]:
     headers = {"authorization": f"Bearer {token}"}
     answer = httpx.get(f"{server.url}/keys", headers=headers, trust_env=False)
     (key,) = answer.json()["data"]["items"]
@@ -16,7 +16,7 @@ def only_key(server: LiveServer, token: str) -> dict[str, str]:
 
 
 def test_a_created_key_is_the_only_line_on_stdout_and_signs_in(
-    plain_server: LiveServer, new_user: str
+    plain_server: ServerProcess, new_user: str
 ) -> None:
     created = run(plain_server, new_user, "key", "create", "nightly", "--scope", "read", "--expires", "90d")
     assert (created.returncode, created.stdout.count("\n")) == (0, 1), created
@@ -36,7 +36,7 @@ def test_a_created_key_is_the_only_line_on_stdout_and_signs_in(
 
 
 @pytest.mark.parametrize("by", ["name", "name in capitals", "id"])
-def test_a_key_is_revoked_by_its(by: str, plain_server: LiveServer, new_user: str) -> None:
+def test_a_key_is_revoked_by_its(by: str, plain_server: ServerProcess, new_user: str) -> None:
     key = run(plain_server, new_user, "key", "create", "deploy").stdout.strip()
     stored = only_key(plain_server, new_user)
     assert (stored["scopes"], stored["expires_at"]) == (["chat"], None)
@@ -53,7 +53,7 @@ def test_a_key_is_revoked_by_its(by: str, plain_server: LiveServer, new_user: st
 
 @pytest.mark.parametrize("when", ["soon", "90", "d", "2027-13-01", "99999d", "9999-12-31T23:59:59-23:00", ""])
 def test_an_expiry_that_is_no_time_is_refused_before_the_server_is_asked(
-    when: str, plain_server: LiveServer
+    when: str, plain_server: ServerProcess
 ) -> None:
     refused = run(plain_server, "luxx_no-key", "key", "create", "nightly", "--expires", when)
     assert refused.returncode == 2
@@ -66,13 +66,13 @@ def test_an_expiry_that_is_no_time_is_refused_before_the_server_is_asked(
     [("2097-01-31", "2097-01-31T00:00:00Z"), ("2097-01-31T12:00:00+02:00", "2097-01-31T10:00:00Z")],
 )
 def test_an_expiry_is_a_date_or_a_time(
-    when: str, expected: str, plain_server: LiveServer, new_user: str
+    when: str, expected: str, plain_server: ServerProcess, new_user: str
 ) -> None:
     assert run(plain_server, new_user, "key", "create", "nightly", "--expires", when).returncode == 0
     assert only_key(plain_server, new_user)["expires_at"] == expected
 
 
-def test_the_servers_refusals_are_one_sentence(plain_server: LiveServer, new_user: str) -> None:
+def test_the_servers_refusals_are_one_sentence(plain_server: ServerProcess, new_user: str) -> None:
     run(plain_server, new_user, "key", "create", "nightly")
     for arguments in (("nightly",), (" ",), ("past", "--expires", "2020-01-01")):
         refused = run(plain_server, new_user, "key", "create", *arguments)

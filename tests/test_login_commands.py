@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from api.server_process import ServerProcess
 from command_line import PASSWORD, register, run
 from forked_luxx import run_luxx
-from live_server import LiveServer, plain_environ
+from process_environment import plain_environ
 from screen_terminal import ScreenTerminal
 
 from luxx.domain.accounts.authentication import Claims, claims_of, signed_token
@@ -23,7 +24,7 @@ Luxx = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture
-def luxx(plain_server: LiveServer, tmp_path: Path) -> Luxx:
+def luxx(plain_server: ServerProcess, tmp_path: Path) -> Luxx:
     """Runs a command as a user whose files are in `tmp_path`."""
 
     def run_command(*arguments: str, given: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":
@@ -37,7 +38,7 @@ def stored(folder: Path) -> dict[str, Any]:
     return json.loads((folder / FILE).read_text("utf-8"))["servers"]
 
 
-def expire(server: LiveServer, folder: Path) -> None:
+def expire(server: ServerProcess, folder: Path) -> None:
     """Replaces the stored access token by one that has expired."""
     secret = (server.folder / "data" / "secret_key").read_text("utf-8").strip()
     key = derive_key(secret, "tokens")
@@ -50,7 +51,7 @@ def expire(server: LiveServer, folder: Path) -> None:
 
 
 def test_a_sign_in_is_kept_in_a_private_file_and_used_by_all_commands(
-    plain_server: LiveServer, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, luxx: Luxx, tmp_path: Path
 ) -> None:
     name, _ = register(plain_server)
     finished = luxx("login", "--username", name, given=f"{PASSWORD}\n")
@@ -67,7 +68,7 @@ def test_a_sign_in_is_kept_in_a_private_file_and_used_by_all_commands(
 
 
 def test_signing_out_ends_the_sign_in_on_the_server_and_deletes_it_here(
-    plain_server: LiveServer, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, luxx: Luxx, tmp_path: Path
 ) -> None:
     name, _ = register(plain_server)
     luxx("login", "--username", name, LUXX_PASSWORD=PASSWORD)
@@ -81,7 +82,7 @@ def test_signing_out_ends_the_sign_in_on_the_server_and_deletes_it_here(
 
 @pytest.mark.heavy
 def test_a_personal_api_key_is_kept_like_a_sign_in(
-    plain_server: LiveServer, new_user: str, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, new_user: str, luxx: Luxx, tmp_path: Path
 ) -> None:
     key = run(plain_server, new_user, "key", "create", "laptop").stdout.strip()
     assert luxx("login", "--key", given=f"{key}\n").returncode == 0
@@ -94,7 +95,7 @@ def test_a_personal_api_key_is_kept_like_a_sign_in(
 
 
 def test_an_expired_sign_in_is_refreshed_and_stored_again(
-    plain_server: LiveServer, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, luxx: Luxx, tmp_path: Path
 ) -> None:
     name, _ = register(plain_server)
     luxx("login", "--username", name, LUXX_PASSWORD=PASSWORD)
@@ -109,7 +110,7 @@ def test_an_expired_sign_in_is_refreshed_and_stored_again(
 
 @pytest.mark.heavy
 def test_a_sign_in_that_has_ended_is_one_sentence_that_says_what_to_do(
-    plain_server: LiveServer, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, luxx: Luxx, tmp_path: Path
 ) -> None:
     name, _ = register(plain_server)
     luxx("login", "--username", name, LUXX_PASSWORD=PASSWORD)
@@ -123,7 +124,7 @@ def test_a_sign_in_that_has_ended_is_one_sentence_that_says_what_to_do(
 
 
 def test_wrong_input_is_one_sentence_and_keeps_nothing(
-    plain_server: LiveServer, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, luxx: Luxx, tmp_path: Path
 ) -> None:
     for given, reason in (
         (luxx("login", "--username", "nobody", given="wrong-password\n"), "wrong username or password"),
@@ -148,7 +149,7 @@ def test_wrong_input_is_one_sentence_and_keeps_nothing(
 
 @pytest.mark.heavy
 def test_the_server_is_the_one_of_the_configuration_unless_another_is_named(
-    plain_server: LiveServer, luxx: Luxx, tmp_path: Path
+    plain_server: ServerProcess, luxx: Luxx, tmp_path: Path
 ) -> None:
     port = httpx.URL(plain_server.url).port
     file = tmp_path / "config.yaml"
@@ -165,7 +166,7 @@ def test_the_server_is_the_one_of_the_configuration_unless_another_is_named(
 
 
 def test_a_password_is_asked_for_at_a_terminal_and_not_shown(
-    plain_server: LiveServer, tmp_path: Path
+    plain_server: ServerProcess, tmp_path: Path
 ) -> None:
     name, _ = register(plain_server)
     terminal = ScreenTerminal("login", url=plain_server.url, cwd=tmp_path, XDG_CONFIG_HOME=str(tmp_path))

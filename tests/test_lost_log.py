@@ -13,9 +13,10 @@ from typing import IO, TextIO, cast
 
 import httpx
 import pytest
+from api.server_process import LISTENS
 from forked_luxx import ForkedProcess
-from live_server import LISTENS, plain_environ, scripted_models
 from migrated_databases import prepare
+from process_environment import plain_environ, scripted_models
 
 from luxx.infra.observe import OutputStream, configure_logging
 from luxx.providers.scripted import Rule, Script, Text

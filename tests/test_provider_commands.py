@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from api.server_process import ServerProcess
 from command_line import printed, refusal, run
-from live_server import LiveServer, scripted_models
+from process_environment import scripted_models
 from screen_terminal import ScreenTerminal
 
 from luxx.providers.scripted import Rule, Script, Text
@@ -25,7 +26,7 @@ CLAUDE = [
 ]
 
 
-def admin_token(server: LiveServer) -> str:
+def admin_token(server: ServerProcess) -> str:
     """An access token of the administrator, who may connect a private address."""
     signed_in = run(server, "", "key", "create", uuid.uuid4().hex, "--scope", "admin", "--username", "admin",
                     "--password", "admin123")  # fmt: skip
@@ -34,14 +35,14 @@ def admin_token(server: LiveServer) -> str:
 
 
 @pytest.fixture
-def model_url(plain_server: LiveServer) -> str:
+def model_url(plain_server: ServerProcess) -> str:
     """The address of the scripted model that the server has connected."""
     listed = printed(plain_server, admin_token(plain_server), "provider", "list")
     return next(line.split("\t")[4] for line in listed.splitlines() if "scripted" in line)
 
 
 def test_a_provider_is_added_tested_listed_chosen_and_removed(
-    plain_server: LiveServer, model_url: str
+    plain_server: ServerProcess, model_url: str
 ) -> None:
     token, name = admin_token(plain_server), f"Lab {uuid.uuid4().hex[:8]}"
     listed = printed(plain_server, token, "provider", "list")
@@ -73,7 +74,7 @@ def test_a_provider_is_added_tested_listed_chosen_and_removed(
 
 
 def test_removing_a_default_says_that_another_must_be_chosen(
-    plain_server: LiveServer, new_user: str, model_url: str
+    plain_server: ServerProcess, new_user: str, model_url: str
 ) -> None:
     name = f"Mine {uuid.uuid4().hex[:8]}"
     arguments = ("openai_compatible", "--name", name, "--base-url", model_url, "--model", "scripted")
@@ -103,13 +104,13 @@ def test_removing_a_default_says_that_another_must_be_chosen(
     ],
 )
 def test_a_provider_that_cannot_be_added_is_refused_in_a_sentence(
-    plain_server: LiveServer, new_user: str, arguments: list[str], code: int, said: str
+    plain_server: ServerProcess, new_user: str, arguments: list[str], code: int, said: str
 ) -> None:
     assert said in refusal(plain_server, new_user, "provider", "add", *arguments, code=code)
 
 
 @pytest.fixture
-def terminal(plain_server: LiveServer, tmp_path: Path) -> Iterator[ScreenTerminal]:
+def terminal(plain_server: ServerProcess, tmp_path: Path) -> Iterator[ScreenTerminal]:
     """`luxx provider add` of a model that refuses the first two keys, without a sign-in."""
     rules = [Rule(status=401, times=2), Rule(reply=[Text(text="ok")])]
     with scripted_models(Script(rules=rules)) as model:
@@ -125,7 +126,7 @@ def terminal(plain_server: LiveServer, tmp_path: Path) -> Iterator[ScreenTermina
 
 
 def test_a_key_is_typed_unseen_and_asked_for_again_until_the_provider_accepts_it(
-    plain_server: LiveServer, terminal: ScreenTerminal, tmp_path: Path
+    plain_server: ServerProcess, terminal: ScreenTerminal, tmp_path: Path
 ) -> None:
     terminal.expect("API key (empty for none):")
     terminal.type("sk-mistyped-1\r")
@@ -141,7 +142,7 @@ def test_a_key_is_typed_unseen_and_asked_for_again_until_the_provider_accepts_it
 
 @pytest.mark.parametrize("answers", [[], ["sk-mistyped-1\r"]], ids=["first", "again"])
 def test_ctrl_c_ends_the_prompt_for_a_key(
-    plain_server: LiveServer, terminal: ScreenTerminal, tmp_path: Path, answers: list[str]
+    plain_server: ServerProcess, terminal: ScreenTerminal, tmp_path: Path, answers: list[str]
 ) -> None:
     for answer in answers:
         terminal.expect("API key (empty for none):")
@@ -155,7 +156,7 @@ def test_ctrl_c_ends_the_prompt_for_a_key(
 
 
 def test_conversations_are_imported_listed_shown_and_exported(
-    plain_server: LiveServer, new_user: str, tmp_path: Path
+    plain_server: ServerProcess, new_user: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "conversations.json"
     file.write_text(json.dumps(CLAUDE), "utf-8")
@@ -188,6 +189,6 @@ def test_conversations_are_imported_listed_shown_and_exported(
     ],
 )
 def test_a_wrong_conversation_command_is_refused_in_a_sentence(
-    plain_server: LiveServer, new_user: str, arguments: list[str], said: str
+    plain_server: ServerProcess, new_user: str, arguments: list[str], said: str
 ) -> None:
     assert said in refusal(plain_server, new_user, "conversation", *arguments)

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from api.server_process import ADMIN_PASSWORD, ServerProcess, model_settings
 from breaking_proxy import breaking_proxy
 from forked_luxx import run_luxx
-from live_server import ROOT, LiveServer, live_server, plain_environ, scripted_models
-from scenarios.server import LuxxServer
+from process_environment import ROOT, plain_environ, scripted_models
 from screen_terminal import PATIENCE_SECONDS, ScreenTerminal
 
 from luxx.providers.scripted import Call, Counts, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
@@ -109,28 +109,28 @@ def model() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(model: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    with live_server(tmp_path_factory.mktemp("server"), model.url) as running:
+def server(model: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server"), **model_settings(model.url)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def api(server: LiveServer) -> Iterator[httpx.Client]:
+def api(server: ServerProcess) -> Iterator[httpx.Client]:
     """Signed in as admin."""
     with httpx.Client(base_url=server.url, trust_env=False, timeout=30) as client:
-        answer = client.post("/auth/login", json={"username": "admin", "password": "admin123"})
+        answer = client.post("/auth/login", json={"username": "admin", "password": ADMIN_PASSWORD})
         client.headers["authorization"] = f"Bearer {answer.json()['data']['access_token']}"
         yield client
 
 
 @pytest.fixture
-def environ(server: LiveServer, api: httpx.Client) -> dict[str, str]:
+def environ(server: ServerProcess, api: httpx.Client) -> dict[str, str]:
     token = api.headers["authorization"].removeprefix("Bearer ")
     return plain_environ(LUXX_URL=server.url, LUXX_TOKEN=token, TERM="dumb")
 
 
 def run(
-    server: LiveServer, environ: dict[str, str], *arguments: str, given: str = ""
+    server: ServerProcess, environ: dict[str, str], *arguments: str, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
     return run_luxx(*arguments, cwd=server.folder, env=environ, input=given)
 
@@ -166,7 +166,7 @@ def file_of(folder: Path, text: str) -> str:
 
 
 def test_a_file_becomes_a_room_whose_discussion_is_printed(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     finished = run(server, environ, "room", "run", file_of(tmp_path, room_file("Ann", "Bob")))
     assert (finished.returncode, finished.stdout) == (0, "Ann: I say yes.\n\nBob: I say no.\n\n"), finished
@@ -177,7 +177,7 @@ def test_a_file_becomes_a_room_whose_discussion_is_printed(
 
 
 def test_a_goal_is_planned_carried_out_and_its_result_printed(
-    server: LiveServer, environ: dict[str, str]
+    server: ServerProcess, environ: dict[str, str]
 ) -> None:
     finished = run(server, environ, "task", "run", "A report on solar cells")
     assert (finished.returncode, finished.stdout) == (0, "All is done [a].\n"), finished
@@ -191,7 +191,9 @@ def test_a_goal_is_planned_carried_out_and_its_result_printed(
     assert again.returncode == 0, "the same goal is a new task"
 
 
-def test_the_events_are_printed_as_lines(server: LiveServer, environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_events_are_printed_as_lines(
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
+) -> None:
     for command, text, first, last in (
         ("room", room_file("Ann"), "room_started", "room_completed"),
         ("task", task_file(step("a")), "step_start", "task_complete"),
@@ -203,7 +205,9 @@ def test_the_events_are_printed_as_lines(server: LiveServer, environ: dict[str, 
         assert (events[0]["type"], events[-1]["type"]) == (first, last)
 
 
-def test_the_exit_code_says_how_it_ended(server: LiveServer, environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_exit_code_says_how_it_ended(
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
+) -> None:
     steps = [step("bad"), step("after", "bad"), step("a")]
     failed = run(server, environ, "task", "run", file_of(tmp_path, task_file(*steps)))
     assert failed.returncode == 1
@@ -221,7 +225,7 @@ def test_the_exit_code_says_how_it_ended(server: LiveServer, environ: dict[str, 
 
 
 def test_failed_steps_are_carried_out_again(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     steps = [step("once"), step("after", "once"), step("twice")]
     failed = run(server, environ, "task", "run", file_of(tmp_path, task_file(*steps, name="Fails first")))
@@ -242,7 +246,7 @@ def test_failed_steps_are_carried_out_again(
 
 @pytest.mark.heavy
 def test_names_are_accepted_where_they_are_of_one(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     for command, text, what in (
         ("room", room_file("Ann", title="Named once"), "rooms"),
@@ -304,7 +308,10 @@ SHORT = [("room", "yaml"), ("room", "stop"), ("task", "circle")]
 
 
 def check_refusals(
-    server: LiveServer, environ: dict[str, str], folder: Path, cases: list[tuple[str, str, str | bytes, str]]
+    server: ServerProcess,
+    environ: dict[str, str],
+    folder: Path,
+    cases: list[tuple[str, str, str | bytes, str]],
 ) -> None:
     """Each of these files (command, name, text, a part of the reason) is refused in one sentence."""
     file = folder / "bad.yaml"
@@ -318,7 +325,7 @@ def check_refusals(
 
 
 def test_a_file_that_cannot_be_used_is_refused_in_one_sentence(
-    server: LiveServer, environ: dict[str, str], api: httpx.Client, tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], api: httpx.Client, tmp_path: Path
 ) -> None:
     before = [api.get(path).json()["data"]["total"] for path in ("/chat-rooms", "/tasks")]
     bad = {"room": BAD_ROOMS, "task": BAD_TASKS}
@@ -331,7 +338,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_sentence(
 @pytest.mark.heavy
 @pytest.mark.parametrize(("command", "bad"), [("room", BAD_ROOMS), ("task", BAD_TASKS)])
 def test_every_kind_of_file_that_cannot_be_used_is_refused_in_one_sentence(
-    server: LiveServer,
+    server: ServerProcess,
     environ: dict[str, str],
     tmp_path: Path,
     command: str,
@@ -344,7 +351,7 @@ def test_every_kind_of_file_that_cannot_be_used_is_refused_in_one_sentence(
 
 @pytest.mark.heavy
 def test_what_names_nothing_is_refused_in_one_sentence(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     missing = tmp_path / "none.yaml"
     for command, argument, reason in (
@@ -433,7 +440,7 @@ def test_a_question_that_is_answered_elsewhere_disappears(
 @pytest.mark.heavy
 @pytest.mark.parametrize("cut", [1, 700, 1900])
 def test_nothing_is_lost_or_repeated_over_a_connection_that_breaks(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path, cut: int
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path, cut: int
 ) -> None:
     with breaking_proxy(server.url, cut) as (url, streams):
         finished = run(
@@ -499,7 +506,7 @@ def test_a_task_and_a_step_are_approved_or_left_out_in_place(environ: dict[str, 
 
 
 def test_approvals_are_given_by_an_option_or_leave_a_script_with_exit_code_3(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     file = file_of(tmp_path, task_file(step("a", require_approval=True), require_approval=True))
     waits = run(server, environ, "task", "run", file)
@@ -512,7 +519,7 @@ def test_approvals_are_given_by_an_option_or_leave_a_script_with_exit_code_3(
 
 
 def test_a_question_without_a_terminal_takes_its_recommended_option_or_leaves_with_exit_code_3(
-    server: LiveServer, environ: dict[str, str], api: httpx.Client, tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], api: httpx.Client, tmp_path: Path
 ) -> None:
     asks = run(server, environ, "room", "run", file_of(tmp_path, room_file("Hasty")))
     assert (asks.returncode, asks.stdout) == (0, "Hasty: Blue, then.\n\n"), asks
@@ -592,7 +599,7 @@ def test_characters_that_the_output_lacks_are_replaced(environ: dict[str, str], 
 
 
 def test_ctrl_c_pauses_a_room_and_its_id_resumes_it(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     program = terminal(environ, "room", "run", file_of(tmp_path, room_file("Halting", "Ann")))
     program.expect_next("Halting: ")
@@ -618,7 +625,7 @@ def test_ctrl_c_pauses_a_room_and_its_id_resumes_it(
 
 @pytest.mark.heavy
 def test_ctrl_c_pauses_a_task_and_its_id_resumes_it(
-    server: LiveServer, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:
     program = terminal(environ, "task", "run", file_of(tmp_path, task_file(step("slow"))))
     program.expect_next("▶ [slow] Step slow")
@@ -713,14 +720,7 @@ def test_nothing_is_lost_or_repeated_when_the_server_is_killed_and_starts_again(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with scripted_models(KILLED) as model:
-        server = LuxxServer(
-            tmp_path / "data",
-            {
-                "LUXX_LLM__PROVIDER": "openai_compatible",
-                "LUXX_LLM__API_URL": f"{model.url}/v1",
-                "LUXX_LLM__MODEL": "scripted",
-            },
-        )
+        server = ServerProcess(tmp_path, **model_settings(model.url))
         server.command = ("serve", "--port", str(port))
         output = tmp_path / "output"
         with server, output.open("wb") as stdout, (tmp_path / "errors").open("wb") as stderr:

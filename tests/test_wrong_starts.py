@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from forked_luxx import run_luxx
-from live_server import plain_environ
+from process_environment import plain_environ
 
 SECRET = "a-secret-key-of-the-tests-with-32-bytes"
 SERVE = ("serve", "--port", "0")

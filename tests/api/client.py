@@ -124,6 +124,17 @@ class ApiClient:
         return self
 
 
+_documents: list[Document] = []
+
+
+def document_of(server: ServerProcess) -> Document:
+    """The OpenAPI document, which is the same of every server: a test process asks for it once."""
+    if not _documents:
+        with ApiClient(server, None) as nobody:
+            _documents.append(Document(nobody.good_document()))
+    return _documents[0]
+
+
 def check_shape(response: httpx.Response) -> None:
     """Checks what every answer must fulfil: the envelope, the headers, no internals and no key."""
     at = f"{response.request.method} {response.request.url}: {response.status_code}"

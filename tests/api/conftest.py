@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.client import KEY, PASSWORD, ApiClient
+from api.client import KEY, PASSWORD, ApiClient, document_of
 from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.providers.scripted import (
@@ -98,8 +98,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def document(server: ServerProcess) -> Document:
-    with ApiClient(server, None) as nobody:
-        return Document(nobody.good_document())
+    return document_of(server)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""A real `luxx serve` process with its own data directory; tests can read its output and wait for lines of
-it.
+"""A real `luxx` process with its own data directory: started, killed, started again. All tests that need a
+server start this one; `chaos/cluster.py` starts several of them behind a round robin.
 """
 
 import os
@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import Popen, TimeoutExpired
 from types import TracebackType
@@ -18,9 +19,9 @@ from migrated_databases import prepare
 LISTENS = re.compile(r"Luxx listens on (http://\S+)")
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
+SHOWN_LINES = 60
 ADMIN_PASSWORD = "an-operators-password-1"
 INHERITED = (
-    "PATH",
     "LANG",
     "LC_ALL",
     "TMPDIR",
@@ -36,29 +37,61 @@ SETTINGS = {
     "LUXX_AUTH__PASSWORD_COST": "10",
     "LUXX_ADMIN_PASSWORD": ADMIN_PASSWORD,
 }
+BINARIES = Path(sys.executable).parent
 
 
 def luxx_command(*arguments: str) -> list[str]:
     """The command line of the installed `luxx`."""
-    return [str(Path(sys.executable).with_name("luxx")), *arguments]
+    return [str(BINARIES / "luxx"), *arguments]
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:
     """The environment of a test's server: the path of programs and little else."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    own = {"HOME": str(folder), "LUXX_WORKSPACE__ROOT": str(folder / "workspaces")}
+    path = os.pathsep.join([str(BINARIES), os.environ.get("PATH", os.defpath)])
+    own = {"PATH": path, "HOME": str(folder), "LUXX_WORKSPACE__ROOT": str(folder / "workspaces")}
     return {**inherited, **own, **SETTINGS, **settings}
 
 
-class ServerProcess:
-    """`with ServerProcess(folder) as server:`; `settings` are further environment variables."""
+def model_settings(url: str) -> dict[str, str]:
+    """The settings that make an OpenAI-compatible server, which has the model `scripted`, the one of all."""
+    return {
+        "LUXX_LLM__PROVIDER": "openai_compatible",
+        "LUXX_LLM__API_URL": f"{url}/v1",
+        "LUXX_LLM__MODEL": "scripted",
+    }
 
-    def __init__(self, folder: Path, *, data_dir: Path | None = None, **settings: str) -> None:
+
+class ServerProcess:
+    """`with ServerProcess(folder) as server:` starts and ends it; meanwhile a test may kill and start it.
+
+    `settings` are further environment variables, `inherited` descriptors that are left open in it. The port
+    is a free one and new at each start. With `is_prepared` its database is a copy of a migrated one that has
+    the administrator, so the server spends no second on migrations.
+    """
+
+    command: Sequence[str] = ("serve", "--port", "0")
+    ready_line = LISTENS
+    """The line that reports the address; the address becomes `url`."""
+    start_seconds = START_SECONDS
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        data_dir: Path | None = None,
+        inherited: Sequence[int] = (),
+        is_prepared: bool = True,
+        **settings: str,
+    ) -> None:
         self.folder = folder
         self.data_dir = data_dir or folder / "data"
+        self.environ = environment(folder, **settings)
         self.url = ""
-        self._settings = settings
-        self._lines: list[str] = []
+        self.lines: list[str] = []
+        """What it has printed so far, on both streams."""
+        self._inherited = inherited
+        self._is_prepared = is_prepared
         self._listens = threading.Event()
         self._printed = threading.Condition()
         self._process: ForkedProcess | Popen[str] | None = None
@@ -66,24 +99,33 @@ class ServerProcess:
 
     @property
     def output(self) -> str:
-        """What the process has printed so far, on both streams."""
-        return "".join(self._lines)
+        return "".join(f"{line}\n" for line in self.lines)
 
     @property
     def process(self) -> ForkedProcess | Popen[str]:
         assert self._process is not None
         return self._process
 
-    def start_process(self, arguments: list[str], env: dict[str, str]) -> ForkedProcess | Popen[str]:
-        return ForkedProcess(arguments, cwd=self.folder, env=env)
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start_process(self, arguments: Sequence[str]) -> ForkedProcess | Popen[str]:
+        return ForkedProcess(arguments, cwd=self.folder, env=self.environ, pass_fds=self._inherited)
 
     def launch(self) -> None:
         """Starts the process and does not wait."""
-        if "LUXX_DATABASE__URL" not in self._settings:
-            prepare(self.data_dir)
-        arguments = ["serve", "--port", "0", "--data-dir", str(self.data_dir)]
-        self._process = self.start_process(arguments, environment(self.folder, **self._settings))
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        assert not self.is_up
+        self._listens.clear()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._is_prepared and "LUXX_DATABASE__URL" not in self.environ:
+            prepare(self.data_dir, self.environ["LUXX_ADMIN_PASSWORD"])
+        self._process = self.start_process([*self.command, "--data-dir", str(self.data_dir)])
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
     def start(self) -> None:
@@ -92,9 +134,10 @@ class ServerProcess:
         self.await_start()
 
     def await_start(self) -> None:
-        """Returns when a launched process accepts connections."""
-        self._listens.wait(START_SECONDS)
-        assert self.url, f"the server did not start:\n{self.output}"
+        """Returns when a launched process accepts connections; fails with its output if it does not."""
+        if not self._listens.wait(self.start_seconds) or not self.is_up:
+            self.kill()
+            raise AssertionError("the server did not start:\n" + "\n".join(self.lines[-SHOWN_LINES:]))
 
     def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """The first match in the output; waits for it."""
@@ -103,14 +146,19 @@ class ServerProcess:
         assert match, self.output
         return match
 
+    def lines_with(self, word: str) -> list[str]:
+        return [line for line in self.lines if word in line]
+
     def stop(self) -> int:
-        """Asks the process to end and returns its status."""
+        """Asks the process to end, as an operator does, and returns its status."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        self.process.kill()
-        self.wait()
+        """SIGKILL: no orderly end."""
+        if self._process is not None:
+            self._process.kill()
+            self.wait()
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
         """Waits until the process has ended and its output is read. Returns its status."""
@@ -126,21 +174,33 @@ class ServerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
+        if self.is_up:
             try:
                 self.stop()
             except TimeoutExpired:
                 self.kill()
                 raise
 
-    def _read(self) -> None:
-        with self.process.stdout as output:
+    def _read(self, process: ForkedProcess | Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as output:
             for line in output:
                 with self._printed:
-                    self._lines.append(line)
+                    self.lines.append(line.rstrip("\n"))
                     self._printed.notify_all()
-                match = LISTENS.search(line)
-                if match:
+                if match := self.ready_line.search(line):
                     self.url = match[1]
                     self._listens.set()
         self._listens.set()
+
+
+class WorkerProcess(ServerProcess):
+    """A `luxx worker`, which drives runs and serves no API; `health` is the address of its probes."""
+
+    command = ("worker", "--health-port", "0")
+    ready_line = re.compile(r"Luxx worker runs as process (\S+)")
+    HEALTH = re.compile(r"health on (http://\S+)")
+
+    @property
+    def health(self) -> str:
+        return self.await_line(self.HEALTH)[1]

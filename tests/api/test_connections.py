@@ -5,7 +5,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
@@ -51,9 +51,9 @@ sys.exit(main())
 class SmallServer(ServerProcess):
     """A server that may open few descriptors, and fewer still unless it raises its own soft limit."""
 
-    def start_process(self, arguments: list[str], env: dict[str, str]) -> Popen[str]:
+    def start_process(self, arguments: Sequence[str]) -> Popen[str]:
         command = [sys.executable, "-c", FEW_DESCRIPTORS, *arguments]
-        return Popen(command, cwd=self.folder, env=env, stdout=PIPE, stderr=STDOUT, text=True)
+        return Popen(command, cwd=self.folder, env=self.environ, stdout=PIPE, stderr=STDOUT, text=True)
 
 
 @pytest.fixture(scope="module")

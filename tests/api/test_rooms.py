@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from live_server import ROOT
+from process_environment import ROOT
 
 from api.client import PASSWORD, UUID7, ApiClient
 from api.conftest import connect

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live_server import ROOT
+from process_environment import ROOT
 
 from api.client import ApiClient
 from luxx.features.tasks.document import document_schema

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from live_server import free_port
+from process_environment import free_port
 
 START_SECONDS = 20.0
 

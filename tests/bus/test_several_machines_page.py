@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from live_server import ROOT, free_port, plain_environ, scripted_models
+from process_environment import ROOT, free_port, plain_environ, scripted_models
 from store.databases import new_database
 
 from luxx.providers.scripted import Rule, Script, Text

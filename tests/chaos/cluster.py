@@ -5,7 +5,6 @@ On SQLite it is one process and everything else is the same, so one test can run
 
 import asyncio
 import os
-import re
 import resource
 import signal
 import time
@@ -17,9 +16,9 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from forked_luxx import ForkedProcess
+from api.server_process import ServerProcess, WorkerProcess
 from scenarios.client import AsyncApiClient
-from scenarios.server import LuxxServer
+from scenarios.tool_controller import CONTROLLED_TOOLS
 
 from chaos.round_robin import RoundRobin
 
@@ -49,25 +48,20 @@ class Fault(StrEnum):
     FREEZE = "freeze"
 
 
-class ClusterProcess(LuxxServer):
+class ClusterProcess(ServerProcess):
     """One process with the name `name`; `port` is 0 for a worker, which serves no HTTP."""
 
     start_seconds = 90.0
     """Several processes start at the same time."""
 
     def __init__(self, name: str, data_dir: Path, environment: Mapping[str, str]) -> None:
-        super().__init__(data_dir, environment)
+        super().__init__(data_dir, data_dir=data_dir, **CONTROLLED_TOOLS, **environment)
         self.name = name
         self.has_fault = False
 
     @property
     def port(self) -> int:
         return urlsplit(self.url).port or 0
-
-    @property
-    def process(self) -> ForkedProcess:
-        assert self._process is not None
-        return self._process
 
     def freeze(self) -> None:
         """SIGSTOP: the process exists and keeps its connections and locks, and does nothing."""
@@ -93,7 +87,7 @@ class Worker(ClusterProcess):
     """A process that drives runs and serves no HTTP."""
 
     command = ("worker",)
-    READY_LINE = re.compile(r"Luxx worker runs as process (\S+)")
+    ready_line = WorkerProcess.ready_line
 
 
 class Cluster:

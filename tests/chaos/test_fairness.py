@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_server import free_port
+from process_environment import free_port
 from scenarios.client import AsyncApiClient
 
 from chaos.cluster import Cluster

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 import recorded
+from api.server_process import ADMIN_PASSWORD, ServerProcess
 from optional_fields import expected_sources
 from recorded_upstream import END, RecordedUpstream
-from scenarios.client import PASSWORD, USERNAME, AsyncApiClient
-from scenarios.server import LuxxServer
+from scenarios.client import USERNAME, AsyncApiClient
 from wire_reading import (
     as_sdk_arguments,
     as_sdk_speech,
@@ -42,16 +42,16 @@ Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all recordings; it does not retry, so that the first error is the result."""
-    with LuxxServer(tmp_path_factory.mktemp("served"), {"LUXX_PROVIDERS__RETRIES": "0"}) as started_server:
+    with ServerProcess(tmp_path_factory.mktemp("served"), LUXX_PROVIDERS__RETRIES="0") as started_server:
         yield started_server
 
 
 @pytest.fixture(scope="module")
-def token(server: LuxxServer) -> str:
+def token(server: ServerProcess) -> str:
     answer = httpx.post(
-        f"{server.url}/auth/login", json={"username": USERNAME, "password": PASSWORD}, trust_env=False
+        f"{server.url}/auth/login", json={"username": USERNAME, "password": ADMIN_PASSWORD}, trust_env=False
     )
     return answer.json()["data"]["access_token"]
 
@@ -65,7 +65,7 @@ def upstream() -> Iterator[RecordedUpstream]:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=recorded.name_of)
 async def test_stored_message_is_what_the_sdk_reads(
-    server: LuxxServer, token: str, upstream: RecordedUpstream, entry: Json
+    server: ServerProcess, token: str, upstream: RecordedUpstream, entry: Json
 ) -> None:
     message, run = await _chat(server.url, token, upstream, entry)
 

@@ -12,7 +12,7 @@ from api.conftest import connect
 from api.server_process import ServerProcess
 from api.streams import stream_run
 from branching_client import JSON, BranchingClient, ConversationClient, branching_client, script
-from live_server import scripted_models
+from process_environment import scripted_models
 
 NOBODYS = "01890a5d-ac96-774b-bcce-b302099a8057"
 

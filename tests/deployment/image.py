@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from live_server import ROOT
+from process_environment import ROOT
 
 BUILD_SECONDS = 600.0
 IGNORED = (ROOT / ".dockerignore").read_text("utf-8").splitlines()

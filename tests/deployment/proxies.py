@@ -23,7 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from live_server import ROOT, free_port, plain_environ
+from process_environment import ROOT, free_port, plain_environ
 
 DEPLOY = ROOT / "docs/operate/deploy"
 NAME = "luxx.example.org"

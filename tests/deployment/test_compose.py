@@ -15,7 +15,7 @@ from api.conftest import connect
 from api.server_process import ServerProcess
 from api.streams import stream_message
 from forked_luxx import run_luxx
-from live_server import ROOT
+from process_environment import ROOT
 from store.databases import new_database
 
 from deployment.image import instructions, is_ignored

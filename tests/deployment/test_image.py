@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_server import ROOT
+from process_environment import ROOT
 
 from deployment.container import Container
 from deployment.image import Image, Stage

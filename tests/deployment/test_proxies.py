@@ -15,7 +15,7 @@ from api.conftest import connect
 from api.server_process import ADMIN_PASSWORD, ServerProcess
 from api.socket_client import SECONDS, SocketClient, new_ticket
 from api.streams import stream_message, stream_run
-from live_server import free_port
+from process_environment import free_port
 from websockets.sync.client import connect as connect_socket
 
 from deployment.proxies import NAME, PROXIES, ReverseProxy, reverse_proxy

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from live_server import ROOT
+from process_environment import ROOT
 
 from deployment.proxies import DEPLOY
 from luxx.infra.config.file import load_config

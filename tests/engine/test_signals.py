@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import httpx
 import pytest
 from api.client import ApiClient
 from api.conftest import connect
-from api.server_process import ServerProcess, environment, luxx_command
+from api.server_process import ServerProcess, WorkerProcess, environment, luxx_command
 
-from engine.luxx_process import LEASE_SECONDS, LuxxProcess, settings_for
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
 
 pytestmark = pytest.mark.heavy
 
+LEASE_SECONDS = 2.0
+SECRET = "a secret that all processes of one database share"
 REPLY = [Text(text="I am"), Gate(name="gate"), Text(text=" here.")]
 SOON_SECONDS = 15.0
 POLL_SECONDS = 0.05
@@ -69,11 +70,34 @@ def answer_of(add_user: ApiClient, run: dict[str, Any]) -> str:
     return text
 
 
-def user_at(server: LuxxProcess) -> ApiClient:
-    return ApiClient(cast("ServerProcess", server), None)
+def settings_for(database_url: str, model_url: str, **more: str) -> dict[str, str]:
+    """The environment of all processes of one database."""
+    return {
+        "LUXX_DATABASE__URL": database_url,
+        "LUXX_APP__SECRET_KEY": SECRET,
+        "LUXX_RUNS__LEASE_SECONDS": str(LEASE_SECONDS),
+        "LUXX_PROVIDERS__ALLOW_PRIVATE": model_url.removeprefix("http://"),
+        **more,
+    }
 
 
-def switch_server(server: LuxxProcess, add_user: ApiClient) -> ApiClient:
+Started = TypeVar("Started", bound=ServerProcess)
+
+
+def started(
+    stack: ExitStack, folder: Path, settings: dict[str, str], kind: type[Started] = ServerProcess
+) -> Started:
+    """A process that is killed at the end, also if it is frozen."""
+    process = stack.enter_context(kind(folder, **settings))
+    stack.callback(process.kill)
+    return process
+
+
+def user_at(server: ServerProcess) -> ApiClient:
+    return ApiClient(server, None)
+
+
+def switch_server(server: ServerProcess, add_user: ApiClient) -> ApiClient:
     """The same user at another server."""
     add_user.http.base_url = httpx.URL(server.url)
     return add_user
@@ -84,11 +108,9 @@ def test_after_kill_9_of_a_server_a_worker_continues_the_run_and_another_server_
 ) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url)
-        first = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
-        worker = stack.enter_context(
-            LuxxProcess(tmp_path / "worker", "worker", settings, "--health-port", "0")
-        )
-        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
+        first = started(stack, tmp_path / "first", settings)
+        worker = started(stack, tmp_path / "worker", settings, WorkerProcess)
+        second = started(stack, tmp_path / "second", settings)
         assert httpx.get(f"{worker.health}/ready").json()["data"]["checks"]["engine"] == "ok"
         assert httpx.get(f"{worker.health}/metrics").status_code == 200
         assert httpx.get(f"{worker.health}/conversations").status_code == 404
@@ -111,14 +133,14 @@ def test_a_frozen_server_that_wakes_writes_nothing_to_runs_that_it_lost(
 ) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url)
-        first = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
-        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
+        first = started(stack, tmp_path / "first", settings)
+        second = started(stack, tmp_path / "second", settings)
         ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
         run = gated_run(ann, upstream)
-        first.send(signal.SIGSTOP)
+        first.process.send_signal(signal.SIGSTOP)
         until(lambda: len(upstream.requests) == 2)
-        first.send(signal.SIGCONT)
+        first.process.send_signal(signal.SIGCONT)
         until(lambda: upstream.requests[0].closed_at is not None)
         upstream.release("gate")
         elsewhere = switch_server(second, ann)
@@ -139,15 +161,15 @@ def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_doe
 ) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="4")
-        first = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
-        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
+        first = started(stack, tmp_path / "first", settings)
+        second = started(stack, tmp_path / "second", settings)
         ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
         run = gated_run(ann, upstream)
         with ann.http.stream("GET", f"/runs/{run['id']}/events") as stream:
             chunks = stream.iter_raw()
             received = next(chunks)
-            first.send(signal.SIGTERM)
+            first.process.send_signal(signal.SIGTERM)
             received += b"".join(chunks)
         assert received.endswith(b"retry: 1000\n\n")
         assert ann.http.get("/ready").status_code == 503
@@ -157,8 +179,8 @@ def test_sigterm_ends_streams_with_a_retry_refuses_sends_and_hands_over_what_doe
         assert refused.headers["retry-after"] == "1"
         assert refused.json()["detail"]["kind"] == "stopping"
         assert len(upstream.requests) == 1
-        first.ended()
-        assert not first.has_logged("Traceback")
+        first.wait()
+        assert not first.lines_with("Traceback")
         until(lambda: len(upstream.requests) == 2, LEASE_SECONDS)
         upstream.release("gate")
         assert (
@@ -171,15 +193,15 @@ def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> 
     """With one process on SQLite: the answer exists at the next start, and the model was called once."""
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(f"sqlite:///{tmp_path}/t.db", upstream.url, LUXX_RUNS__GRACE_SECONDS="30")
-        first = stack.enter_context(LuxxProcess(tmp_path / "one", "serve", settings, "--port", "0"))
+        first = started(stack, tmp_path / "one", settings)
         ann = stack.enter_context(user_at(first).register("ann"))
         connect(ann, upstream)
         run = gated_run(ann, upstream)
-        first.send(signal.SIGTERM)
+        first.process.send_signal(signal.SIGTERM)
         until(lambda: ann.http.get("/ready").status_code == 503)
         upstream.release("gate")
-        first.ended()
-        again = stack.enter_context(LuxxProcess(tmp_path / "one", "serve", settings, "--port", "0"))
+        first.wait()
+        again = started(stack, tmp_path / "one", settings)
         assert answer_of(switch_server(again, ann), run) == "I am here."
         assert len(upstream.requests) == 1
 
@@ -188,22 +210,22 @@ def test_a_run_that_ends_within_the_grace_is_not_handed_over(tmp_path: Path) -> 
 def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path, command: str) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="60")
-        server = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        server = started(stack, tmp_path / "first", settings)
         ann = stack.enter_context(user_at(server).register("ann"))
         connect(ann, upstream)
         run = gated_run(ann, upstream)
         stopping = server
         if command == "worker":
-            stopping = stack.enter_context(LuxxProcess(tmp_path / "worker", "worker", settings))
+            stopping = started(stack, tmp_path / "worker", settings, WorkerProcess)
             server.kill()
             until(lambda: len(upstream.requests) == 2)
-        stopping.send(signal.SIGTERM)
-        until(lambda: stopping.has_logged("stopping"))
-        stopping.send(signal.SIGTERM)
+        stopping.process.send_signal(signal.SIGTERM)
+        until(lambda: stopping.lines_with("stopping"))
+        stopping.process.send_signal(signal.SIGTERM)
         begun_at = time.monotonic()
-        stopping.ended()
+        stopping.wait()
         assert time.monotonic() - begun_at < 5
-        with LuxxProcess(tmp_path / "next", "serve", settings, "--port", "0") as following:
+        with ServerProcess(tmp_path / "next", **settings) as following:
             upstream.release("gate")
             assert wait_for_end(switch_server(following, ann), run["id"])["status"] == "completed"
 
@@ -211,17 +233,17 @@ def test_a_second_signal_ends_a_process_at_once(shared_url: str, tmp_path: Path,
 def test_a_worker_stopped_hands_its_runs_over_and_ends(shared_url: str, tmp_path: Path) -> None:
     with model() as upstream, ExitStack() as stack:
         settings = settings_for(shared_url, upstream.url, LUXX_RUNS__GRACE_SECONDS="0")
-        server = stack.enter_context(LuxxProcess(tmp_path / "first", "serve", settings, "--port", "0"))
+        server = started(stack, tmp_path / "first", settings)
         ann = stack.enter_context(user_at(server).register("ann"))
         connect(ann, upstream)
         run = gated_run(ann, upstream)
-        worker = stack.enter_context(LuxxProcess(tmp_path / "worker", "worker", settings))
+        worker = started(stack, tmp_path / "worker", settings, WorkerProcess)
         server.kill()
         until(lambda: len(upstream.requests) == 2)
-        second = stack.enter_context(LuxxProcess(tmp_path / "second", "serve", settings, "--port", "0"))
-        worker.send(signal.SIGTERM)
-        assert worker.ended() == 0
-        assert not worker.has_logged("Traceback")
+        second = started(stack, tmp_path / "second", settings)
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert not worker.lines_with("Traceback")
         until(lambda: len(upstream.requests) == 3, LEASE_SECONDS)
         upstream.release("gate")
         assert wait_for_end(switch_server(second, ann), run["id"])["status"] == "completed"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import LiveServer, live_server, scripted_models
+from api.server_process import ServerProcess, model_settings
+from process_environment import scripted_models
 
 from luxx.providers.scripted import Rule, Script, Text
 
@@ -62,7 +63,7 @@ def _is_open(folder: Path, path: Path) -> bool:
     )
 
 
-def use(server: LiveServer) -> None:
+def use(server: ServerProcess) -> None:
     """Stores a message, a file, and the output of a program."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
 
@@ -84,7 +85,7 @@ def use(server: LiveServer) -> None:
         assert "made" in str(read["data"])
 
 
-def luxx(server: LiveServer, *arguments: str) -> None:
+def luxx(server: ServerProcess, *arguments: str) -> None:
     subprocess.run(
         ["luxx", *arguments],
         cwd=server.folder,
@@ -108,21 +109,20 @@ def test_no_other_user_reads_what_a_server_stores(folder: Path, sandbox: str) ->
     settings = {
         "LUXX_TOOLS__SANDBOX": sandbox,
         "LUXX_ADMIN_PASSWORD": PASSWORD,
-        "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     }
     with scripted_models(SCRIPT) as model:
-        with live_server(folder, model.url, **settings) as server:
+        with ServerProcess(folder, is_prepared=False, **model_settings(model.url), **settings) as server:
             use(server)
             luxx(server, "backup", "first.backup")
             assert readable_by_others(folder) == set()
         open_up(folder)
         assert "data/luxx.db" in readable_by_others(folder)
-        with live_server(folder, model.url, **settings) as server:
+        with ServerProcess(folder, is_prepared=False, **model_settings(model.url), **settings) as server:
             assert readable_by_others(folder) == set()
             use(server)
             assert readable_by_others(folder) == set()
-        assert "data_permissions_tightened" in (folder / "server.log").read_text("utf-8")
+        assert "data_permissions_tightened" in server.output
         luxx(server, "restore", "first.backup", "--replace", "--yes")
         assert readable_by_others(folder) == set()
-        with live_server(folder, model.url, **settings) as server:
+        with ServerProcess(folder, is_prepared=False, **model_settings(model.url), **settings) as server:
             use(server)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import LiveServer, live_server, plain_environ, scripted_models
+from api.server_process import ServerProcess, model_settings
+from process_environment import plain_environ, scripted_models
 
 from luxx.providers.scripted import Rule, Script, Text
 
@@ -28,14 +29,14 @@ def luxx(folder: Path, secret: str, *arguments: str) -> "subprocess.CompletedPro
     )
 
 
-def sign_in(server: LiveServer) -> str:
+def sign_in(server: ServerProcess) -> str:
     body = {"username": "admin", "password": PASSWORD}
     answer = httpx.post(f"{server.url}/auth/login", json=body, timeout=30)
     assert answer.is_success, answer.text
     return answer.json()["data"]["access_token"]
 
 
-def ask(server: LiveServer) -> str:
+def ask(server: ServerProcess) -> str:
     """An answer of the model, which needs the provider's sealed key."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {sign_in(server)}"
@@ -58,7 +59,9 @@ def test_a_wrong_secret_key_is_detected_and_a_new_one_opens_values_of_the_previo
     tmp_path: Path,
 ) -> None:
     with scripted_models(SCRIPT) as model:
-        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=FIRST, **KEYED) as server:
+        with ServerProcess(
+            tmp_path, **model_settings(model.url), LUXX_APP__SECRET_KEY=FIRST, **KEYED
+        ) as server:
             assert ask(server) == "answered"
             token = sign_in(server)
 
@@ -71,13 +74,15 @@ def test_a_wrong_secret_key_is_detected_and_a_new_one_opens_values_of_the_previo
         assert "app.previous_secret_keys" in examined
 
         changed = {"LUXX_APP__SECRET_KEY": SECOND, "LUXX_APP__PREVIOUS_SECRET_KEYS": FIRST}
-        with live_server(tmp_path, model.url, **changed, **KEYED) as server:
+        with ServerProcess(tmp_path, **model_settings(model.url), **changed, **KEYED) as server:
             with_old_token = httpx.get(
                 f"{server.url}/auth/me", headers={"Authorization": f"Bearer {token}"}, timeout=30
             )
             assert with_old_token.status_code == 401
             assert ask(server) == "answered"
-        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=SECOND, **KEYED) as server:
+        with ServerProcess(
+            tmp_path, **model_settings(model.url), LUXX_APP__SECRET_KEY=SECOND, **KEYED
+        ) as server:
             assert ask(server) == "answered"
         assert luxx(tmp_path, FIRST, "serve").returncode == 1
 
@@ -85,13 +90,17 @@ def test_a_wrong_secret_key_is_detected_and_a_new_one_opens_values_of_the_previo
 @pytest.mark.heavy
 def test_a_server_can_continue_after_its_secret_key_was_lost(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
-        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=FIRST, **KEYED) as server:
+        with ServerProcess(
+            tmp_path, **model_settings(model.url), LUXX_APP__SECRET_KEY=FIRST, **KEYED
+        ) as server:
             assert ask(server) == "answered"
         refused = luxx(tmp_path, THIRD, "serve")
         assert "luxx migrate --forget-sealed-keys" in refused.stderr
         forgotten = luxx(tmp_path, THIRD, "migrate", "--forget-sealed-keys")
         assert "deleted 1 provider keys" in forgotten.stdout, forgotten.stderr
-        with live_server(tmp_path, model.url, LUXX_APP__SECRET_KEY=THIRD, **KEYED) as server:
+        with ServerProcess(
+            tmp_path, **model_settings(model.url), LUXX_APP__SECRET_KEY=THIRD, **KEYED
+        ) as server:
             assert sign_in(server)
 
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 from scenarios.client import AsyncApiClient
-from scenarios.server import LuxxServer
 
 from luxx.providers.local.files import find_model
 
@@ -22,7 +22,7 @@ async def test_the_first_example_of_the_readme_is_answered_right_every_time(
     assert example is not None
     question, shown = example.groups()
     settings = {"LUXX_LOCAL__ENABLED": "true", "LUXX_LOCAL__MODEL_PATH": str(find_model(None, model_data))}
-    with LuxxServer(tmp_path / "data", settings) as server:
+    with ServerProcess(tmp_path, **settings) as server:
         async with AsyncApiClient(server.url) as ann:
             answers: list[str] = []
             for _ in range(TIMES):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 from files.sample_files import png
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import results
-from scenarios.server import LuxxServer
 
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
 from mcp_servers.harness import sample_server, sdk_packages
@@ -36,12 +36,12 @@ SCRIPT = Script(
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data_dir: Path = tmp_path_factory.mktemp("mcp") / "data"
     data_dir.mkdir()
     (data_dir / "packages").symlink_to(sdk_packages())
     servers = [sample_server("notes", "notes.py", trusted=True)]
-    with LuxxServer(data_dir, {"LUXX_MCP__SERVERS": json.dumps(servers)}) as started_server:
+    with ServerProcess(data_dir.parent, LUXX_MCP__SERVERS=json.dumps(servers)) as started_server:
         yield started_server
 
 
@@ -92,7 +92,7 @@ def gemini3_images(request: Json) -> list[list[Any]]:
     ],
 )
 async def test_a_model_gets_the_images_of_results_in_this_turn_and_in_later_ones(
-    server: LuxxServer, provider_type: str, path: str, model: str, images_in: Any
+    server: ServerProcess, provider_type: str, path: str, model: str, images_in: Any
 ) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
         await ready(ann, servers=1)
@@ -126,7 +126,7 @@ async def new_conversation(ann: AsyncApiClient, provider_type: str, url: str, mo
     return (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
 
 
-async def test_a_model_that_reads_no_images_gets_their_names(server: LuxxServer) -> None:
+async def test_a_model_that_reads_no_images_gets_their_names(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
         await ready(ann, servers=1)
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "deepseek-chat")
@@ -141,14 +141,14 @@ async def test_a_model_that_reads_no_images_gets_their_names(server: LuxxServer)
             )
 
 
-async def test_a_file_that_has_changed_is_not_given_to_a_model_as_the_image(server: LuxxServer) -> None:
+async def test_a_file_that_has_changed_is_not_given_to_a_model_as_the_image(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
         await ready(ann, servers=1)
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "gpt-4.1-mini")
         message = {"conversation_id": conversation, "content": "draw it", "tools": True}
         await ann.post("/messages", message)
         image = (await ann.messages(conversation))[1]["steps"][2]["files"][0]
-        (file,) = server.data_dir.glob(f"workspaces/*/{image['path']}")
+        (file,) = server.folder.glob(f"workspaces/*/{image['path']}")
         file.write_bytes(png(3))
         await ann.post("/messages", message | {"content": "again?"})
         sent = provider.requests[-1].body.decode()
@@ -159,7 +159,9 @@ async def test_a_file_that_has_changed_is_not_given_to_a_model_as_the_image(serv
 OLD, NEW = '"images":[{"file_id":', '"files":[{"file_id":'
 
 
-async def test_the_images_of_steps_that_an_older_version_stored_are_their_files(server: LuxxServer) -> None:
+async def test_the_images_of_steps_that_an_older_version_stored_are_their_files(
+    server: ServerProcess,
+) -> None:
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(SCRIPT) as provider:
         await ready(ann, servers=1)
         conversation = await new_conversation(ann, "openai", f"{provider.url}/v1", "gpt-4.1-mini")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, asks, only_asks, open_questions, results, set_rules
-from scenarios.server import LuxxServer
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from mcp_servers import hostile
@@ -27,12 +27,12 @@ LATE = f"import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\n{hos
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data_dir: Path = tmp_path_factory.mktemp("mcp") / "data"
     data_dir.mkdir()
     (data_dir / "packages").symlink_to(sdk_packages())
     settings = {"LUXX_MCP__SERVERS": json.dumps(SERVERS), "LUXX_TOOLS__MAX_ITERATIONS": "4"}
-    with LuxxServer(data_dir, settings) as started_server:
+    with ServerProcess(data_dir.parent, **settings) as started_server:
         yield started_server
 
 
@@ -47,7 +47,7 @@ async def execute(ann: AsyncApiClient, tool: str, **arguments: Any) -> Json:
     return await ann.post(f"/tools/mcp__default_notes__{tool}/execute", {"arguments": arguments})
 
 
-async def test_tools_are_listed_explained_and_called_directly(server: LuxxServer) -> None:
+async def test_tools_are_listed_explained_and_called_directly(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         listed = await ann.get("/tools", category="mcp", page_size=100)
@@ -67,7 +67,7 @@ async def test_tools_are_listed_explained_and_called_directly(server: LuxxServer
         assert (explanation["action"], explanation["decided_by"]) == ("ask", "taint")
 
 
-async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(server: LuxxServer) -> None:
+async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         counts = (await ann.get("/health"))["mcp_servers"]
@@ -77,7 +77,7 @@ async def test_a_server_that_does_not_start_is_counted_and_named_in_the_log(serv
         assert "no licence" in output[0]
 
 
-async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(server: LuxxServer) -> None:
+async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         async with asyncio.timeout(WAIT_SECONDS):
@@ -105,7 +105,7 @@ async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(s
             assert [one["output"] for one in (await rita.get("/mcp/servers"))["items"]] == [None] * 3
 
 
-async def test_a_wrong_item_of_a_server_is_left_out_and_named(server: LuxxServer) -> None:
+async def test_a_wrong_item_of_a_server_is_left_out_and_named(server: ServerProcess) -> None:
     calls = Call(name="mcp__default_odd__act", arguments={}, id="call-act")
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(calls)) as model:
         await ready(ann)
@@ -122,7 +122,7 @@ async def test_a_wrong_item_of_a_server_is_left_out_and_named(server: LuxxServer
         assert tags == {"type": "array", "items": {}}
 
 
-async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServer) -> None:
+async def test_users_of_another_tenant_see_nothing_of_a_server(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         tenant = await ann.post("/admin/tenants", {"name": "neighbours"})
@@ -145,7 +145,7 @@ async def test_users_of_another_tenant_see_nothing_of_a_server(server: LuxxServe
 
 
 async def test_a_model_uses_reading_tools_and_then_has_to_ask_for_others(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     reads = Call(name="mcp__default_notes__add", arguments={"a": 20, "b": 22}, id="call-add")
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(reads)) as model:
@@ -160,7 +160,7 @@ async def test_a_model_uses_reading_tools_and_then_has_to_ask_for_others(
         assert not [name for name in offered if name.startswith("mcp__others")]
 
 
-async def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
+async def test_a_tool_that_writes_asks_first(server: ServerProcess) -> None:
     note = {"name": "milk", "text": "two bottles"}
     writes = Call(name="mcp__default_notes__write_note", arguments=note, id="call-write")
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(writes)) as model:
@@ -179,14 +179,11 @@ async def test_a_tool_that_writes_asks_first(server: LuxxServer) -> None:
 
 @pytest.mark.heavy
 async def test_a_question_survives_a_restart_and_its_call_reaches_the_server(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
     settings = {"LUXX_MCP__SERVERS": json.dumps([script("late", LATE)])}
     acts = Call(name="mcp__default_late__act", arguments={}, id="call-act")
+    workspace = tmp_path / "workspaces/mcp/default_late"
 
-    workspace = data_dir / "workspaces/mcp/default_late"
-
-    with LuxxServer(data_dir, settings) as server:
+    with ServerProcess(tmp_path, **settings) as server:
         async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(acts)) as model:
             await until(workspace.is_dir, bool)
             (workspace / "go").touch()
@@ -210,7 +207,7 @@ async def test_a_question_survives_a_restart_and_its_call_reaches_the_server(tmp
             assert result["data"] == "well"
 
 
-async def test_a_rule_hides_a_server_from_models(server: LuxxServer) -> None:
+async def test_a_rule_hides_a_server_from_models(server: ServerProcess) -> None:
     denied = Call(name="mcp__default_notes__add", arguments={"a": 1, "b": 2}, id="call-add")
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(asks(denied)) as model:
         await ready(ann)
@@ -226,11 +223,11 @@ async def test_a_rule_hides_a_server_from_models(server: LuxxServer) -> None:
         assert b"mcp__default_notes" not in model.requests[0].body
 
 
-async def test_cancelling_a_run_cancels_its_call_at_the_server(server: LuxxServer) -> None:
+async def test_cancelling_a_run_cancels_its_call_at_the_server(server: ServerProcess) -> None:
     waits = Call(name="mcp__default_notes__wait", arguments={"name": "run"}, id="call-wait")
     async with AsyncApiClient(server.url) as ann, ScriptedProvider(only_asks(waits)) as model:
         await ready(ann)
-        workspace = server.data_dir / "workspaces/mcp/default_notes"
+        workspace = server.folder / "workspaces/mcp/default_notes"
         run = await ann.start_run(await ann.conversation(model.url))
         await until((workspace / "run.began").exists, bool)
         async with asyncio.timeout(STOP_SECONDS):

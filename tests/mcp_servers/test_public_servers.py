@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
+from api.server_process import ServerProcess
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import asks, set_rules
-from scenarios.server import LuxxServer
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from mcp_servers.test_documented import FENCE, PAGE
@@ -60,11 +60,11 @@ def root() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"], scope="module")
-def server(request: pytest.FixtureRequest, root: Path) -> Iterator[LuxxServer]:
+def server(request: pytest.FixtureRequest, root: Path) -> Iterator[ServerProcess]:
     data_dir = root / request.param / "data"
     data_dir.mkdir(parents=True)
     (data_dir / "packages").symlink_to(root / "opt/python")
-    repository = data_dir / "workspaces/mcp/default_git"
+    repository = data_dir.parent / "workspaces/mcp/default_git"
     repository.mkdir(parents=True)
     for arguments in (
         ["init", "-q"],
@@ -79,7 +79,7 @@ def server(request: pytest.FixtureRequest, root: Path) -> Iterator[LuxxServer]:
         "LUXX_TOOLS__SANDBOX": request.param,
         "LUXX_TOOLS__MAX_ITERATIONS": "4",
     }
-    with LuxxServer(data_dir, settings) as started_server:
+    with ServerProcess(data_dir.parent, **settings) as started_server:
         yield started_server
 
 
@@ -117,7 +117,7 @@ def text_of(result: Json) -> str:
     return json.dumps(result["data"])
 
 
-async def test_six_public_servers_are_used_in_a_chat(server: LuxxServer) -> None:
+async def test_six_public_servers_are_used_in_a_chat(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         by_name = await all_running(ann)
         assert len(by_name) == 6

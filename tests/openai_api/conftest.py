@@ -12,7 +12,7 @@ import pytest
 from api.client import ApiClient
 from api.conftest import connect
 from api.server_process import ServerProcess
-from live_server import scripted_models
+from process_environment import scripted_models
 
 from luxx.providers.scripted import (
     Call,

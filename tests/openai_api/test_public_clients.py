@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pytest
 from api.client import KEY
-from live_server import ROOT, scripted_models
+from process_environment import ROOT, scripted_models
 
 from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from openai_api.conftest import IMAGE_URL, Person, png

@@ -6,7 +6,8 @@ from typing import Any, Self
 
 import httpx
 import pytest
-from live_server import LiveServer, live_server, scripted_models
+from api.server_process import ServerProcess, model_settings
+from process_environment import scripted_models
 
 from luxx.providers.scripted import Counts, Rule, Script, Text
 
@@ -16,14 +17,13 @@ LARGE = "x" * 400_000
 SETTINGS = {
     "LUXX_ADMIN_PASSWORD": PASSWORD,
     "LUXX_LIMITS__STORAGE_MB_PER_USER": "2",
-    "LUXX_LIMITS__LOGINS_PER_MINUTE": "0",
     # Such long messages would reach it.
     "LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "0",
 }
 
 
 class Client:
-    def __init__(self, server: LiveServer, username: str = "admin") -> None:
+    def __init__(self, server: ServerProcess, username: str = "admin") -> None:
         self.http = httpx.Client(base_url=server.url, timeout=60)
         body = {"username": username, "password": PASSWORD}
         route = "/auth/login" if username == "admin" else "/auth/register"
@@ -60,7 +60,7 @@ class Client:
 def test_messages_past_the_limit_are_refused_until_some_are_deleted(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
         with (
-            live_server(tmp_path, model.url, **SETTINGS) as server,
+            ServerProcess(tmp_path, **model_settings(model.url), **SETTINGS) as server,
             Client(server) as admin,
             Client(server, "other_user") as other,
         ):
@@ -72,10 +72,16 @@ def test_messages_past_the_limit_are_refused_until_some_are_deleted(tmp_path: Pa
             assert admin.http.delete(f"/conversations/{second}").is_success
             assert admin.say(first).is_success
         # At start-up the server counts what is stored; without a limit it refuses nothing.
-        with live_server(tmp_path, model.url, **SETTINGS) as server, Client(server) as again:
+        with (
+            ServerProcess(tmp_path, **model_settings(model.url), **SETTINGS) as server,
+            Client(server) as again,
+        ):
             assert again.fill(again.conversation()) <= 4
         unlimited = SETTINGS | {"LUXX_LIMITS__STORAGE_MB_PER_USER": "0"}
-        with live_server(tmp_path, model.url, **unlimited) as server, Client(server) as admin:
+        with (
+            ServerProcess(tmp_path, **model_settings(model.url), **unlimited) as server,
+            Client(server) as admin,
+        ):
             assert admin.say(admin.conversation()).is_success
 
 
@@ -83,7 +89,7 @@ def test_texts_that_are_attached_count_like_the_text_of_a_message(tmp_path: Path
     attached = {"name": "notes.txt", "extension": "txt", "content": LARGE}
     with (
         scripted_models(SCRIPT) as model,
-        live_server(tmp_path, model.url, **SETTINGS) as server,
+        ServerProcess(tmp_path, **model_settings(model.url), **SETTINGS) as server,
         Client(server) as admin,
     ):
         uploaded = admin.http.post("/files", files={"file": ("more.txt", LARGE.encode())}).json()["data"]
@@ -99,7 +105,7 @@ def test_texts_that_are_attached_count_like_the_text_of_a_message(tmp_path: Path
 def test_what_people_write_in_a_room_counts_for_its_owner(tmp_path: Path) -> None:
     with (
         scripted_models(SCRIPT) as model,
-        live_server(tmp_path, model.url, **SETTINGS) as server,
+        ServerProcess(tmp_path, **model_settings(model.url), **SETTINGS) as server,
         Client(server) as admin,
         Client(server, "other_user") as member,
     ):
@@ -124,7 +130,7 @@ def test_what_people_write_in_a_room_counts_for_its_owner(tmp_path: Path) -> Non
 def test_a_room_does_not_go_on_where_nothing_more_may_be_stored(tmp_path: Path) -> None:
     with (
         scripted_models(SCRIPT) as model,
-        live_server(tmp_path, model.url, **SETTINGS) as server,
+        ServerProcess(tmp_path, **model_settings(model.url), **SETTINGS) as server,
         Client(server) as admin,
     ):
         manual = {"title": "t", "task": "t", "agents": [{"name": "A"}], "policy": "manual"}
@@ -148,7 +154,7 @@ def test_files_that_tools_write_count_towards_the_quota(tmp_path: Path) -> None:
     settings = SETTINGS | {"LUXX_FILES__QUOTA_MB": "1"}
     with (
         scripted_models(SCRIPT) as model,
-        live_server(tmp_path, model.url, **settings) as server,
+        ServerProcess(tmp_path, **model_settings(model.url), **settings) as server,
         Client(server) as admin,
     ):
 
@@ -183,7 +189,7 @@ def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_p
     settings = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "20000"}
     with scripted_models(COUNTED) as model:
         with (
-            live_server(tmp_path, model.url, **settings) as server,
+            ServerProcess(tmp_path, **model_settings(model.url), **settings) as server,
             Client(server) as admin,
             Client(server, "a_stranger") as stranger,
         ):
@@ -196,11 +202,10 @@ def test_a_self_registered_user_cannot_use_a_shared_provider_without_limit(tmp_p
             again = admin.conversation()
             assert admin.say(again, "hello").is_success
             assert admin.say(again, "again").is_success
-        log = tmp_path / "server.log"
-        assert "registration_without_daily_limit" not in log.read_text("utf-8")
+        assert "registration_without_daily_limit" not in server.output
         endless = SETTINGS | {"LUXX_LIMITS__LEVEL1_TOKENS_PER_DAY": "0"}
-        with live_server(tmp_path, model.url, **endless) as server:
-            assert "registration_without_daily_limit" in log.read_text("utf-8")
+        with ServerProcess(tmp_path, **model_settings(model.url), **endless) as server:
+            assert "registration_without_daily_limit" in server.output
             examined = subprocess.run(
                 ["luxx", "doctor"],
                 cwd=tmp_path,

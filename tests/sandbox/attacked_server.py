@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import psutil
-from scenarios.server import LuxxServer
+from api.server_process import ADMIN_PASSWORD, ServerProcess
 from web.site import Site, page, site
 
 PATIENCE = 60.0
@@ -36,7 +36,7 @@ class Child:
         self.namespaces = {name: os.readlink(f"/proc/{self.pid}/ns/{name}") for name in ("mnt", "net", "pid")}
 
 
-def children(server: LuxxServer) -> list[Child]:
+def children(server: ServerProcess) -> list[Child]:
     """All descendants of the server that can be read in `/proc`."""
     children_found: list[Child] = []
     for process in psutil.Process(server.pid).children(recursive=True):
@@ -46,7 +46,7 @@ def children(server: LuxxServer) -> list[Child]:
 
 
 def children_once(
-    server: LuxxServer, name: str, *, more: Callable[[Child], bool] = lambda _: True
+    server: ServerProcess, name: str, *, more: Callable[[Child], bool] = lambda _: True
 ) -> list[Child]:
     """`children`, as soon as one of them has `name` in its command line and `more` accepts it."""
     wait_until = time.monotonic() + PATIENCE
@@ -62,11 +62,11 @@ def children_once(
 class Attacker:
     """The administrator of a server, by HTTP, and a web site that the server may read."""
 
-    def __init__(self, server: LuxxServer, pages: Site) -> None:
+    def __init__(self, server: ServerProcess, pages: Site) -> None:
         self.server = server
         self._pages = pages
         self._client = httpx.Client(base_url=server.url, timeout=PATIENCE)
-        answer = self._client.post("/auth/login", json={"username": "admin", "password": "admin123"})
+        answer = self._client.post("/auth/login", json={"username": "admin", "password": ADMIN_PASSWORD})
         token = answer.json()["data"]["access_token"]
         self._client.headers["Authorization"] = f"Bearer {token}"
 
@@ -103,15 +103,14 @@ class Attacker:
 
 @contextmanager
 def attacked_server(
-    data_dir: Path, environment: Mapping[str, str], inherited: Sequence[int] = (), config: str = ""
+    folder: Path, environment: Mapping[str, str], inherited: Sequence[int] = (), config: str = ""
 ) -> Iterator[Attacker]:
     """A server that inherits the descriptors `inherited`; `config` is its configuration file."""
     if config:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        (data_dir / "config.yaml").write_text(config)
+        (folder / "config.yaml").write_text(config)
     with site() as pages:
         allowed = {"LUXX_TOOLS__WEB_ALLOW_PRIVATE": f"127.0.0.1:{pages.port}"}
-        with LuxxServer(data_dir, {**environment, **allowed}, inherited) as server:
+        with ServerProcess(folder, inherited=inherited, **environment, **allowed) as server:
             attacker = Attacker(server, pages)
             try:
                 yield attacker

@@ -76,7 +76,7 @@ def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
     data_dir = tmp_path / "data"
     with (
         inheritable_descriptors(data_dir) as open_files,
-        attacked_server(data_dir, {}, open_files, MCP.replace("BACKEND", backend)) as attacked,
+        attacked_server(tmp_path, {}, open_files, MCP.replace("BACKEND", backend)) as attacked,
     ):
         if in_force(attacked) != backend:
             pytest.skip(f"{backend} does not work here")

@@ -23,7 +23,7 @@ FILTER = "2"
 
 @pytest.fixture
 def attacker(tmp_path: Path, backend: str) -> Iterator[Attacker]:
-    with attacked_server(tmp_path / "data", {"LUXX_TOOLS__SANDBOX": backend}) as attacked:
+    with attacked_server(tmp_path, {"LUXX_TOOLS__SANDBOX": backend}) as attacked:
         if in_force(attacked) != backend:
             pytest.skip(f"{backend} does not work here")
         yield attacked

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import httpx
+from api.server_process import ADMIN_PASSWORD
 
 from scenarios.screen import Frame, FrameReader, Screen
 
@@ -13,7 +14,6 @@ Json = dict[str, Any]
 
 WAIT_SECONDS = 30.0
 USERNAME = "admin"
-PASSWORD = "admin123"
 
 
 class AsyncEventStream:
@@ -60,7 +60,7 @@ class AsyncApiClient:
 
     async def __aenter__(self) -> Self:
         if not self.token:
-            signed_in = await self.post("/auth/login", {"username": USERNAME, "password": PASSWORD})
+            signed_in = await self.post("/auth/login", {"username": USERNAME, "password": ADMIN_PASSWORD})
             self.token = signed_in["access_token"]
         return self
 

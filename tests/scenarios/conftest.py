@@ -4,29 +4,35 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 
-from scenarios.server import LuxxServer
+from scenarios.tool_controller import CONTROLLED_TOOLS
 
-ServerMaker = Callable[..., LuxxServer]
+ServerMaker = Callable[..., ServerProcess]
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Shared: do not stop it. Three rounds of tools; it waits a minute for a silent provider."""
-    with LuxxServer(tmp_path_factory.mktemp("luxx"), {"LUXX_TOOLS__MAX_ITERATIONS": "3"}) as started_server:
+    with ServerProcess(
+        tmp_path_factory.mktemp("luxx"), LUXX_TOOLS__MAX_ITERATIONS="3", **CONTROLLED_TOOLS
+    ) as started_server:
         yield started_server
 
 
 @pytest.fixture(scope="session")
-def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Shared: do not stop it. It waits a second for a silent provider and retries once."""
     environment = {"LUXX_PROVIDERS__IDLE_TIMEOUT_SECONDS": "1", "LUXX_PROVIDERS__RETRIES": "1"}
-    with LuxxServer(tmp_path_factory.mktemp("impatient"), environment) as started_server:
+    with ServerProcess(
+        tmp_path_factory.mktemp("impatient"), **CONTROLLED_TOOLS, **environment
+    ) as started_server:
         yield started_server
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[LuxxServer]:
+def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that the test may kill and start again."""
-    with LuxxServer(tmp_path / "data") as started_server:
+    with ServerProcess(tmp_path, **CONTROLLED_TOOLS) as started_server:
         yield started_server
+        started_server.kill()  # Some tests leave runs, which an orderly end waits for.

@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import httpx
+from api.server_process import ServerProcess
 
 from scenarios.client import AsyncApiClient, AsyncEventStream
 from scenarios.screen import Screen
-from scenarios.server import LuxxServer
 
 MOST_STREAMS = 500
 """The most connections of one client for one run: more means that streams close without an end of the run."""
@@ -20,7 +20,7 @@ SOON_SECONDS = 15.0
 class RestartingClient(AsyncApiClient):
     """The test calls `kill`, `stop` and `start`; sending and following tolerate that the server is down."""
 
-    def __init__(self, server: LuxxServer) -> None:
+    def __init__(self, server: ServerProcess) -> None:
         super().__init__(server.url)
         self.server = server
         self.deaths = 0

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import (
     Faults,
     Gate,
@@ -20,7 +22,6 @@ from luxx.providers.scripted import (
 from scenarios.client import AsyncApiClient
 from scenarios.screen import Screen
 from scenarios.scripts import FIRST_THOUGHT, PREFACE, PROSE, always_replies, calls, two_iterations, words
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 PROMPTLY_SECONDS = 0.5
@@ -56,7 +57,7 @@ async def check_cancelled(ann: AsyncApiClient, conversation: str, screen: Screen
     return message
 
 
-async def test_cancel_during_text_keeps_the_text_so_far(server: LuxxServer) -> None:
+async def test_cancel_during_text_keeps_the_text_so_far(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -74,7 +75,7 @@ async def test_cancel_during_text_keeps_the_text_so_far(server: LuxxServer) -> N
         assert [step["status"] for step in message["steps"]] == ["cancelled"]
 
 
-async def test_cancel_during_thinking_keeps_the_thought(server: LuxxServer) -> None:
+async def test_cancel_during_thinking_keeps_the_thought(server: ServerProcess) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), Gate(name="thinking"), Text(text="never said")]
     async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -86,7 +87,7 @@ async def test_cancel_during_thinking_keeps_the_thought(server: LuxxServer) -> N
         assert (step["type"], step["content"], step["status"]) == ("thinking", FIRST_THOUGHT, "cancelled")
 
 
-async def test_cancel_during_a_tool_stops_the_tool(server: LuxxServer) -> None:
+async def test_cancel_during_a_tool_stops_the_tool(server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(Script(rules=two_iterations(controller.port).rules[:1])) as model,
@@ -109,7 +110,7 @@ async def test_cancel_during_a_tool_stops_the_tool(server: LuxxServer) -> None:
         assert len(model.requests) == 1
 
 
-async def test_cancel_before_the_first_byte_ends_with_an_empty_partial_message(server: LuxxServer) -> None:
+async def test_cancel_before_the_first_byte_ends_with_an_empty_partial_message(server: ServerProcess) -> None:
     script = always_replies(Text(text="never"), faults=Faults(never_start=True))
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -122,7 +123,7 @@ async def test_cancel_before_the_first_byte_ends_with_an_empty_partial_message(s
         assert message["steps"] == []
 
 
-async def test_cancel_during_the_wait_before_a_retry_makes_no_further_call(server: LuxxServer) -> None:
+async def test_cancel_during_the_wait_before_a_retry_makes_no_further_call(server: ServerProcess) -> None:
     script = always_replies(status=429, headers={"retry-after": "20"})
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -136,7 +137,7 @@ async def test_cancel_during_the_wait_before_a_retry_makes_no_further_call(serve
 
 
 async def test_a_retried_call_that_is_cancelled_is_in_phase_thinking_and_in_the_ledger(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     script = Script(
         rules=[
@@ -158,7 +159,7 @@ async def test_a_retried_call_that_is_cancelled_is_in_phase_thinking_and_in_the_
         assert sums["prompt_tokens"] > 0
 
 
-async def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServer) -> None:
+async def test_cancel_before_the_request_is_sent_costs_nothing(server: ServerProcess) -> None:
     """The provider accepts the connection and never answers the TLS handshake."""
 
     connected = asyncio.Event()
@@ -184,7 +185,7 @@ async def test_cancel_before_the_request_is_sent_costs_nothing(server: LuxxServe
 
 
 async def test_cancel_reaches_every_client_also_one_that_waits_for_the_whole_answer(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
@@ -202,7 +203,7 @@ async def test_cancel_reaches_every_client_also_one_that_waits_for_the_whole_ans
         await check_cancelled(ann, conversation, screens[1])
 
 
-async def test_a_finished_run_refuses_cancel(server: LuxxServer) -> None:
+async def test_a_finished_run_refuses_cancel(server: ServerProcess) -> None:
     async with ScriptedProvider(always_replies(Text(text="Hi"))) as model, AsyncApiClient(server.url) as ann:
         async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
             screen = await stream.to_the_end()
@@ -212,7 +213,7 @@ async def test_a_finished_run_refuses_cancel(server: LuxxServer) -> None:
         assert (await ann.run(screen.run_id))["status"] == "completed"
 
 
-async def test_a_cancelled_conversation_goes_on_with_the_next_message(server: LuxxServer) -> None:
+async def test_a_cancelled_conversation_goes_on_with_the_next_message(server: ServerProcess) -> None:
     script = Script(
         rules=[
             Rule(when=When(user="first"), reply=words(PROSE, "middle")),
@@ -233,7 +234,7 @@ async def test_a_cancelled_conversation_goes_on_with_the_next_message(server: Lu
         assert any(m["role"] == "assistant" and m["content"] == cut.text for m in sent_messages)
 
 
-async def test_a_second_message_while_one_runs_is_refused_with_the_runs_id(server: LuxxServer) -> None:
+async def test_a_second_message_while_one_runs_is_refused_with_the_runs_id(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -253,7 +254,7 @@ async def test_a_second_message_while_one_runs_is_refused_with_the_runs_id(serve
         assert len(await ann.messages(conversation)) == 4
 
 
-async def test_of_ten_messages_sent_at_once_one_runs(server: LuxxServer) -> None:
+async def test_of_ten_messages_sent_at_once_one_runs(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -287,7 +288,7 @@ async def check_deleted(ann: AsyncApiClient, conversation: str, run_id: str) -> 
     assert runs["items"] == []
 
 
-async def test_deleting_a_conversation_stops_its_run_and_leaves_nothing(server: LuxxServer) -> None:
+async def test_deleting_a_conversation_stops_its_run_and_leaves_nothing(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -305,7 +306,7 @@ async def test_deleting_a_conversation_stops_its_run_and_leaves_nothing(server: 
         await check_deleted(ann, conversation, stream.screen.run_id)
 
 
-async def test_deleting_a_conversation_stops_the_tool_that_runs_in_it(server: LuxxServer) -> None:
+async def test_deleting_a_conversation_stops_the_tool_that_runs_in_it(server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(always_replies(*calls("visit_once", controller.port, "a"))) as model,
@@ -320,7 +321,7 @@ async def test_deleting_a_conversation_stops_the_tool_that_runs_in_it(server: Lu
         assert len(model.requests) == 1
 
 
-async def test_deleting_the_message_stops_its_run(server: LuxxServer) -> None:
+async def test_deleting_the_message_stops_its_run(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -343,7 +344,7 @@ async def test_deleting_the_message_stops_its_run(server: LuxxServer) -> None:
         ] == PROSE
 
 
-async def test_deleting_an_earlier_message_stops_the_run_that_follows_it(server: LuxxServer) -> None:
+async def test_deleting_an_earlier_message_stops_the_run_that_follows_it(server: ServerProcess) -> None:
     script = Script(
         rules=[
             Rule(when=When(user="first"), reply=[Text(text="One.")]),

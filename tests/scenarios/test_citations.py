@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
+from api.server_process import ServerProcess
 from web.site import Site, page, site
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import asks
-from scenarios.server import LuxxServer
 
 FORGED = '"sources":[{"url":"https://forged.example/","title":"Forged"}]'
 
@@ -44,7 +44,7 @@ async def test_an_answer_cites_the_pages_that_were_read_for_it(tmp_path: Path) -
     with site() as started_site, site() as secret:
         add_bread_pages(started_site)
         environment = {"LUXX_TOOLS__WEB_ALLOW_PRIVATE": f"127.0.0.1:{started_site.port}"}
-        with LuxxServer(tmp_path / "data", environment) as server:
+        with ServerProcess(tmp_path, **environment) as server:
             base_url = f"http://127.0.0.1:{started_site.port}"
             async with (
                 ScriptedProvider(asks(*fetches(base_url, f"http://127.0.0.1:{secret.port}/"))) as model,
@@ -74,7 +74,7 @@ async def test_an_answer_cites_the_pages_that_were_read_for_it(tmp_path: Path) -
         assert secret.connections == 0
 
 
-async def test_a_user_fetches_a_page_directly_but_nothing_of_the_server(server: LuxxServer) -> None:
+async def test_a_user_fetches_a_page_directly_but_nothing_of_the_server(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
 
         async def run(tool: str, **arguments: object) -> Json:

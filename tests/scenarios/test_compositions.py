@@ -3,11 +3,12 @@
 import asyncio
 import json
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Call, ScriptedProvider
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, asks, only_asks, open_questions, results, set_rules
 from scenarios.restarting_client import RestartingClient
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 ENDS_SECONDS = 5.0
@@ -35,7 +36,7 @@ async def compose(ann: AsyncApiClient, composition: Json) -> Json:
 
 
 async def test_after_a_crash_and_an_answer_no_member_of_a_composition_runs_twice(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with (
         ToolController() as controller,
@@ -82,7 +83,7 @@ async def test_after_a_crash_and_an_answer_no_member_of_a_composition_runs_twice
 
 
 async def test_a_composition_that_was_running_when_the_server_died_is_interrupted_and_not_run_again(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with (
         ToolController() as controller,
@@ -101,7 +102,7 @@ async def test_a_composition_that_was_running_when_the_server_died_is_interrupte
         assert controller.keys_seen() == ["a", "b"]
 
 
-async def test_a_cancelled_run_stops_all_members_in_flight(server: LuxxServer) -> None:
+async def test_a_cancelled_run_stops_all_members_in_flight(server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         AsyncApiClient(server.url) as ann,
@@ -119,7 +120,7 @@ async def test_a_cancelled_run_stops_all_members_in_flight(server: LuxxServer) -
 
 
 async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -142,7 +143,9 @@ async def test_parallel_members_ask_one_by_one_and_always_answers_the_rest(
         await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
-async def test_a_question_about_a_composition_is_answered_like_one_about_a_tool(server: LuxxServer) -> None:
+async def test_a_question_about_a_composition_is_answered_like_one_about_a_tool(
+    server: ServerProcess,
+) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -174,7 +177,7 @@ async def test_a_question_about_a_composition_is_answered_like_one_about_a_tool(
 
 
 async def test_one_answer_is_for_one_member_though_another_would_make_the_same_call(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -200,7 +203,7 @@ async def test_one_answer_is_for_one_member_though_another_would_make_the_same_c
         await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
-async def test_an_unattended_run_is_denied_a_member_that_asks(server: LuxxServer) -> None:
+async def test_an_unattended_run_is_denied_a_member_that_asks(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -216,7 +219,9 @@ async def test_an_unattended_run_is_denied_a_member_that_asks(server: LuxxServer
         await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")
 
 
-async def test_a_composition_is_offered_by_its_name_and_unknown_names_are_refused(server: LuxxServer) -> None:
+async def test_a_composition_is_offered_by_its_name_and_unknown_names_are_refused(
+    server: ServerProcess,
+) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,

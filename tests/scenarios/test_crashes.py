@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import (
     Counts,
@@ -33,7 +34,6 @@ from scenarios.scripts import (
     two_iterations,
     words,
 )
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 pytestmark = pytest.mark.heavy
@@ -50,7 +50,7 @@ def requests_of(model: ScriptedProvider, rule: str) -> list[Received]:
     return [request for request in model.requests if request.rule == rule]
 
 
-async def test_killed_during_an_answer_the_run_continues_by_itself(own_server: LuxxServer) -> None:
+async def test_killed_during_an_answer_the_run_continues_by_itself(own_server: ServerProcess) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE, "middle"), Counts(prompt=1, completion=2)]
     async with ScriptedProvider(always_replies(*reply)) as model, RestartingClient(own_server) as ann:
         conversation = await ann.conversation(model.url)
@@ -69,7 +69,7 @@ async def test_killed_during_an_answer_the_run_continues_by_itself(own_server: L
         assert len(model.requests) == 2
 
 
-async def test_the_run_continues_without_any_client(own_server: LuxxServer) -> None:
+async def test_the_run_continues_without_any_client(own_server: ServerProcess) -> None:
     script = Script(
         rules=[
             Rule(when=When(call=1), reply=words(PROSE, "middle")),
@@ -87,7 +87,9 @@ async def test_the_run_continues_without_any_client(own_server: LuxxServer) -> N
         assert finished_text(await check_completed(ann, conversation, screen)) == "All anew."
 
 
-async def test_a_message_whose_run_was_acknowledged_survives_a_kill_at_once(own_server: LuxxServer) -> None:
+async def test_a_message_whose_run_was_acknowledged_survives_a_kill_at_once(
+    own_server: ServerProcess,
+) -> None:
     async with (
         ScriptedProvider(always_replies(Text(text=PROSE))) as model,
         RestartingClient(own_server) as ann,
@@ -102,7 +104,7 @@ async def test_a_message_whose_run_was_acknowledged_survives_a_kill_at_once(own_
 
 
 async def test_a_tool_that_a_crash_interrupted_is_not_run_twice_and_the_model_learns_of_it(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with (
         ToolController() as controller,
@@ -137,7 +139,7 @@ async def test_a_tool_that_a_crash_interrupted_is_not_run_twice_and_the_model_le
         assert '"success":true' not in tool_messages[cut].replace(" ", "")
 
 
-async def test_a_repeatable_tool_that_a_crash_interrupted_is_run_again(own_server: LuxxServer) -> None:
+async def test_a_repeatable_tool_that_a_crash_interrupted_is_run_again(own_server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(two_iterations(controller.port, tool="visit_again")) as model,
@@ -188,7 +190,7 @@ async def kill_after_event(ann: RestartingClient, event_id: int) -> bool:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 async def test_killed_after_any_logged_event_the_run_completes_and_repeats_nothing_logged(
-    own_server: LuxxServer, first: int
+    own_server: ServerProcess, first: int
 ) -> None:
     """Every third event; the three cases cover all, also those between the model call and the tools."""
 
@@ -200,7 +202,7 @@ async def test_killed_after_any_logged_event_the_run_completes_and_repeats_nothi
 
 
 async def test_killed_during_the_final_write_the_message_exists_once_and_complete(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     chance = random.Random(20)
 
@@ -231,7 +233,7 @@ async def test_killed_during_the_final_write_the_message_exists_once_and_complet
             await one(ann)
 
 
-async def test_killed_three_times_at_three_points_the_run_still_completes(own_server: LuxxServer) -> None:
+async def test_killed_three_times_at_three_points_the_run_still_completes(own_server: ServerProcess) -> None:
     async with ToolController() as controller, RestartingClient(own_server) as ann:
         script = Script(
             rules=[
@@ -270,7 +272,7 @@ async def test_killed_three_times_at_three_points_the_run_still_completes(own_se
 
 
 async def test_killed_before_a_retry_the_call_is_made_after_the_start(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     script = Script(
         rules=[

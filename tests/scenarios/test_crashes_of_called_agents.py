@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.client import Json
@@ -19,7 +20,6 @@ from scenarios.restarting_client import (
 )
 from scenarios.screen import Screen
 from scenarios.scripts import FIRST_THOUGHT, PREFACE, PROSE, always_replies, two_iterations, words
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 pytestmark = pytest.mark.heavy
@@ -71,7 +71,7 @@ def requests_of(model: ScriptedProvider, rule: str) -> int:
 
 
 async def test_killed_during_an_answer_the_call_ends_once_with_the_values_it_began_with(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE, "middle"), Counts(prompt=1, completion=2)]
     async with ScriptedProvider(always_replies(*reply)) as model, RestartingClient(own_server) as ann:
@@ -96,7 +96,7 @@ async def test_killed_during_an_answer_the_call_ends_once_with_the_values_it_beg
         assert (second["messages"][0]["content"], second["temperature"]) == (PROMPT, 0.3)
 
 
-async def test_a_call_of_an_agent_that_was_deleted_ends_after_a_kill(own_server: LuxxServer) -> None:
+async def test_a_call_of_an_agent_that_was_deleted_ends_after_a_kill(own_server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,
@@ -114,7 +114,7 @@ async def test_a_call_of_an_agent_that_was_deleted_ends_after_a_kill(own_server:
         assert finished_text(await check_answered_once(ann, screen)) == PROSE
 
 
-async def test_a_call_whose_caller_lost_the_connection_ends_once(own_server: LuxxServer) -> None:
+async def test_a_call_whose_caller_lost_the_connection_ends_once(own_server: ServerProcess) -> None:
     """The caller waits for the whole message, so the kill breaks its request."""
     script = Script(
         rules=[
@@ -166,7 +166,7 @@ async def kill_after_event(ann: RestartingClient, event_id: int) -> bool:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 async def test_killed_after_any_logged_event_the_call_ends_and_repeats_nothing_logged(
-    own_server: LuxxServer, first: int
+    own_server: ServerProcess, first: int
 ) -> None:
     """Every third event; the three cases cover all, also those between the model call and the tools."""
     async with RestartingClient(own_server) as ann:
@@ -176,7 +176,7 @@ async def test_killed_after_any_logged_event_the_call_ends_and_repeats_nothing_l
         assert event_id > 9
 
 
-async def test_killed_during_the_final_write_the_answer_is_stored_once(own_server: LuxxServer) -> None:
+async def test_killed_during_the_final_write_the_answer_is_stored_once(own_server: ServerProcess) -> None:
     chance = random.Random(21)
     async with RestartingClient(own_server) as ann:
         for _ in range(4):

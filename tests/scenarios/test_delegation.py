@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import SOON_SECONDS, RestartingClient
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
-from scenarios.tool_controller import ToolController
+from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
 
 PARENT, CHILD = "the lead", "the hand"
 ASK = {"system_prompt": CHILD}
@@ -70,7 +70,9 @@ def offered_tools(request: Json) -> set[str]:
     return {tool["function"]["name"] for tool in request.get("tools", [])}
 
 
-async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(server: LuxxServer) -> None:
+async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result(
+    server: ServerProcess,
+) -> None:
     rules = [*parent(delegates(tools=["file_list"])), child(Text(text="There are three."))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         conversation = await new_delegating_chat(ann, model)
@@ -95,7 +97,7 @@ async def test_a_subagent_works_in_a_run_of_its_own_and_its_answer_is_the_result
         assert (await ann.get(f"/conversations/{conversation}"))["run_id"] is None
 
 
-async def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: LuxxServer) -> None:
+async def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller:
         rules = [
             *parent(delegates(tools=["file_list"]), delegates(tools=["nothing_such"], call_id="call-more")),
@@ -114,7 +116,9 @@ async def test_a_subagent_cannot_use_a_tool_that_it_was_not_given(server: LuxxSe
             assert "nothing_such" in (await results(ann, conversation))["call-more"]["error"]
 
 
-async def test_taint_passes_to_a_subagent_with_the_task_and_back_with_the_answer(server: LuxxServer) -> None:
+async def test_taint_passes_to_a_subagent_with_the_task_and_back_with_the_answer(
+    server: ServerProcess,
+) -> None:
     async with ToolController(answers=True) as controller:
         rules = [
             *parent(delegates()),
@@ -145,7 +149,7 @@ async def test_taint_passes_to_a_subagent_with_the_task_and_back_with_the_answer
 
 
 async def test_a_question_of_a_subagent_is_asked_under_its_own_run_and_the_parent_waits(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     rules = [
         *parent(delegates()),
@@ -167,7 +171,7 @@ async def test_a_question_of_a_subagent_is_asked_under_its_own_run_and_the_paren
 
 
 async def test_cancelling_the_parent_ends_the_subagent_and_its_call_upstream_within_a_second(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -186,7 +190,7 @@ async def test_cancelling_the_parent_ends_the_subagent_and_its_call_upstream_wit
         assert (await ann.ask("GET", f"/runs/{own['id']}")).status_code == 404
 
 
-async def test_deleting_a_conversation_ends_its_working_subagents(server: LuxxServer) -> None:
+async def test_deleting_a_conversation_ends_its_working_subagents(server: ServerProcess) -> None:
     rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         conversation = await new_delegating_chat(ann, model)
@@ -198,7 +202,7 @@ async def test_deleting_a_conversation_ends_its_working_subagents(server: LuxxSe
         model.release("never")
 
 
-async def test_a_sentence_says_why_a_subagent_ended(server: LuxxServer) -> None:
+async def test_a_sentence_says_why_a_subagent_ended(server: ServerProcess) -> None:
     rules = [
         *parent(delegates(), delegates("Wait.", call_id="call-stop")),
         Rule(name="gated", when=When(system=CHILD, user="Wait"), reply=[Gate(name="never")]),
@@ -224,24 +228,24 @@ ONE_SLOT = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRE
 
 
 @pytest.fixture
-def crowded_server(tmp_path: Path) -> Iterator[LuxxServer]:
-    with LuxxServer(tmp_path / "crowded", ONE_SLOT) as started_server:
+def crowded_server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path / "crowded", **CONTROLLED_TOOLS, **ONE_SLOT) as started_server:
         yield started_server
 
 
 @pytest.fixture
-def bounded_server(tmp_path: Path) -> Iterator[LuxxServer]:
+def bounded_server(tmp_path: Path) -> Iterator[ServerProcess]:
     limits = {
         **ONE_SLOT,
         "LUXX_LIMITS__TOKENS_PER_RUN": "3000",
         "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
     }
-    with LuxxServer(tmp_path / "bounded", limits) as started_server:
+    with ServerProcess(tmp_path / "bounded", **CONTROLLED_TOOLS, **limits) as started_server:
         yield started_server
 
 
 async def test_subagents_need_no_slot_and_share_the_limits_of_their_parent(
-    bounded_server: LuxxServer,
+    bounded_server: ServerProcess,
 ) -> None:
     rules = [
         parent(delegates(tools=[]), delegates("And more.", call_id="call-2", tools=[]))[0],
@@ -266,7 +270,7 @@ async def test_subagents_need_no_slot_and_share_the_limits_of_their_parent(
 
 
 async def test_a_subagent_that_asked_continues_though_its_parent_has_the_only_slot(
-    crowded_server: LuxxServer,
+    crowded_server: ServerProcess,
 ) -> None:
     rules = [
         *parent(delegates()),
@@ -291,7 +295,7 @@ async def test_a_subagent_that_asked_continues_though_its_parent_has_the_only_sl
 
 
 async def test_cancelling_a_parent_ends_a_subagent_that_waits_for_a_user(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     rules = [parent(delegates())[0], child(clarification(required=True))]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -309,7 +313,7 @@ async def test_cancelling_a_parent_ends_a_subagent_that_waits_for_a_user(
 
 async def test_a_parent_past_its_time_limit_ends_with_its_subagent(tmp_path: Path) -> None:
 
-    with LuxxServer(tmp_path / "timed", {"LUXX_LIMITS__SECONDS_PER_RUN": "2"}) as timed:
+    with ServerProcess(tmp_path / "timed", LUXX_LIMITS__SECONDS_PER_RUN="2") as timed:
         server = timed
         rules = [parent(delegates())[0], child(Text(text="Well "), Gate(name="never"))]
         async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -325,7 +329,7 @@ async def test_a_parent_past_its_time_limit_ends_with_its_subagent(tmp_path: Pat
             model.release("never")
 
 
-async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: LuxxServer) -> None:
+async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller:
         many = calls("visit_once", controller.port, *"abcdef")
         rules = [
@@ -343,7 +347,7 @@ async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: Lux
             assert offered_tools(last) == set()
 
 
-async def test_delegation_is_refused_past_the_maximum_depth(server: LuxxServer) -> None:
+async def test_delegation_is_refused_past_the_maximum_depth(server: ServerProcess) -> None:
     deeper = Call(name="delegate", arguments={"task": "Deeper.", "system_prompt": "the deep"}, id="deeper")
     deepest = Call(name="delegate", arguments={"task": "Deepest."}, id="deepest")
     rules = [
@@ -366,7 +370,7 @@ async def test_delegation_is_refused_past_the_maximum_depth(server: LuxxServer) 
 
 @pytest.mark.heavy
 async def test_killed_during_a_subagent_the_parent_gets_the_answer_of_the_same_one(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     rules = [
         *parent(delegates()),
@@ -389,7 +393,7 @@ async def test_killed_during_a_subagent_the_parent_gets_the_answer_of_the_same_o
 
 
 @pytest.mark.heavy
-async def test_killed_while_a_subagent_waits_for_a_user_it_still_waits(own_server: LuxxServer) -> None:
+async def test_killed_while_a_subagent_waits_for_a_user_it_still_waits(own_server: ServerProcess) -> None:
     rules = [
         *parent(delegates()),
         child(clarification(required=True), has_tool_result=False),
@@ -440,7 +444,7 @@ async def kill_after_event(ann: RestartingClient, event_id: int) -> bool:
 @pytest.mark.heavy
 @pytest.mark.parametrize("first", [1, 2, 3])
 async def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call(
-    own_server: LuxxServer, first: int
+    own_server: ServerProcess, first: int
 ) -> None:
     """Every third event; the three cases cover all."""
 
@@ -451,7 +455,7 @@ async def test_killed_after_any_logged_event_there_is_one_subagent_for_each_call
         assert event_id > 9
 
 
-async def test_a_named_agent_does_the_task_with_its_own_template(server: LuxxServer) -> None:
+async def test_a_named_agent_does_the_task_with_its_own_template(server: ServerProcess) -> None:
     rules = [
         *parent(
             Call(name="delegate", arguments={"task": "Review.", "agent": "reviewer"}, id="call-sub"),
@@ -475,7 +479,9 @@ async def test_a_named_agent_does_the_task_with_its_own_template(server: LuxxSer
         assert (run["parent_run_id"], run["status"]) == (screen.run_id, "completed")
 
 
-async def test_the_denials_of_an_agent_hold_in_runs_that_it_delegates_to_another(server: LuxxServer) -> None:
+async def test_the_denials_of_an_agent_hold_in_runs_that_it_delegates_to_another(
+    server: ServerProcess,
+) -> None:
     write = Call(name="file_write", arguments={"path": "a.txt", "content": "a"}, id="call-write")
     rules = [
         *parent(Call(name="delegate", arguments={"task": "Write.", "agent": "Writer"}, id="call-sub")),

@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 from store.databases import new_database
 
 from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient
-from scenarios.server import LuxxServer
 from scenarios.test_delegation import (
     CHILD,
     child,
@@ -27,7 +27,7 @@ SOON_SECONDS = 25.0
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[list[LuxxServer]]:
+def servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[list[ServerProcess]]:
     folder: Path = tmp_path_factory.mktemp("delegation")
     with ExitStack() as hold:
         environment = {
@@ -38,11 +38,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterat
             "LUXX_LIMITS__TOKENS_PER_RUN": "1000000",
             "LUXX_LIMITS__CONCURRENT_RUNS": "1",
         }
-        yield [hold.enter_context(LuxxServer(folder / name, environment)) for name in ("a", "b")]
+        yield [hold.enter_context(ServerProcess(folder / name, **environment)) for name in ("a", "b")]
 
 
 async def test_another_server_continues_a_run_and_its_one_subagent(
-    servers: list[LuxxServer],
+    servers: list[ServerProcess],
 ) -> None:
     rules = [
         *parent(delegates(tools=[]), delegates("Second.", call_id="call-2", tools=[])),

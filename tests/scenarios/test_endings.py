@@ -1,11 +1,11 @@
 """Why an answer ended reaches people: message, event, run and export say so; and the next prompt obeys it."""
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Bytes, Call, Finish, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.rooms import new_room, run_to_the_end, says
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import execute, new_task, statuses, step
 
 
@@ -29,7 +29,7 @@ async def ended(ann: AsyncApiClient, conversation: str, **more: object) -> tuple
     ],
 )
 async def test_every_ending_reaches_the_message_the_event_and_the_run(
-    server: LuxxServer, reason: str, finish: str, sentence: str
+    server: ServerProcess, reason: str, finish: str, sentence: str
 ) -> None:
     script = Script(
         rules=[
@@ -59,7 +59,7 @@ async def test_every_ending_reaches_the_message_the_event_and_the_run(
 
 
 async def test_a_refused_answer_is_not_sent_to_the_model_that_refused_but_to_another(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     refuses = Rule(
         name="refuses", when=When(user="Begin"), reply=[Text(text="It be"), Finish(reason="refusal")]
@@ -81,7 +81,7 @@ async def test_a_refused_answer_is_not_sent_to_the_model_that_refused_but_to_ano
             assert any(one["content"] == "It be" for one in sent) is kept
 
 
-async def test_the_notice_on_a_missing_text_is_for_people_only(server: LuxxServer) -> None:
+async def test_the_notice_on_a_missing_text_is_for_people_only(server: ServerProcess) -> None:
     script = Script(
         rules=[
             Rule(name="silent", when=When(user="Begin"), reply=[Finish(reason="length")]),
@@ -97,7 +97,7 @@ async def test_the_notice_on_a_missing_text_is_for_people_only(server: LuxxServe
 
 
 async def test_a_call_that_was_cut_is_an_error_for_the_model_and_one_of_a_refusal_is_not_made(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     cut = Call(name="file_list", arguments='{"path": "a', id="call_1")
     script = Script(
@@ -128,7 +128,7 @@ async def test_a_call_that_was_cut_is_an_error_for_the_model_and_one_of_a_refusa
         assert run["stop_reason"] == "content_filter"
 
 
-async def test_an_unknown_reason_is_a_warning_that_names_it(server: LuxxServer) -> None:
+async def test_an_unknown_reason_is_a_warning_that_names_it(server: ServerProcess) -> None:
     rule = Rule(name="odd", reply=[Text(text="So far"), Finish(reason="abort")])
     async with ScriptedProvider(Script(rules=[rule])) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -139,7 +139,7 @@ async def test_an_unknown_reason_is_a_warning_that_names_it(server: LuxxServer) 
         assert (await ann.get("/messages", conversation_id=conversation))["items"][0]["finish"] is None
 
 
-async def test_an_error_as_bare_json_in_the_middle_fails_the_run(server: LuxxServer) -> None:
+async def test_an_error_as_bare_json_in_the_middle_fails_the_run(server: ServerProcess) -> None:
     chunk = '{"choices": [{"index": 0, "delta": {"content": "Half"}, "finish_reason": "stop"}]}'
     broken = Bytes(data=f'data: {chunk}\n\n{{"error": {{"message": "It was cancelled.", "code": 499}}}}\n')
     async with (
@@ -153,7 +153,7 @@ async def test_an_error_as_bare_json_in_the_middle_fails_the_run(server: LuxxSer
         assert "It was cancelled." in run["error"]
 
 
-async def test_rooms_say_how_a_message_ended(server: LuxxServer) -> None:
+async def test_rooms_say_how_a_message_ended(server: ServerProcess) -> None:
     rules = [*says("Anna", "I begin"), Rule(name="cut", reply=[Finish(reason="content_filter")])]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Bert", max_rounds=1)
@@ -167,7 +167,7 @@ async def test_rooms_say_how_a_message_ended(server: LuxxServer) -> None:
         ]
 
 
-async def test_no_seat_reads_a_notice_on_the_missing_text_of_another(server: LuxxServer) -> None:
+async def test_no_seat_reads_a_notice_on_the_missing_text_of_another(server: ServerProcess) -> None:
     rules = [
         Rule(name="silent", when=When(system="You are Anna in"), reply=[Finish(reason="stop")]),
         Rule(name="speaks", when=When(system="You are Bert in"), reply=[Text(text="I speak")]),
@@ -183,7 +183,7 @@ async def test_no_seat_reads_a_notice_on_the_missing_text_of_another(server: Lux
         }
 
 
-async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server: LuxxServer) -> None:
+async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server: ServerProcess) -> None:
     def does(step_id: str, text: str, reason: str) -> Rule:
         name = rf"Your step \[{step_id}\]"
         return Rule(name=step_id, when=When(user=name), reply=[Text(text=text), Finish(reason=reason)])
@@ -207,7 +207,7 @@ async def test_a_step_that_was_cut_says_so_and_one_that_was_refused_fails(server
         assert "Result of step [a] (cut at the limit of tokens of its model):\n```\nHalf of it" in read
 
 
-async def test_a_step_without_any_text_has_failed_and_its_output_is_empty(server: LuxxServer) -> None:
+async def test_a_step_without_any_text_has_failed_and_its_output_is_empty(server: ServerProcess) -> None:
     rules = [
         Rule(
             name="a", when=When(user=r"Your step \[a\]"), reply=[Thinking(text="Hm"), Finish(reason="stop")]
@@ -232,7 +232,7 @@ async def test_a_step_without_any_text_has_failed_and_its_output_is_empty(server
 
 
 async def test_a_plan_without_any_text_is_asked_for_again_without_words_of_the_server(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     plan = '{"steps": [{"id": "a", "name": "A", "goal": "Do a", "depends_on": []}]}'
     rules = [

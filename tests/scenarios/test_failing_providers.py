@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import (
     Bytes,
@@ -19,7 +20,6 @@ from luxx.providers.scripted import (
 from scenarios.client import AsyncApiClient
 from scenarios.screen import Screen
 from scenarios.scripts import FIRST_THOUGHT, PREFACE, PROSE, always_replies, calls, words
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 HALF = PROSE[: len(PROSE) // 2]
@@ -49,7 +49,7 @@ async def check_failed(ann: AsyncApiClient, conversation: str, screen: Screen) -
     return message
 
 
-async def test_a_busy_provider_is_retried_after_the_time_that_it_names(server: LuxxServer) -> None:
+async def test_a_busy_provider_is_retried_after_the_time_that_it_names(server: ServerProcess) -> None:
     script = Script(
         rules=[
             Rule(status=429, headers={"retry-after": "1"}, times=1),
@@ -73,7 +73,7 @@ async def test_a_busy_provider_is_retried_after_the_time_that_it_names(server: L
 
 @pytest.mark.parametrize("status", [500, 503, 529])
 async def test_a_permanent_failure_ends_the_run_and_keeps_the_message(
-    impatient_server: LuxxServer, status: int
+    impatient_server: ServerProcess, status: int
 ) -> None:
     script = always_replies(status=status, message="the scripted machine is broken")
     async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
@@ -86,7 +86,7 @@ async def test_a_permanent_failure_ends_the_run_and_keeps_the_message(
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_a_refusal_is_not_retried(impatient_server: LuxxServer, status: int) -> None:
+async def test_a_refusal_is_not_retried(impatient_server: ServerProcess, status: int) -> None:
     async with (
         ScriptedProvider(always_replies(status=status)) as model,
         AsyncApiClient(impatient_server.url) as ann,
@@ -101,7 +101,7 @@ async def test_a_refusal_is_not_retried(impatient_server: LuxxServer, status: in
 
 
 async def test_a_waiting_post_is_answered_502_with_the_run_and_the_message(
-    impatient_server: LuxxServer,
+    impatient_server: ServerProcess,
 ) -> None:
     script = always_replies(*words(HALF), faults=Faults(drop_at=2500))
     async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
@@ -127,7 +127,7 @@ async def test_a_waiting_post_is_answered_502_with_the_run_and_the_message(
     [("falls silent", Faults(stall_at=2500)), ("hangs up", Faults(drop_at=2500))],
 )
 async def test_a_connection_that_breaks_leaves_the_text_so_far(
-    impatient_server: LuxxServer, name: str, faults: Faults
+    impatient_server: ServerProcess, name: str, faults: Faults
 ) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE)]
     async with (
@@ -146,7 +146,7 @@ async def test_a_connection_that_breaks_leaves_the_text_so_far(
         await model.requests[-1].wait_closed(5)
 
 
-async def test_a_provider_that_never_starts_times_out(impatient_server: LuxxServer) -> None:
+async def test_a_provider_that_never_starts_times_out(impatient_server: ServerProcess) -> None:
     script = always_replies(Text(text="never"), faults=Faults(never_start=True))
     async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -168,7 +168,7 @@ async def test_a_provider_that_never_starts_times_out(impatient_server: LuxxServ
     ids=["after some text", "a page", "nothing", "another shape"],
 )
 async def test_garbage_from_a_provider_ends_the_run_with_a_message(
-    impatient_server: LuxxServer, reply: list[Any]
+    impatient_server: ServerProcess, reply: list[Any]
 ) -> None:
     async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(impatient_server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -179,7 +179,7 @@ async def test_garbage_from_a_provider_ends_the_run_with_a_message(
 
 
 async def test_an_answer_with_damaged_bytes_is_never_treated_as_complete(
-    impatient_server: LuxxServer,
+    impatient_server: ServerProcess,
 ) -> None:
     script = always_replies(*words(PROSE), faults=Faults(garble_at=5000))
     async with ScriptedProvider(script) as model, AsyncApiClient(impatient_server.url) as ann:
@@ -193,7 +193,7 @@ async def test_an_answer_with_damaged_bytes_is_never_treated_as_complete(
 
 
 async def test_an_error_inside_the_stream_ends_the_run_with_the_text_so_far(
-    impatient_server: LuxxServer,
+    impatient_server: ServerProcess,
 ) -> None:
     reply = [Text(text="I begin"), Fail(message="overloaded in the middle")]
     async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(impatient_server.url) as ann:
@@ -205,7 +205,7 @@ async def test_an_error_inside_the_stream_ends_the_run_with_the_text_so_far(
 
 
 async def test_a_failure_after_tools_keeps_their_results_and_the_next_message_sees_them(
-    impatient_server: LuxxServer,
+    impatient_server: ServerProcess,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(impatient_server.url) as ann:
         script = Script(
@@ -234,7 +234,7 @@ async def test_a_failure_after_tools_keeps_their_results_and_the_next_message_se
 
 
 async def test_a_tool_that_fails_or_is_unknown_is_a_result_for_the_model_not_the_end(
-    impatient_server: LuxxServer,
+    impatient_server: ServerProcess,
 ) -> None:
     async with ToolController() as controller, AsyncApiClient(impatient_server.url) as ann:
         broken = [
@@ -266,7 +266,7 @@ async def test_a_tool_that_fails_or_is_unknown_is_a_result_for_the_model_not_the
             assert len(controller.visits) == 1
 
 
-async def test_a_provider_that_is_not_reachable_fails_with_a_message(impatient_server: LuxxServer) -> None:
+async def test_a_provider_that_is_not_reachable_fails_with_a_message(impatient_server: ServerProcess) -> None:
     async with AsyncApiClient(impatient_server.url) as ann:
         async with ScriptedProvider(Script(rules=[])) as model:
             conversation = await ann.conversation(model.url)

@@ -4,16 +4,17 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient
 from scenarios.questions import clarification
 from scenarios.rooms import USUAL, new_room, order, replies, run_to_the_end, said, says, started
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import RESULT, does, execute, new_task, statuses, step
 
 
 @contextmanager
-def refused_writes(server: LuxxServer, change: str, condition: str) -> Iterator[None]:
+def refused_writes(server: ServerProcess, change: str, condition: str) -> Iterator[None]:
     """Meanwhile the database refuses this change of rows."""
     with closing(sqlite3.connect(server.data_dir / "luxx.db", timeout=20)) as database:
         database.execute(
@@ -25,7 +26,7 @@ def refused_writes(server: LuxxServer, change: str, condition: str) -> Iterator[
         database.commit()
 
 
-async def test_a_room_whose_run_fails_pauses_with_the_error_and_resumes(server: LuxxServer) -> None:
+async def test_a_room_whose_run_fails_pauses_with_the_error_and_resumes(server: ServerProcess) -> None:
     script = Script(rules=[*says("Anna", "I begin", "I agree"), *says("Ben", "I doubt it", "We end")])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=2)
@@ -46,7 +47,7 @@ async def test_a_room_whose_run_fails_pauses_with_the_error_and_resumes(server: 
         assert len(model.requests) == 4
 
 
-async def test_a_question_is_answered_after_the_room_is_repaired(server: LuxxServer) -> None:
+async def test_a_question_is_answered_after_the_room_is_repaired(server: ServerProcess) -> None:
     asks = When(system="You are Anna in", has_tool_result=False)
     answered = When(system="You are Anna in", has_tool_result=True)
     gate = Gate(name="Ben speaks")
@@ -75,7 +76,7 @@ async def test_a_question_is_answered_after_the_room_is_repaired(server: LuxxSer
         assert (await ann.get(f"/chat-rooms/{room['id']}"))["status"] == "completed"
 
 
-async def test_a_task_whose_run_fails_pauses_its_steps_and_resumes(server: LuxxServer) -> None:
+async def test_a_task_whose_run_fails_pauses_its_steps_and_resumes(server: ServerProcess) -> None:
     gate = Gate(name="a goes on")
     rules = [
         does("a", "First", Text(text="So far "), gate, call=1),

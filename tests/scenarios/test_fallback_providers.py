@@ -1,12 +1,12 @@
 """The fallback providers of an agent: used in order when a provider fails for good, also after a restart."""
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Counts, Faults, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import RestartingClient
-from scenarios.server import LuxxServer
 
 DROP_AT = 400
 """Bytes of a stream: after the first text and before its end."""
@@ -25,7 +25,7 @@ async def agent_with_fallbacks(ann: AsyncApiClient, first: str, *fallbacks: str)
     return await ann.post("/agents", body)
 
 
-async def test_the_next_fallback_answers_when_a_provider_fails_for_good(server: LuxxServer) -> None:
+async def test_the_next_fallback_answers_when_a_provider_fails_for_good(server: ServerProcess) -> None:
     answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
     async with (
         ScriptedProvider(Script(rules=[REFUSES])) as first,
@@ -45,7 +45,7 @@ async def test_the_next_fallback_answers_when_a_provider_fails_for_good(server: 
         assert (run["status"], run["usage"]["completion_tokens"]) == ("completed", 3)
 
 
-async def test_the_run_fails_with_the_last_error_when_no_fallback_is_left(server: LuxxServer) -> None:
+async def test_the_run_fails_with_the_last_error_when_no_fallback_is_left(server: ServerProcess) -> None:
     last = Rule(name="is gone", status=404, message="no such model")
     async with (
         ScriptedProvider(Script(rules=[REFUSES])) as first,
@@ -61,7 +61,7 @@ async def test_the_run_fails_with_the_last_error_when_no_fallback_is_left(server
         assert "no such model" in run["error"]
 
 
-async def test_a_wait_that_cannot_help_goes_to_the_fallback_at_once(server: LuxxServer) -> None:
+async def test_a_wait_that_cannot_help_goes_to_the_fallback_at_once(server: ServerProcess) -> None:
     limits = Rule(name="limits", status=429, message="slow down", headers={"retry-after": "3600"})
     answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
     async with (
@@ -78,7 +78,7 @@ async def test_a_wait_that_cannot_help_goes_to_the_fallback_at_once(server: Luxx
         assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
-async def test_without_a_fallback_the_error_names_the_time_to_wait(server: LuxxServer) -> None:
+async def test_without_a_fallback_the_error_names_the_time_to_wait(server: ServerProcess) -> None:
     limits = Rule(name="limits", status=429, message="slow down", headers={"retry-after": "3600"})
     async with ScriptedProvider(Script(rules=[limits])) as only, AsyncApiClient(server.url) as ann:
         agent = await agent_with_fallbacks(ann, only.url)
@@ -91,7 +91,7 @@ async def test_without_a_fallback_the_error_names_the_time_to_wait(server: LuxxS
         assert len(only.requests) == 1
 
 
-async def test_an_answer_that_breaks_off_is_kept_and_not_made_again_elsewhere(server: LuxxServer) -> None:
+async def test_an_answer_that_breaks_off_is_kept_and_not_made_again_elsewhere(server: ServerProcess) -> None:
     breaks = Rule(
         name="breaks off", reply=[Text(text="Half of "), Text(text="it")], faults=Faults(drop_at=DROP_AT)
     )
@@ -110,7 +110,7 @@ async def test_an_answer_that_breaks_off_is_kept_and_not_made_again_elsewhere(se
         assert second.requests == []
 
 
-async def test_a_run_says_which_fallbacks_it_passes_over_and_why(server: LuxxServer) -> None:
+async def test_a_run_says_which_fallbacks_it_passes_over_and_why(server: ServerProcess) -> None:
     answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
     async with (
         ScriptedProvider(Script(rules=[REFUSES])) as first,
@@ -135,7 +135,7 @@ async def test_a_run_says_which_fallbacks_it_passes_over_and_why(server: LuxxSer
         assert said[2]["fallback"] == 3
 
 
-async def test_a_run_that_fails_names_the_fallbacks_that_could_not_be_used(server: LuxxServer) -> None:
+async def test_a_run_that_fails_names_the_fallbacks_that_could_not_be_used(server: ServerProcess) -> None:
     async with ScriptedProvider(Script(rules=[REFUSES])) as only, AsyncApiClient(server.url) as ann:
         agent = await agent_with_fallbacks(ann, only.url, "http://127.0.0.1:9/deleted")
         deleted = agent["fallbacks"][0]["provider_id"]
@@ -150,7 +150,7 @@ async def test_a_run_that_fails_names_the_fallbacks_that_could_not_be_used(serve
         assert "wrong key" in screen.error["message"]
 
 
-async def test_nothing_is_said_of_a_lost_fallback_that_is_not_needed(server: LuxxServer) -> None:
+async def test_nothing_is_said_of_a_lost_fallback_that_is_not_needed(server: ServerProcess) -> None:
     answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
     async with ScriptedProvider(Script(rules=[answers])) as only, AsyncApiClient(server.url) as ann:
         agent = await agent_with_fallbacks(ann, only.url, "http://127.0.0.1:9/deleted")
@@ -162,7 +162,9 @@ async def test_nothing_is_said_of_a_lost_fallback_that_is_not_needed(server: Lux
 
 
 @pytest.mark.heavy
-async def test_a_restarted_run_goes_on_with_the_fallback_that_it_had_reached(own_server: LuxxServer) -> None:
+async def test_a_restarted_run_goes_on_with_the_fallback_that_it_had_reached(
+    own_server: ServerProcess,
+) -> None:
     rules = [
         Rule(name="asks", when=When(has_tool_result=False), reply=[clarification(required=True)]),
         Rule(name="ends", when=When(has_tool_result=True), reply=[Text(text="Red it is.")]),

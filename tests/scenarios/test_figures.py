@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 from files.sample_files import png
 from files.test_png import image
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import asks, results
-from scenarios.server import LuxxServer
 
 BOB = "a-password-for-bob-1"
 
@@ -38,7 +38,9 @@ def is_started(result: Json) -> bool:
     return result["success"] or "no sandbox is available" not in str(result["error"])
 
 
-async def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(server: LuxxServer) -> None:
+async def test_a_run_shows_the_figures_of_its_programs_live_stored_and_replayed(
+    server: ServerProcess,
+) -> None:
     call = Call(name="python_execute", arguments={"code": drawing(a=png(), b=image(30, 20))}, id="call-1")
     async with ScriptedProvider(asks(call)) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -75,7 +77,7 @@ async def check_only_the_owner_sees(ann: AsyncApiClient, url: str, images: list[
             assert (await bob.ask("GET", f"/files/{image['file_id']}")).status_code == 404
 
 
-async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: LuxxServer) -> None:
+async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         many = {f"n{number:02}": png() for number in range(11)}
         bad = {"bomb": image(rows=bytes(50_000_000)), "text": b"no image"}
@@ -101,7 +103,7 @@ async def test_a_bad_image_is_reported_and_the_program_does_not_fail(server: Lux
 
 async def test_figures_past_the_quota_are_reported_and_the_program_does_not_fail(tmp_path: Path) -> None:
 
-    with LuxxServer(tmp_path / "data", {"LUXX_FILES__QUOTA_MB": "1"}) as server:
+    with ServerProcess(tmp_path, LUXX_FILES__QUOTA_MB="1") as server:
         url = server.url
         async with AsyncApiClient(url) as ann:
             filled = await execute(ann, "open('big.txt', 'w').write('x' * 1_200_000)")
@@ -122,7 +124,7 @@ def waiting_for(path: str) -> str:
     return f"import os, time\nwhile not ({complete}): time.sleep(0.01)\n"
 
 
-async def test_parallel_programs_see_each_others_figures_under_the_same_ids(server: LuxxServer) -> None:
+async def test_parallel_programs_see_each_others_figures_under_the_same_ids(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         # The second figure is drawn once the first program runs, and the first program waits for it.
         first, second = await asyncio.gather(

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Received, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import run_to_the_end
 from scenarios.screen import Screen
-from scenarios.server import LuxxServer
 
 WINDOW = 4_000
 ANSWER = 500
@@ -26,9 +26,9 @@ ANSWERS = Rule(name="answers", reply=[Text(text=f"I see. {FILLER}", pieces=1)])
 
 
 @pytest.fixture(scope="module")
-def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Its model `small` has a window of 4,000 tokens; the models of other names are unknown."""
-    with LuxxServer(tmp_path_factory.mktemp("small"), ENVIRONMENT) as server:
+    with ServerProcess(tmp_path_factory.mktemp("small"), **ENVIRONMENT) as server:
         yield server
 
 
@@ -114,21 +114,21 @@ async def check_growing(ann: AsyncApiClient, turns: int) -> None:
         assert event["tokens_after"] <= 0.7 * (WINDOW - ANSWER) < event["tokens_before"]
 
 
-async def test_a_conversation_goes_on_when_its_window_is_full(small_server: LuxxServer) -> None:
+async def test_a_conversation_goes_on_when_its_window_is_full(small_server: ServerProcess) -> None:
     async with AsyncApiClient(small_server.url) as ann:
         await check_growing(ann, 30)
 
 
 @pytest.mark.heavy
 async def test_a_conversation_of_400_messages_goes_on_in_a_window_of_4000_tokens(
-    small_server: LuxxServer,
+    small_server: ServerProcess,
 ) -> None:
     async with AsyncApiClient(small_server.url) as ann:
         await check_growing(ann, 200)
 
 
 async def test_a_larger_model_gets_all_again_and_a_fork_the_same_as_its_original(
-    small_server: LuxxServer,
+    small_server: ServerProcess,
 ) -> None:
     async with small_model(ANSWERS, window=50_000) as model, AsyncApiClient(small_server.url) as ann:
         conversation = await conversation_with(ann, model.url)
@@ -145,7 +145,7 @@ async def test_a_larger_model_gets_all_again_and_a_fork_the_same_as_its_original
 
 @pytest.mark.heavy
 async def test_after_a_restart_the_same_is_left_out(tmp_path: Path) -> None:
-    with LuxxServer(tmp_path / "data", ENVIRONMENT) as server:
+    with ServerProcess(tmp_path, **ENVIRONMENT) as server:
         async with small_model(ANSWERS) as model, RestartingClient(server) as ann:
             conversation = await conversation_with(ann, model.url)
             assert len(await grow(ann, conversation, range(24))) == 1
@@ -156,7 +156,7 @@ async def test_after_a_restart_the_same_is_left_out(tmp_path: Path) -> None:
 
 
 async def test_a_refused_prompt_of_an_unknown_model_is_sent_once_more_with_half(
-    small_server: LuxxServer,
+    small_server: ServerProcess,
 ) -> None:
     async with small_model(ANSWERS) as model, AsyncApiClient(small_server.url) as ann:
         conversation = await conversation_with(ann, model.url, "unknown")
@@ -175,7 +175,7 @@ async def test_a_refused_prompt_of_an_unknown_model_is_sent_once_more_with_half(
 
 
 async def test_a_prompt_that_is_refused_twice_fails_with_a_sentence_and_the_conversation_goes_on(
-    small_server: LuxxServer,
+    small_server: ServerProcess,
 ) -> None:
     async with small_model(ANSWERS) as model, AsyncApiClient(small_server.url) as ann:
         conversation = await conversation_with(ann, model.url, "unknown")
@@ -191,7 +191,7 @@ async def test_a_prompt_that_is_refused_twice_fails_with_a_sentence_and_the_conv
 
 
 async def test_a_last_message_that_alone_is_too_large_is_refused_with_figures_and_not_sent(
-    small_server: LuxxServer,
+    small_server: ServerProcess,
 ) -> None:
     async with small_model(ANSWERS) as model, AsyncApiClient(small_server.url) as ann:
         conversation = await conversation_with(ann, model.url)
@@ -205,7 +205,7 @@ async def test_a_last_message_that_alone_is_too_large_is_refused_with_figures_an
 
 
 async def test_old_results_of_a_turn_are_shortened_and_stay_with_their_calls(
-    small_server: LuxxServer,
+    small_server: ServerProcess,
 ) -> None:
     long = {"expression": "'abcdefgh ' * 200"}
     rules = [
@@ -272,18 +272,18 @@ async def check_room(ann: AsyncApiClient, rounds: int) -> None:
     assert len(found) < rounds
 
 
-async def test_a_room_goes_on_when_its_window_is_full(small_server: LuxxServer) -> None:
+async def test_a_room_goes_on_when_its_window_is_full(small_server: ServerProcess) -> None:
     async with AsyncApiClient(small_server.url) as ann:
         await check_room(ann, 20)
 
 
 @pytest.mark.heavy
-async def test_a_room_of_200_turns_goes_on(small_server: LuxxServer) -> None:
+async def test_a_room_of_200_turns_goes_on(small_server: ServerProcess) -> None:
     async with AsyncApiClient(small_server.url) as ann:
         await check_room(ann, 100)
 
 
-async def test_the_choices_of_a_selector_go_on_when_their_window_is_full(small_server: LuxxServer) -> None:
+async def test_the_choices_of_a_selector_go_on_when_their_window_is_full(small_server: ServerProcess) -> None:
     rules = [
         Rule(name="Anna", when=When(user="and nothing else: Anna"), reply=[Text(text="Anna")]),
         Rule(name="Ben", when=When(user="and nothing else: Ben"), reply=[Text(text="Ben")]),

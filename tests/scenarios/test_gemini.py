@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import (
     Bytes,
     Call,
@@ -15,7 +17,6 @@ from luxx.providers.scripted import (
     When,
 )
 from scenarios.client import AsyncApiClient
-from scenarios.server import LuxxServer
 
 SIGNATURE = "c2NyaXB0ZWQ="
 
@@ -43,7 +44,9 @@ def turns(sent: Any) -> list[tuple[str, list[str]]]:
     ]
 
 
-async def test_a_signature_comes_back_with_the_result_and_with_the_next_message(server: LuxxServer) -> None:
+async def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
+    server: ServerProcess,
+) -> None:
     rules = [
         Rule(
             when=When(user="6 times 7", has_tool_result=False),
@@ -82,7 +85,7 @@ async def test_a_signature_comes_back_with_the_result_and_with_the_next_message(
             assert "42" in answer["response"]["output"]
 
 
-async def test_a_blocked_prompt_is_answered_with_the_reason(server: LuxxServer) -> None:
+async def test_a_blocked_prompt_is_answered_with_the_reason(server: ServerProcess) -> None:
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 4}}
     rule = Rule(reply=[Bytes(data=f"data: {json.dumps(blocked)}\r\n\r\n")])
 

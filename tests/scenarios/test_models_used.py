@@ -1,9 +1,10 @@
 """Every message, run and step says which provider and model answered, also where a fallback did."""
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from scenarios.client import AsyncApiClient, Json
 from scenarios.rooms import new_room, run_to_the_end, says
-from scenarios.server import LuxxServer
 from scenarios.test_fallback_providers import REFUSES, agent_with_fallbacks
 from scenarios.test_tasks import does, execute, new_task, step
 
@@ -12,7 +13,7 @@ def used(shown: Json) -> tuple[int | None, str | None, str | None]:
     return shown["provider_id"], shown["provider_name"], shown["model"]
 
 
-async def test_message_run_and_events_name_the_fallback_that_answered(server: LuxxServer) -> None:
+async def test_message_run_and_events_name_the_fallback_that_answered(server: ServerProcess) -> None:
     answers = Rule(name="answers", reply=[Text(text="A long"), Finish(reason="length")])
     async with (
         ScriptedProvider(Script(rules=[REFUSES])) as first,
@@ -32,7 +33,7 @@ async def test_message_run_and_events_name_the_fallback_that_answered(server: Lu
 
 
 async def test_a_run_names_its_model_from_the_start_and_a_cancelled_answer_has_no_finish(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     waits = Rule(name="waits", reply=[Text(text="One"), Gate(name="never")])
     async with ScriptedProvider(Script(rules=[waits])) as model, AsyncApiClient(server.url) as ann:
@@ -46,7 +47,7 @@ async def test_a_run_names_its_model_from_the_start_and_a_cancelled_answer_has_n
         assert (answer["status"], answer["finish"], answer["model"]) == ("partial", None, "scripted")
 
 
-async def test_an_export_keeps_the_names_and_the_markdown_shows_them(server: LuxxServer) -> None:
+async def test_an_export_keeps_the_names_and_the_markdown_shows_them(server: ServerProcess) -> None:
     script = Script(rules=[Rule(name="answers", reply=[Text(text="Yes")])])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         provider_id = await ann.connect(model.url)
@@ -66,7 +67,7 @@ async def test_an_export_keeps_the_names_and_the_markdown_shows_them(server: Lux
         assert used(answer) == (provider_id, "The lab", "scripted"), "a deleted provider is still named"
 
 
-async def test_messages_of_a_room_name_their_models(server: LuxxServer) -> None:
+async def test_messages_of_a_room_name_their_models(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(Script(rules=says("Anna", "I begin"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -88,7 +89,7 @@ async def test_messages_of_a_room_name_their_models(server: LuxxServer) -> None:
         assert ", scripted of http" in markdown
 
 
-async def test_steps_of_a_task_name_their_models(server: LuxxServer) -> None:
+async def test_steps_of_a_task_name_their_models(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(Script(rules=[does("a", "Facts")])) as model,
         AsyncApiClient(server.url) as ann,

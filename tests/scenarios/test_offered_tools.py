@@ -5,26 +5,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import RestartingClient
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
 from scenarios.test_compositions import chain, compose, visits
 from scenarios.test_skills import activate_call, put_skill, rounds
-from scenarios.tool_controller import ToolController
+from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
 
 HIDDEN = ("visit_again", "visit_risky", "shell_execute", "file_write", "python_eval", "web_fetch")
 """Tools of the server that no test here offers: no refusal may name them."""
 
 
 @pytest.fixture(scope="module")
-def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
-    data_dir = tmp_path_factory.mktemp("skilled")
+def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    data_dir = tmp_path_factory.mktemp("skilled") / "data"
     put_skill(data_dir, "visiting", "visit_once visit_again")
-    with LuxxServer(data_dir) as started_server:
+    with ServerProcess(data_dir.parent, data_dir=data_dir, **CONTROLLED_TOOLS) as started_server:
         yield started_server
 
 
@@ -61,7 +61,7 @@ async def send(ann: AsyncApiClient, entry_point: str, conversation: str, tools: 
 
 
 @pytest.mark.parametrize("entry_point", ["sent", "streamed", "regenerated", "edited"])
-async def test_with_tools_false_no_call_is_run(server: LuxxServer, entry_point: str) -> None:
+async def test_with_tools_false_no_call_is_run(server: ServerProcess, entry_point: str) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         is_again = entry_point in ("regenerated", "edited")
         first = [Rule(reply=[Text(text="Hello.")], times=1)] if is_again else []
@@ -95,7 +95,7 @@ async def test_with_tools_false_no_call_is_run(server: LuxxServer, entry_point: 
             assert controller.keys_seen() == ["a"]
 
 
-async def test_only_listed_tools_are_run_and_a_refusal_names_no_other(server: LuxxServer) -> None:
+async def test_only_listed_tools_are_run_and_a_refusal_names_no_other(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         script = rounds(
             [
@@ -122,7 +122,7 @@ async def test_only_listed_tools_are_run_and_a_refusal_names_no_other(server: Lu
             assert results_by_call["call-b"]["outcome"] == "denied"
 
 
-async def test_no_tool_is_run_after_the_last_model_call_which_offers_none(server: LuxxServer) -> None:
+async def test_no_tool_is_run_after_the_last_model_call_which_offers_none(server: ServerProcess) -> None:
     """The server allows three iterations with tools, and one more."""
 
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
@@ -139,7 +139,7 @@ async def test_no_tool_is_run_after_the_last_model_call_which_offers_none(server
 
 
 async def test_a_skill_offers_no_tool_and_unoffered_tools_are_not_delegated(
-    skilled_server: LuxxServer,
+    skilled_server: ServerProcess,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(skilled_server.url) as ann:
         script = rounds(
@@ -169,7 +169,7 @@ async def test_a_skill_offers_no_tool_and_unoffered_tools_are_not_delegated(
 
 
 async def test_a_subagent_runs_its_own_tools_and_no_other_tool_of_its_parent(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         given = {"task": "Visit.", "system_prompt": "the hand", "tools": ["visit_once"]}
@@ -208,7 +208,7 @@ async def test_a_subagent_runs_its_own_tools_and_no_other_tool_of_its_parent(
 
 
 async def test_offering_a_composition_does_not_offer_its_members(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(own_server.url) as ann:
         await compose(ann, visits("errands", "visit_once a", "visit_again b"))
@@ -231,7 +231,9 @@ async def test_offering_a_composition_does_not_offer_its_members(
             assert "errands" in results_by_call["call-d"]["error"]
 
 
-async def test_the_offered_tools_survive_a_restart_and_an_answered_question(own_server: LuxxServer) -> None:
+async def test_the_offered_tools_survive_a_restart_and_an_answered_question(
+    own_server: ServerProcess,
+) -> None:
     async with ToolController(answers=True) as controller, RestartingClient(own_server) as ann:
         script = rounds(
             [*calls("visit_risky", controller.port, "a"), *calls("visit_strangers", controller.port, "b")],
@@ -254,7 +256,7 @@ async def test_the_offered_tools_survive_a_restart_and_an_answered_question(own_
             check_refused(results_by_call["call-d"], "visit_again", offered=("visit_risky",))
 
 
-async def test_a_direct_tool_call_does_not_depend_on_offered_tools(server: LuxxServer) -> None:
+async def test_a_direct_tool_call_does_not_depend_on_offered_tools(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "hand"}
         executed = await ann.post("/tools/visit_once/execute", {"arguments": arguments})

@@ -5,19 +5,19 @@ import os
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, ScriptedProvider
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, asks, open_questions, set_rules
-from scenarios.server import LuxxServer
 
 SECRET = "only for people"
 
 
 @pytest.fixture
-def workspace(own_server: LuxxServer) -> Path:
+def workspace(own_server: ServerProcess) -> Path:
     """The administrator's workspace, with a secret file and with links to it such as programs can make."""
-    folder = own_server.data_dir / "workspaces" / hashlib.sha256(b"1").hexdigest()
+    folder = own_server.folder / "workspaces" / hashlib.sha256(b"1").hexdigest()
     for name in ("secrets", "docs/deep", "out"):
         (folder / name).mkdir(parents=True)
     (folder / "secrets/key.txt").write_text(SECRET, "utf-8")
@@ -50,7 +50,7 @@ async def results_by_path(ann: AsyncApiClient, *calls: Call) -> dict[str, Json]:
 
 @pytest.mark.parametrize("scope", ["user", "tenant"])
 async def test_no_link_gets_around_a_rule_that_denies_a_folder(
-    own_server: LuxxServer, workspace: Path, scope: str
+    own_server: ServerProcess, workspace: Path, scope: str
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
         paths = ["link.txt", "docs/deep/far.txt", "folder/key.txt", "./folder/../folder/key.txt"]
@@ -67,7 +67,7 @@ async def test_no_link_gets_around_a_rule_that_denies_a_folder(
 
 
 async def test_a_hard_linked_file_is_denied_by_a_tenant_rule_and_asked_about_otherwise(
-    own_server: LuxxServer, workspace: Path
+    own_server: ServerProcess, workspace: Path
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
         await set_rules(ann, "deny file_read(secrets/*)")
@@ -91,7 +91,7 @@ async def test_a_hard_linked_file_is_denied_by_a_tenant_rule_and_asked_about_oth
 
 
 async def test_a_rule_for_a_folder_does_not_allow_the_targets_of_its_links(
-    own_server: LuxxServer, workspace: Path
+    own_server: ServerProcess, workspace: Path
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
         await set_rules(ann, "deny file_write(*)", "allow file_write(docs/*)")
@@ -116,7 +116,7 @@ async def asked_about(ann: AsyncApiClient, model: ScriptedProvider) -> Json:
 
 
 async def test_always_is_offered_for_a_link_only_where_its_rule_would_allow_the_target(
-    own_server: LuxxServer, workspace: Path
+    own_server: ServerProcess, workspace: Path
 ) -> None:
     call = read("open.txt")
     async with AsyncApiClient(own_server.url) as ann, ScriptedProvider(asks(call)) as model:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import (
     Bytes,
     Counts,
@@ -16,7 +18,6 @@ from luxx.providers.scripted import (
 )
 from scenarios.client import AsyncApiClient
 from scenarios.screen import Screen
-from scenarios.server import LuxxServer
 
 SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "a"}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "https://a.b"}]}
@@ -56,7 +57,7 @@ def sent_messages(model: ScriptedProvider, number: int) -> list[dict[str, Any]]:
     return json.loads(model.requests[number].body)["messages"]
 
 
-async def test_a_paused_turn_is_continued_as_one_message(server: LuxxServer) -> None:
+async def test_a_paused_turn_is_continued_as_one_message(server: ServerProcess) -> None:
     text = {"type": "text", "text": "I look. "}
 
     script = Script(
@@ -81,7 +82,7 @@ async def test_a_paused_turn_is_continued_as_one_message(server: LuxxServer) -> 
         assert turns[1]["content"] == [text, SEARCH, FOUND, {"type": "text", "text": "Found."}]
 
 
-async def test_the_run_is_in_phase_thinking_during_the_call_after_a_pause(server: LuxxServer) -> None:
+async def test_the_run_is_in_phase_thinking_during_the_call_after_a_pause(server: ServerProcess) -> None:
     paused = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]
     script = Script(
         rules=[Rule(when=When(call=1), reply=paused), Rule(reply=[Gate(name="on"), Text(text="Done.")])]
@@ -96,7 +97,9 @@ async def test_the_run_is_in_phase_thinking_during_the_call_after_a_pause(server
             assert (await frames.to_the_end()).text == "Wait. Done."
 
 
-async def test_a_provider_that_always_pauses_is_called_a_bounded_number_of_times(server: LuxxServer) -> None:
+async def test_a_provider_that_always_pauses_is_called_a_bounded_number_of_times(
+    server: ServerProcess,
+) -> None:
     """The server allows three iterations with tools, and one more."""
 
     reply = [Text(text="Wait. "), Counts(prompt=1, completion=1), Finish(reason="pause_turn")]

@@ -4,13 +4,13 @@ import asyncio
 import json
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, asks, open_questions, results, set_rules
 from scenarios.restarting_client import RestartingClient
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 
@@ -21,7 +21,7 @@ async def wait_for_questions(ann: AsyncApiClient, run: Json) -> list[Json]:
     return await open_questions(ann, run["id"])
 
 
-async def test_a_tool_of_high_risk_runs_when_it_is_allowed(server: LuxxServer) -> None:
+async def test_a_tool_of_high_risk_runs_when_it_is_allowed(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -47,7 +47,7 @@ async def test_a_tool_of_high_risk_runs_when_it_is_allowed(server: LuxxServer) -
         assert results((await ann.messages(conversation))[-1])[0]["data"] == "done a"
 
 
-async def test_a_rejected_call_does_not_run_and_the_note_goes_to_the_model(server: LuxxServer) -> None:
+async def test_a_rejected_call_does_not_run_and_the_note_goes_to_the_model(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -64,7 +64,7 @@ async def test_a_rejected_call_does_not_run_and_the_note_goes_to_the_model(serve
         assert controller.visits == []
 
 
-async def test_a_user_may_change_the_arguments_within_the_schema_of_the_tool(server: LuxxServer) -> None:
+async def test_a_user_may_change_the_arguments_within_the_schema_of_the_tool(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -84,7 +84,7 @@ async def test_a_user_may_change_the_arguments_within_the_schema_of_the_tool(ser
         assert json.loads(event["arguments"]) == {"port": controller.port, "key": "b"}
 
 
-async def test_always_allows_later_calls(server: LuxxServer) -> None:
+async def test_always_allows_later_calls(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         again = calls("visit_risky", controller.port, "b")
         script = Script(
@@ -107,7 +107,7 @@ async def test_always_allows_later_calls(server: LuxxServer) -> None:
         await set_rules(ann)
 
 
-async def test_a_direct_tool_call_needs_no_approval(server: LuxxServer) -> None:
+async def test_a_direct_tool_call_needs_no_approval(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "a"}
         executed = await ann.post("/tools/visit_risky/execute", {"arguments": arguments})
@@ -120,7 +120,7 @@ async def test_a_direct_tool_call_needs_no_approval(server: LuxxServer) -> None:
         assert "questions are not available" in alone["error"]
 
 
-async def test_a_custom_tool_gets_the_answer_to_its_question(server: LuxxServer) -> None:
+async def test_a_custom_tool_gets_the_answer_to_its_question(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -134,7 +134,7 @@ async def test_a_custom_tool_gets_the_answer_to_its_question(server: LuxxServer)
         assert controller.keys_seen() == ["ann"]
 
 
-async def test_an_allowed_call_runs_once_even_if_the_server_is_killed_then(own_server: LuxxServer) -> None:
+async def test_an_allowed_call_runs_once_even_if_the_server_is_killed_then(own_server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         RestartingClient(own_server) as ann,
@@ -156,7 +156,9 @@ async def test_an_allowed_call_runs_once_even_if_the_server_is_killed_then(own_s
 
 
 @pytest.mark.parametrize("said", ["reject", "once"])
-async def test_a_parallel_slow_tool_is_not_run_again_after_the_answer(server: LuxxServer, said: str) -> None:
+async def test_a_parallel_slow_tool_is_not_run_again_after_the_answer(
+    server: ServerProcess, said: str
+) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         both = [
             *calls("visit_once", controller.port, "slow"),

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import httpx
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.rooms import USUAL, RoomScreen, order
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import execute, new_task, step
 
 STRUCTURED = "gpt-4.1-mini"
@@ -46,7 +46,7 @@ async def structured_provider(ann: AsyncApiClient, url: str) -> int:
 
 
 async def test_a_plan_has_steps_for_a_task_an_estimate_and_its_cost_and_stores_no_task(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(plans(GOOD)) as model, AsyncApiClient(own_server.url) as ann:
         provider_id = await structured_provider(ann, model.url)
@@ -85,7 +85,9 @@ async def test_a_plan_has_steps_for_a_task_an_estimate_and_its_cost_and_stores_n
         assert [step["id"] for step in task["steps"]] == ["find", "sum"]
 
 
-async def test_an_estimate_has_the_means_of_earlier_steps_once_there_are_five(own_server: LuxxServer) -> None:
+async def test_an_estimate_has_the_means_of_earlier_steps_once_there_are_five(
+    own_server: ServerProcess,
+) -> None:
     rules = [
         Rule(
             name="plan",
@@ -107,7 +109,7 @@ async def test_an_estimate_has_the_means_of_earlier_steps_once_there_are_five(ow
         assert plan["estimate"]["seconds"] is not None
 
 
-async def test_a_wrong_plan_is_corrected_twice_and_then_refused_whole(server: LuxxServer) -> None:
+async def test_a_wrong_plan_is_corrected_twice_and_then_refused_whole(server: ServerProcess) -> None:
     wrong = '{"steps": [{"id": "a", "name": "A", "depends_on": ["a"], "tools": ["no_such_tool"]}]}'
     async with (
         ScriptedProvider(plans(wrong, "I cannot.", GOOD.replace("Careful", "none"))) as model,
@@ -130,7 +132,7 @@ async def test_a_wrong_plan_is_corrected_twice_and_then_refused_whole(server: Lu
         assert len(model.requests) == 3
 
 
-async def test_a_plan_can_be_followed_as_a_stream(server: LuxxServer) -> None:
+async def test_a_plan_can_be_followed_as_a_stream(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(plans(GOOD.replace("Careful", "none"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -147,7 +149,7 @@ async def test_a_plan_can_be_followed_as_a_stream(server: LuxxServer) -> None:
         assert [step["id"] for step in created["steps"]] == ["find", "sum"]
 
 
-async def test_a_client_that_disconnects_ends_the_call_upstream(server: LuxxServer) -> None:
+async def test_a_client_that_disconnects_ends_the_call_upstream(server: ServerProcess) -> None:
     slow = Rule(name="slow", reply=[Text(text="{"), Gate(name="gate"), USUAL])
     async with ScriptedProvider(Script(rules=[slow])) as model, AsyncApiClient(server.url) as ann:
         provider_id = await ann.connect(model.url)
@@ -162,7 +164,7 @@ async def test_a_client_that_disconnects_ends_the_call_upstream(server: LuxxServ
         await ann.until_status(run["id"], "cancelled")
 
 
-async def test_a_cancelled_plan_answers_that_it_was_cancelled(server: LuxxServer) -> None:
+async def test_a_cancelled_plan_answers_that_it_was_cancelled(server: ServerProcess) -> None:
     slow = Rule(name="slow", reply=[Text(text="{"), Gate(name="gate"), USUAL])
     async with ScriptedProvider(Script(rules=[slow])) as model, AsyncApiClient(server.url) as ann:
         provider_id = await ann.connect(model.url)

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 from web.site import Site, page, site
 
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import asks, open_questions, results
-from scenarios.server import LuxxServer
 
 
 def goes_to(*urls: str) -> str:
@@ -37,7 +37,7 @@ async def test_a_program_with_egress_taints_its_run_and_is_in_the_audit_log(tmp_
 
     with site() as started_site, site() as other:
         started_site.routes["*"] = page("hello", "text/plain")
-        with LuxxServer(tmp_path / "data", environment(started_site)) as server:
+        with ServerProcess(tmp_path, **environment(started_site)) as server:
             urls = [f"http://127.0.0.1:{each.port}" for each in (started_site, other)]
             url = server.url
             open_to = urls[0]
@@ -88,7 +88,7 @@ async def check_audit_entries(ann: AsyncApiClient, run_id: str, open_to: str, cl
     assert refused["detail"]["kind"] == "host_not_listed"
 
 
-async def test_a_program_without_a_list_has_no_network_and_taints_nothing(server: LuxxServer) -> None:
+async def test_a_program_without_a_list_has_no_network_and_taints_nothing(server: ServerProcess) -> None:
     with site() as started_site:
         code = goes_to(f"http://127.0.0.1:{started_site.port}/")
         call = Call(name="python_execute", arguments={"code": code}, id="call-1")

@@ -6,12 +6,13 @@ for a cached beginning only in the 20 blocks before a mark.
 
 from typing import Any
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 from luxx.providers.scripted.cache import MAX_MARKS, PromptCache
 from luxx.providers.scripted.http import parse_request
 from scenarios.client import AsyncApiClient
 from scenarios.rooms import run_to_the_end
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import execute, step
 
 MANY = 24
@@ -46,7 +47,7 @@ def uses(model: ScriptedProvider) -> list[tuple[int, int]]:
     return counted
 
 
-async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(server: LuxxServer) -> None:
+async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(server: ServerProcess) -> None:
     rules = [
         Rule(when=When(user="first", has_tool_result=False), reply=eval_calls(MANY)),
         Rule(when=When(user="first", has_tool_result=True), reply=[Text(text="Counted.")]),
@@ -69,7 +70,7 @@ async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(se
         assert run["usage"]["prompt_tokens"] > run["usage"]["cached_tokens"]
 
 
-async def test_the_last_call_without_tools_reads_the_cache(server: LuxxServer) -> None:
+async def test_the_last_call_without_tools_reads_the_cache(server: ServerProcess) -> None:
     """The server allows three iterations with tools."""
     rule = Rule(when=When(), reply=[Text(text="Again. "), *eval_calls(1)])
     last = Rule(when=When(call=4), reply=[Text(text="That is all.")])
@@ -84,7 +85,7 @@ async def test_the_last_call_without_tools_reads_the_cache(server: LuxxServer) -
         assert uses(model)[3][0] > 0
 
 
-async def test_a_seat_of_a_room_reads_its_earlier_turns_from_the_cache(server: LuxxServer) -> None:
+async def test_a_seat_of_a_room_reads_its_earlier_turns_from_the_cache(server: ServerProcess) -> None:
     rule = Rule(reply=[Text(text="I think so")])
     async with ScriptedProvider(script(rule)) as model, AsyncApiClient(server.url) as ann:
         # The address is allowed and connected once; the room then has the Anthropic provider.
@@ -105,7 +106,7 @@ async def test_a_seat_of_a_room_reads_its_earlier_turns_from_the_cache(server: L
                 )
 
 
-async def test_the_steps_of_a_task_share_tools_and_system_in_the_cache(server: LuxxServer) -> None:
+async def test_the_steps_of_a_task_share_tools_and_system_in_the_cache(server: ServerProcess) -> None:
     rules = [Rule(reply=[Text(text="Done.")])]
     async with ScriptedProvider(script(*rules)) as model, AsyncApiClient(server.url) as ann:
         provider_id = await anthropic(ann, model.url)
@@ -122,7 +123,7 @@ async def test_the_steps_of_a_task_share_tools_and_system_in_the_cache(server: L
         assert (first[0], second[0] > 0) == (0, True)
 
 
-async def test_a_server_that_refuses_marks_gets_none(server: LuxxServer) -> None:
+async def test_a_server_that_refuses_marks_gets_none(server: ServerProcess) -> None:
     refusal = "system.0.cache_control: Extra inputs are not permitted"
     rules = [
         Rule(when=When(call=1), status=400, message=refusal),

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import ScriptedProvider
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
@@ -23,7 +24,6 @@ from scenarios.questions import (
 from scenarios.restarting_client import RestartingClient
 from scenarios.screen import Screen
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 
@@ -36,7 +36,7 @@ def logged_events(screen: Screen, kind: str) -> list[Json]:
     return [frame.data for frame in screen.frames if frame.event == kind]
 
 
-async def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(server: LuxxServer) -> None:
+async def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(server: ServerProcess) -> None:
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
         async with ann.send_and_follow(conversation) as stream:
@@ -63,7 +63,7 @@ async def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(s
 
 
 async def test_questions_asked_together_are_open_together_and_other_tools_run_before(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         script = asks(
@@ -102,7 +102,7 @@ async def test_questions_asked_together_are_open_together_and_other_tools_run_be
             assert len(model.requests) == 2
 
 
-async def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer) -> None:
+async def test_a_second_answer_is_refused_and_changes_nothing(server: ServerProcess) -> None:
     script = asks(clarification("call-1"), clarification("call-2"))
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -140,7 +140,7 @@ async def test_a_second_answer_is_refused_and_changes_nothing(server: LuxxServer
     ids=str,
 )
 async def test_an_invalid_answer_is_refused_with_its_field(
-    server: LuxxServer, body: Json, field: str
+    server: ServerProcess, body: Json, field: str
 ) -> None:
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         run = await ann.start_run(await ann.conversation(model.url))
@@ -162,7 +162,7 @@ async def only_question(person: AsyncApiClient, run_id: str) -> Json:
 
 
 async def test_a_message_whose_run_begins_to_wait_is_answered_with_the_open_question(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -179,7 +179,7 @@ async def test_a_message_whose_run_begins_to_wait_is_answered_with_the_open_ques
 
 
 async def test_cancelling_a_waiting_run_ends_it_at_once_and_refuses_a_late_answer(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -204,7 +204,7 @@ async def test_cancelling_a_waiting_run_ends_it_at_once_and_refuses_a_late_answe
 
 
 async def test_deleting_the_conversation_of_a_waiting_run_ends_it_and_deletes_its_questions(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(only_asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -216,7 +216,7 @@ async def test_deleting_the_conversation_of_a_waiting_run_ends_it_and_deletes_it
         assert question["id"] not in [item["id"] for item in (await ann.get("/questions"))["items"]]
 
 
-async def test_a_waiting_run_survives_a_kill_and_continues_with_the_answer(own_server: LuxxServer) -> None:
+async def test_a_waiting_run_survives_a_kill_and_continues_with_the_answer(own_server: ServerProcess) -> None:
     async with ScriptedProvider(asks(clarification())) as model, RestartingClient(own_server) as ann:
         conversation = await ann.conversation(model.url)
         screen = Screen()

@@ -6,13 +6,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import ScriptedProvider
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import FINAL_TEXT, answer, asks, clarification, decision, open_questions, results
 from scenarios.restarting_client import RestartingClient
 from scenarios.screen import Screen
-from scenarios.server import LuxxServer
 
 NOTHING_RECOMMENDED = [{"label": "red"}, {"label": "blue"}]
 STAYS_OPEN = {
@@ -24,10 +24,10 @@ STAYS_OPEN = {
 
 
 @pytest.fixture
-def quick_server(tmp_path: Path) -> Iterator[LuxxServer]:
+def quick_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Checks for overdue questions four times a second; decisions wait two seconds."""
     environment = {"LUXX_RUNS__LEASE_SECONDS": "1", "LUXX_LIMITS__QUESTION_TIMEOUT_SECONDS": "2"}
-    with LuxxServer(tmp_path / "data", environment) as started_server:
+    with ServerProcess(tmp_path, **environment) as started_server:
         yield started_server
 
 
@@ -36,7 +36,9 @@ def seconds_open(question: Json) -> float:
     return (datetime.fromisoformat(ended) - datetime.fromisoformat(asked)).total_seconds()
 
 
-async def test_an_expired_decision_continues_with_its_recommended_options(quick_server: LuxxServer) -> None:
+async def test_an_expired_decision_continues_with_its_recommended_options(
+    quick_server: ServerProcess,
+) -> None:
     several = [{"label": name, "is_recommended": name != "green"} for name in ("red", "green", "blue")]
     script = asks(clarification(timeout_seconds=1), decision(allow_multiple=True, options=several))
     async with ScriptedProvider(script) as model, AsyncApiClient(quick_server.url) as ann:
@@ -54,7 +56,7 @@ async def test_an_expired_decision_continues_with_its_recommended_options(quick_
         assert 2 <= seconds_open(decided) < 5
 
 
-async def test_questions_without_a_recommended_option_stay_open(quick_server: LuxxServer) -> None:
+async def test_questions_without_a_recommended_option_stay_open(quick_server: ServerProcess) -> None:
     calls = list(STAYS_OPEN.values())
     async with ScriptedProvider(asks(*_numbered(calls))) as model, AsyncApiClient(quick_server.url) as ann:
         run = await ann.start_run(await ann.conversation(model.url))
@@ -81,7 +83,7 @@ def _numbered(calls: list) -> list:
 
 @pytest.mark.heavy
 async def test_a_question_that_expired_while_the_server_was_down_is_closed_at_the_start(
-    quick_server: LuxxServer,
+    quick_server: ServerProcess,
 ) -> None:
     async with (
         ScriptedProvider(asks(clarification(timeout_seconds=2))) as model,

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Counts, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.restarting_client import RestartingClient
 from scenarios.screen import Screen
 from scenarios.scripts import FIRST_THOUGHT, PREFACE, SECOND_THOUGHT, calls
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 pytestmark = pytest.mark.heavy
@@ -154,7 +154,7 @@ async def send_and_kill(
     assert (await ann.get("/runs", status="running"))["total"] == 0
 
 
-async def run_with_random_kills(server: LuxxServer, chapters: int) -> None:
+async def run_with_random_kills(server: ServerProcess, chapters: int) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -172,7 +172,9 @@ async def run_with_random_kills(server: LuxxServer, chapters: int) -> None:
     database_is_whole(server.data_dir)
 
 
-async def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(own_server: LuxxServer) -> None:
+async def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(
+    own_server: ServerProcess,
+) -> None:
     await run_with_random_kills(own_server, 1)
 
 
@@ -181,6 +183,6 @@ async def test_twenty_kills_at_random_moments_lose_nothing_and_repeat_nothing(ow
 @pytest.mark.async_timeout(880)
 @pytest.mark.parametrize("chapters", [pytest.param(3, id="short"), pytest.param(10, id="whole")])
 async def test_hundreds_of_kills_at_random_moments_lose_nothing_and_repeat_nothing(
-    own_server: LuxxServer, chapters: int
+    own_server: ServerProcess, chapters: int
 ) -> None:
     await run_with_random_kills(own_server, chapters)

@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
-from scenarios.server import LuxxServer
 
 ROWS = [{"line": f"{number:05d}", "words": "some words in it, é"} for number in range(3_000)]
 LONG = "x" * 5_000 + "middle" + "y" * 5_000
@@ -38,7 +39,7 @@ async def run_with_answers(ann: AsyncApiClient, script: Script) -> tuple[Json, d
         return run, {step["id_ref"]: json.loads(step["content"]) for step in answers}
 
 
-async def test_a_model_reads_the_rest_of_a_cut_result(server: LuxxServer) -> None:
+async def test_a_model_reads_the_rest_of_a_cut_result(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ann.post("/tools/file_write/execute", {"arguments": {"path": "long.txt", "content": LONG}})
         run, answers = await run_with_answers(
@@ -72,7 +73,7 @@ async def test_a_model_reads_the_rest_of_a_cut_result(server: LuxxServer) -> Non
         assert "no output of this run has this ref" in odd["error"]
 
 
-async def test_results_of_another_run_cannot_be_read(server: LuxxServer) -> None:
+async def test_results_of_another_run_cannot_be_read(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await ann.post("/tools/file_write/execute", {"arguments": {"path": "long.txt", "content": LONG}})
         _, mine = await run_with_answers(ann, reads_on({"ref": "call-big"}))
@@ -86,7 +87,7 @@ async def test_results_of_another_run_cannot_be_read(server: LuxxServer) -> None
         assert other["read-1"]["data"]["content"].startswith('{"path":"."')
 
 
-async def test_result_read_is_offered_with_any_listed_tool(server: LuxxServer) -> None:
+async def test_result_read_is_offered_with_any_listed_tool(server: ServerProcess) -> None:
     long_id = "call-" + "x" * 150
 
     async with AsyncApiClient(server.url) as ann:
@@ -114,14 +115,14 @@ async def test_result_read_is_offered_with_any_listed_tool(server: LuxxServer) -
                     assert answers[1]["data"]["offset"] == 0
 
 
-async def test_a_tool_run_directly_has_no_result_to_read(server: LuxxServer) -> None:
+async def test_a_tool_run_directly_has_no_result_to_read(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         alone = await ann.post("/tools/result_read/execute", {"arguments": {"ref": "call-big"}})
         assert alone["success"] is False
         assert "does not belong to a run" in alone["error"]
 
 
-async def test_a_cached_result_names_the_run_that_receives_it(server: LuxxServer) -> None:
+async def test_a_cached_result_names_the_run_that_receives_it(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         for call_id in ("call-first", "call-second"):
             big = Call(name="process_data", arguments={"data": ROWS, "operation": "minify"}, id=call_id)

@@ -5,6 +5,8 @@ import random
 import socket
 from urllib.parse import urlsplit
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import (
     Counts,
     Gate,
@@ -26,7 +28,6 @@ from scenarios.scripts import (
     two_iterations,
     words,
 )
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 SLOW_PROSE = " ".join(f"slow{n}" for n in range(120))
@@ -57,7 +58,7 @@ async def follow_with_reconnects(
 
 
 async def test_clients_that_reconnect_at_a_hundred_random_points_all_see_the_stored_message(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")
@@ -79,7 +80,7 @@ async def test_clients_that_reconnect_at_a_hundred_random_points_all_see_the_sto
             assert message["text"] == PREFACE + SLOW_PROSE
 
 
-async def test_after_the_end_a_client_with_any_last_id_gets_exactly_the_rest(server: LuxxServer) -> None:
+async def test_after_the_end_a_client_with_any_last_id_gets_exactly_the_rest(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(two_iterations(controller.port)) as model,
@@ -100,7 +101,7 @@ async def test_after_the_end_a_client_with_any_last_id_gets_exactly_the_rest(ser
         assert (await ann.wait_for_end(whole.run_id)).frames[0].data["run"]["status"] == "completed"
 
 
-async def test_a_client_that_has_seen_the_end_gets_a_stream_that_closes(server: LuxxServer) -> None:
+async def test_a_client_that_has_seen_the_end_gets_a_stream_that_closes(server: ServerProcess) -> None:
     async with ScriptedProvider(always_replies(Text(text="Hi"))) as model, AsyncApiClient(server.url) as ann:
         async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
             whole = await stream.to_the_end()
@@ -111,7 +112,7 @@ async def test_a_client_that_has_seen_the_end_gets_a_stream_that_closes(server: 
 
 
 async def test_a_client_that_claims_more_than_there_is_is_refused_with_the_end_of_the_log(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(always_replies(Text(text="Hi"))) as model, AsyncApiClient(server.url) as ann:
         async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
@@ -123,7 +124,7 @@ async def test_a_client_that_claims_more_than_there_is_is_refused_with_the_end_o
 
 
 async def test_a_client_that_attaches_late_gets_closed_steps_then_one_snapshot_then_deltas(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     reply = [Thinking(text=FIRST_THOUGHT), *words(PROSE, "middle")]
     async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(server.url) as ann:
@@ -144,7 +145,7 @@ async def test_a_client_that_attaches_late_gets_closed_steps_then_one_snapshot_t
         assert screens[1].text == PROSE
 
 
-async def test_reconnecting_while_a_tool_runs_loses_nothing(server: LuxxServer) -> None:
+async def test_reconnecting_while_a_tool_runs_loses_nothing(server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(two_iterations(controller.port)) as model,
@@ -163,7 +164,7 @@ async def test_reconnecting_while_a_tool_runs_loses_nothing(server: LuxxServer) 
         assert sum(event == "done" for event in screen.events()) == 1
 
 
-async def test_eighty_simultaneous_clients_see_the_same(server: LuxxServer) -> None:
+async def test_eighty_simultaneous_clients_see_the_same(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(slow_script(controller.port)) as model,
@@ -176,7 +177,7 @@ async def test_eighty_simultaneous_clients_see_the_same(server: LuxxServer) -> N
         assert all(screen.ordered() == message["steps"] for screen in screens)
 
 
-async def test_a_slow_client_misses_nothing_and_delays_nobody(server: LuxxServer) -> None:
+async def test_a_slow_client_misses_nothing_and_delays_nobody(server: ServerProcess) -> None:
     text = "a line of some length that fills the buffers between two ends\n" * 20_000
 
     reply = [Thinking(text=SECOND_THOUGHT), Text(text=text, pieces=4000), Counts(prompt=1, completion=1)]
@@ -215,7 +216,7 @@ async def _read_chunked(reader: asyncio.StreamReader, screen: Screen) -> None:
             screen.show(frame)
 
 
-async def test_a_closed_client_changes_nothing(server: LuxxServer) -> None:
+async def test_a_closed_client_changes_nothing(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -234,7 +235,7 @@ async def test_a_closed_client_changes_nothing(server: LuxxServer) -> None:
         assert model.requests[0].is_answered
 
 
-async def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: LuxxServer) -> None:
+async def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -253,7 +254,7 @@ async def test_a_client_that_leaves_a_waiting_post_changes_nothing(server: LuxxS
         assert (await ann.answer_shown_by(conversation, screen))["text"] == PROSE
 
 
-async def test_a_run_of_another_user_cannot_be_followed(server: LuxxServer) -> None:
+async def test_a_run_of_another_user_cannot_be_followed(server: ServerProcess) -> None:
     rules = [Rule(when=When(user="mine"), reply=[Text(text="Hi"), Gate(name="middle"), Text(text=" you")])]
     async with (
         ScriptedProvider(Script(rules=rules)) as model,

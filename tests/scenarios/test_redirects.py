@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from api.server_process import ServerProcess
 from web.site import Site, page, redirect, site
 
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import FINAL_TEXT, answer, asks, open_questions, results, set_rules
-from scenarios.server import LuxxServer
 
 
 class RedirectServer(NamedTuple):
     """A server that may reach two sites: `near` redirects to `far`."""
 
-    server: LuxxServer
+    server: ServerProcess
     near: Site
     far: Site
 
@@ -35,7 +35,7 @@ class RedirectServer(NamedTuple):
 def two_sites(folder: Path) -> Iterator[RedirectServer]:
     with site() as near, site() as far:
         allowed = f"127.0.0.1:{near.port},127.0.0.1:{far.port}"
-        with LuxxServer(folder, {"LUXX_TOOLS__WEB_ALLOW_PRIVATE": allowed}) as server:
+        with ServerProcess(folder, LUXX_TOOLS__WEB_ALLOW_PRIVATE=allowed) as server:
             yield RedirectServer(server, near, far)
 
 

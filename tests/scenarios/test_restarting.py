@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import ScriptedProvider
 from scenarios.restarting_client import (
@@ -15,13 +16,12 @@ from scenarios.restarting_client import (
 )
 from scenarios.screen import Screen
 from scenarios.scripts import PROSE, always_replies, two_iterations, words
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 pytestmark = pytest.mark.heavy
 
 
-async def test_an_acknowledged_cancel_survives_a_kill(own_server: LuxxServer) -> None:
+async def test_an_acknowledged_cancel_survives_a_kill(own_server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,
@@ -40,7 +40,7 @@ async def test_an_acknowledged_cancel_survives_a_kill(own_server: LuxxServer) ->
         assert len(model.requests) == 1
 
 
-async def test_a_run_that_continues_after_a_kill_can_be_cancelled(own_server: LuxxServer) -> None:
+async def test_a_run_that_continues_after_a_kill_can_be_cancelled(own_server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,
@@ -60,7 +60,7 @@ async def test_a_run_that_continues_after_a_kill_can_be_cancelled(own_server: Lu
         assert (await ann.answer_shown_by(conversation, screen))["status"] == "partial"
 
 
-async def test_a_conversation_deleted_before_a_kill_stays_deleted(own_server: LuxxServer) -> None:
+async def test_a_conversation_deleted_before_a_kill_stays_deleted(own_server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,
@@ -77,7 +77,7 @@ async def test_a_conversation_deleted_before_a_kill_stays_deleted(own_server: Lu
         assert len(model.requests) == 2
 
 
-async def test_stopped_during_an_answer_the_run_continues_after_the_start(own_server: LuxxServer) -> None:
+async def test_stopped_during_an_answer_the_run_continues_after_the_start(own_server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         RestartingClient(own_server) as ann,
@@ -98,7 +98,7 @@ async def test_stopped_during_an_answer_the_run_continues_after_the_start(own_se
         assert len(model.requests) == 2
 
 
-async def test_stopped_in_a_running_tool_it_is_not_run_twice(own_server: LuxxServer) -> None:
+async def test_stopped_in_a_running_tool_it_is_not_run_twice(own_server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(two_iterations(controller.port)) as model,
@@ -118,7 +118,7 @@ async def test_stopped_in_a_running_tool_it_is_not_run_twice(own_server: LuxxSer
 
 
 async def test_a_server_that_is_stopped_while_clients_listen_ends_within_seconds(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
 from scenarios.rooms import USUAL, new_room, replies, says, started
 from scenarios.screen import Frame
-from scenarios.server import LuxxServer
 
 CHOOSER = "You choose who speaks next"
 
@@ -423,7 +423,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_the_events_of_a_room(server: LuxxServer, case: Case) -> None:
+async def test_the_events_of_a_room(server: ServerProcess, case: Case) -> None:
     async with ScriptedProvider(Script(rules=case.rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, *case.seats.split(), **case.room)
         if case.room.get("policy") == "selector":

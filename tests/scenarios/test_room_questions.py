@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, joined, new_room, said, says, started, until_said
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 numbers = itertools.count()
@@ -50,7 +50,7 @@ async def open_question(ann: AsyncApiClient, run_id: str) -> Json:
     return question
 
 
-async def test_only_a_member_with_steer_answers_and_the_others_learn_why_not(server: LuxxServer) -> None:
+async def test_only_a_member_with_steer_answers_and_the_others_learn_why_not(server: ServerProcess) -> None:
     rules = [*asks_then_says("Anna", clarification(), "Blue then"), *says("Ben", "Good")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=1)
@@ -81,7 +81,9 @@ async def test_only_a_member_with_steer_answers_and_the_others_learn_why_not(ser
             assert late.status_code == 409
 
 
-async def test_a_member_approves_one_call_and_never_changes_the_rules_of_anybody(server: LuxxServer) -> None:
+async def test_a_member_approves_one_call_and_never_changes_the_rules_of_anybody(
+    server: ServerProcess,
+) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(Script(rules=asks_then_says("Anna", risky(controller), "Done"))) as model,
@@ -118,7 +120,9 @@ async def test_a_member_approves_one_call_and_never_changes_the_rules_of_anybody
             assert (await people["stranger"].get("/tool-calls", run_id=asked["run_id"]))["items"] == []
 
 
-async def test_always_of_the_owner_is_a_rule_that_answers_the_next_seat_too(own_server: LuxxServer) -> None:
+async def test_always_of_the_owner_is_a_rule_that_answers_the_next_seat_too(
+    own_server: ServerProcess,
+) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(own_server.url) as ann:
         rules = [
             *asks_then_says("Anna", risky(controller, "a"), "One"),
@@ -141,7 +145,7 @@ async def test_always_of_the_owner_is_a_rule_that_answers_the_next_seat_too(own_
 
 @pytest.mark.parametrize("decision", ["once", "reject"])
 async def test_the_other_seats_speak_while_one_waits_for_its_answer(
-    server: LuxxServer, decision: str
+    server: ServerProcess, decision: str
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -173,7 +177,7 @@ async def test_the_other_seats_speak_while_one_waits_for_its_answer(
 
 
 async def test_a_pause_closes_the_question_and_after_the_resume_its_seat_asks_again(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     rules = [*asks_then_says("Anna", clarification(), "Blue then"), *says("Ben", "I go on")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -198,7 +202,7 @@ async def test_a_pause_closes_the_question_and_after_the_resume_its_seat_asks_ag
         ]
 
 
-async def test_two_answers_at_once_count_once(server: LuxxServer) -> None:
+async def test_two_answers_at_once_count_once(server: ServerProcess) -> None:
     rules = asks_then_says("Anna", clarification(), "Thanks")
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", max_rounds=1)
@@ -217,7 +221,7 @@ async def test_two_answers_at_once_count_once(server: LuxxServer) -> None:
         assert said(frames) == [("Anna", "Thanks")]
 
 
-async def test_a_room_waits_through_a_kill_and_goes_on_with_the_answer(own_server: LuxxServer) -> None:
+async def test_a_room_waits_through_a_kill_and_goes_on_with_the_answer(own_server: ServerProcess) -> None:
     rules = [*asks_then_says("Anna", clarification(), "Blue then"), *says("Ben", "Good")]
     async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=1)

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
 from scenarios.rooms import USUAL, new_room, order, replies, said, says, started, until_said
-from scenarios.server import LuxxServer
 
 CLOSE_SECONDS = 0.5
 """Within which a stop answers and closes the upstream, on a machine that has nothing else to do."""
@@ -136,7 +136,9 @@ async def until_chunks(stream: AsyncEventStream, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_a_stop_in_mid_turn_keeps_the_text_and_resume_goes_on(server: LuxxServer, case: Case) -> None:
+async def test_a_stop_in_mid_turn_keeps_the_text_and_resume_goes_on(
+    server: ServerProcess, case: Case
+) -> None:
     async with ScriptedProvider(Script(rules=case.rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(
             ann, model.url, "Anna", "Ben", "Cleo", policy=case.policy, **({"max_rounds": 1} | case.room)
@@ -168,7 +170,7 @@ async def test_a_stop_in_mid_turn_keeps_the_text_and_resume_goes_on(server: Luxx
         assert rest[-1].data["run_id"] == run["id"]
 
 
-async def test_a_choice_that_is_cut_is_made_again_after_the_resume(server: LuxxServer) -> None:
+async def test_a_choice_that_is_cut_is_made_again_after_the_resume(server: ServerProcess) -> None:
     chooser = When(system="You choose who speaks next")
     rules = [
         Rule(name="cut", when=msgspec.structs.replace(chooser, call=1), reply=[Gate(name="gate"), USUAL]),
@@ -190,7 +192,7 @@ async def test_a_choice_that_is_cut_is_made_again_after_the_resume(server: LuxxS
         assert [frame.data["by"] for frame in rest if frame.event == "floor_given"] == ["selector"]
 
 
-async def test_a_turn_that_a_person_gave_is_taken_again_after_a_stop(server: LuxxServer) -> None:
+async def test_a_turn_that_a_person_gave_is_taken_again_after_a_stop(server: ServerProcess) -> None:
     rules = [*cut_then_says("Ben", "b1", "b2"), *says("Anna", "a1")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", policy="manual", stop={"messages": 3})
@@ -208,7 +210,7 @@ async def test_a_turn_that_a_person_gave_is_taken_again_after_a_stop(server: Lux
             assert said((await stream.to_the_end()).frames) == [("Ben", "b2"), ("Anna", "a1")]
 
 
-async def test_a_room_that_waits_for_a_person_can_be_stopped_and_resumed(server: LuxxServer) -> None:
+async def test_a_room_that_waits_for_a_person_can_be_stopped_and_resumed(server: ServerProcess) -> None:
     async with ScriptedProvider(Script(rules=says("Ben", "b1"))) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Ben", policy="manual", stop={"messages": 1})
         async with started(ann, room["id"]) as stream:

@@ -1,16 +1,16 @@
 """Rooms at a real server: who speaks when, what clients see, what people can do meanwhile."""
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
 from scenarios.rooms import USUAL, RoomScreen, new_room, order, replies, run_to_the_end, said, says, started
-from scenarios.server import LuxxServer
 
 TURN = ["message_start", "message_end", "message"]
 
 
-async def test_seats_speak_in_order_and_the_events_follow_the_document(server: LuxxServer) -> None:
+async def test_seats_speak_in_order_and_the_events_follow_the_document(server: ServerProcess) -> None:
     script = Script(rules=[*says("Anna", "I begin", "I agree"), *says("Ben", "I doubt it", "We end")])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=2)
@@ -34,7 +34,7 @@ async def test_seats_speak_in_order_and_the_events_follow_the_document(server: L
         assert run["usage"]["completion_tokens"] == 20
 
 
-async def test_a_seat_reads_the_others_by_name_and_its_own_prefix_is_stable(server: LuxxServer) -> None:
+async def test_a_seat_reads_the_others_by_name_and_its_own_prefix_is_stable(server: ServerProcess) -> None:
     script = Script(rules=[*says("Anna", "I begin", "I agree"), *says("Ben", "I doubt it", "We end")])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=2)
@@ -52,7 +52,7 @@ async def test_a_seat_reads_the_others_by_name_and_its_own_prefix_is_stable(serv
         assert [message.get("text") for message in sent["messages"]] == [one["content"] for one in second]
 
 
-async def test_tools_and_thinking_are_steps_of_the_message(server: LuxxServer) -> None:
+async def test_tools_and_thinking_are_steps_of_the_message(server: ServerProcess) -> None:
     call = Call(name="python_eval", arguments='{"expression": "6 * 7"}')
     rules = [replies("Anna", 1, call, USUAL), *says("Anna", "none", "It is 42")[1:], *says("Ben", "Good")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -67,7 +67,7 @@ async def test_tools_and_thinking_are_steps_of_the_message(server: LuxxServer) -
         assert [one["role"] for one in model.requests[-1].json["messages"]] == ["system", "user", "user"]
 
 
-async def test_a_pause_keeps_the_text_and_the_seat_that_it_cut_speaks_again(server: LuxxServer) -> None:
+async def test_a_pause_keeps_the_text_and_the_seat_that_it_cut_speaks_again(server: ServerProcess) -> None:
     rules = [
         replies("Anna", 1, Text(text="I think "), Gate(name="gate"), Text(text="more"), USUAL),
         replies("Anna", 2, Text(text="As I said"), USUAL),
@@ -95,7 +95,7 @@ async def test_a_pause_keeps_the_text_and_the_seat_that_it_cut_speaks_again(serv
         assert again.status_code == 409
 
 
-async def test_a_person_speaks_in_the_middle_and_the_next_seat_reads_it(server: LuxxServer) -> None:
+async def test_a_person_speaks_in_the_middle_and_the_next_seat_reads_it(server: ServerProcess) -> None:
     rules = [
         replies("Anna", 1, Text(text="I think "), Gate(name="gate"), Text(text="so"), USUAL),
         *says("Ben", "I heard you"),
@@ -130,7 +130,7 @@ async def test_a_person_speaks_in_the_middle_and_the_next_seat_reads_it(server: 
     ],
 )
 async def test_the_last_words_of_a_person_are_answered_before_the_end(
-    server: LuxxServer, policy: str, stop: Json, words: str, answers: list[str]
+    server: ServerProcess, policy: str, stop: Json, words: str, answers: list[str]
 ) -> None:
     last = replies("Ben", 1, Text(text="I "), Gate(name="gate"), Text(text="end"), USUAL)
     rules = [
@@ -154,7 +154,7 @@ async def test_the_last_words_of_a_person_are_answered_before_the_end(
         assert frames[-1].data["stop_reason"] == ("finished" if policy == "sequential" else next(iter(stop)))
 
 
-async def test_who_ends_a_room_hears_no_more(server: LuxxServer) -> None:
+async def test_who_ends_a_room_hears_no_more(server: ServerProcess) -> None:
     rules = [*says("Anna", "I begin"), replies("Ben", 1, Text(text="I "), Gate(name="gate"), USUAL)]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=1)
@@ -168,7 +168,7 @@ async def test_who_ends_a_room_hears_no_more(server: LuxxServer) -> None:
         assert frames[-1].data["stop_reason"] == "person"
 
 
-async def test_a_skipped_turn_ends_and_the_room_goes_on(server: LuxxServer) -> None:
+async def test_a_skipped_turn_ends_and_the_room_goes_on(server: ServerProcess) -> None:
     rules = [replies("Anna", 1, Text(text="Well "), Gate(name="gate"), USUAL), *says("Ben", "My turn")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=1)
@@ -180,7 +180,7 @@ async def test_a_skipped_turn_ends_and_the_room_goes_on(server: LuxxServer) -> N
         assert order(frames)[-1] == "room_completed"
 
 
-async def test_all_seats_speak_at_once_and_read_each_other_in_the_next_round(server: LuxxServer) -> None:
+async def test_all_seats_speak_at_once_and_read_each_other_in_the_next_round(server: ServerProcess) -> None:
     names = ("Anna", "Ben", "Cleo")
     rules = [rule for name in names for rule in says(name, f"{name} one", f"{name} two")]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -196,7 +196,7 @@ async def test_all_seats_speak_at_once_and_read_each_other_in_the_next_round(ser
         assert lengths == [5, 5, 6]
 
 
-async def test_a_model_chooses_who_speaks_and_a_wrong_choice_falls_back(server: LuxxServer) -> None:
+async def test_a_model_chooses_who_speaks_and_a_wrong_choice_falls_back(server: ServerProcess) -> None:
     chooser = "You choose who speaks next"
     rules = [
         Rule(name="choice 1", when=When(system=chooser, call=1), reply=[Text(text="Ben."), USUAL]),
@@ -218,7 +218,7 @@ async def test_a_model_chooses_who_speaks_and_a_wrong_choice_falls_back(server: 
         assert [name for name, _ in said(frames)][:2] == ["Ben", "Cleo"]
 
 
-async def test_a_person_gives_the_floor_where_the_policy_is_manual(server: LuxxServer) -> None:
+async def test_a_person_gives_the_floor_where_the_policy_is_manual(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(Script(rules=[*says("Ben", "Thank you")])) as model,
         AsyncApiClient(server.url) as ann,
@@ -237,7 +237,7 @@ async def test_a_person_gives_the_floor_where_the_policy_is_manual(server: LuxxS
 
 
 async def test_a_failing_seat_is_skipped_then_muted_and_the_room_without_seats_pauses(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     broken = Rule(name="broken", status=401, message="wrong key")
     async with ScriptedProvider(Script(rules=[broken])) as model, AsyncApiClient(server.url) as ann:
@@ -260,7 +260,7 @@ async def test_a_failing_seat_is_skipped_then_muted_and_the_room_without_seats_p
         assert order(frames)[-1] == "room_completed"
 
 
-async def test_a_seat_reads_its_own_tool_steps_and_not_those_of_others(server: LuxxServer) -> None:
+async def test_a_seat_reads_its_own_tool_steps_and_not_those_of_others(server: ServerProcess) -> None:
     call = Call(name="python_eval", arguments='{"expression": "6 * 7"}', id="call-anna")
     rules = [
         replies("Anna", 1, call, USUAL),
@@ -280,7 +280,7 @@ async def test_a_seat_reads_its_own_tool_steps_and_not_those_of_others(server: L
         assert "call-anna" not in str(by_rule["Ben 2"])
 
 
-async def test_each_chunk_has_the_text_so_far_for_clients_that_want_it(server: LuxxServer) -> None:
+async def test_each_chunk_has_the_text_so_far_for_clients_that_want_it(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(Script(rules=says("Anna", "one two three"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -302,7 +302,7 @@ async def test_each_chunk_has_the_text_so_far_for_clients_that_want_it(server: L
     [({"tokens": 40}, 3), ({"all": [{"tokens": 20}, {"messages": 4}]}, 4), ({"seconds": 1}, 1)],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-async def test_a_room_ends_when_its_stop_fires(server: LuxxServer, stop: Json, turns: int) -> None:
+async def test_a_room_ends_when_its_stop_fires(server: ServerProcess, stop: Json, turns: int) -> None:
     pause = [Pause(seconds=1.2)] if "seconds" in stop else []
     texts = [f"a{number}" for number in range(1, turns + 1)]
     rules = [replies("Anna", number, *pause, Text(text=text), USUAL) for number, text in enumerate(texts, 1)]
@@ -319,7 +319,7 @@ async def test_a_room_ends_when_its_stop_fires(server: LuxxServer, stop: Json, t
         assert mine["completion_tokens"] == 5 * turns
 
 
-async def test_a_room_that_runs_can_be_deleted_and_its_stream_ends(server: LuxxServer) -> None:
+async def test_a_room_that_runs_can_be_deleted_and_its_stream_ends(server: ServerProcess) -> None:
     rules = [replies("Anna", 1, Text(text="Well "), Gate(name="gate"), USUAL)]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna")
@@ -333,7 +333,7 @@ async def test_a_room_that_runs_can_be_deleted_and_its_stream_ends(server: LuxxS
         assert (await ann.ask("GET", f"/chat-rooms/{room['id']}")).status_code == 404
 
 
-async def test_a_room_that_ended_starts_again_after_its_messages(server: LuxxServer) -> None:
+async def test_a_room_that_ended_starts_again_after_its_messages(server: ServerProcess) -> None:
     rules = says("Anna", "first", "second")
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", max_rounds=1)

@@ -2,11 +2,11 @@
 
 import httpx
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Pause, Rule, Script, ScriptedProvider, Text, When
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, new_room, said
-from scenarios.server import LuxxServer
 
 pytestmark = pytest.mark.heavy
 
@@ -50,7 +50,7 @@ async def follow_until(ann: RestartingClient, run_id: str, screen: RoomScreen, s
     return True
 
 
-async def test_a_room_goes_on_wherever_the_server_is_killed(own_server: LuxxServer) -> None:
+async def test_a_room_goes_on_wherever_the_server_is_killed(own_server: ServerProcess) -> None:
     seq, is_over = 0, False
     while not is_over:
         seq += 1

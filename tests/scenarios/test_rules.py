@@ -5,13 +5,13 @@ import json
 import sqlite3
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import FINAL_TEXT, answer, asks, clarification, open_questions, set_rules
 from scenarios.restarting_client import RestartingClient
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 
@@ -38,7 +38,7 @@ def last_tool_message(model: ScriptedProvider) -> str:
 
 
 async def test_always_creates_a_rule_and_answers_the_questions_of_other_runs_that_it_covers(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         for_a, for_b = asks(visit(controller, "a"), visit(controller, "b")), asks(visit(controller, "c"))
@@ -66,7 +66,7 @@ async def test_always_creates_a_rule_and_answers_the_questions_of_other_runs_tha
         await set_rules(ann)
 
 
-async def test_a_rule_created_just_before_the_question_answers_it(server: LuxxServer) -> None:
+async def test_a_rule_created_just_before_the_question_answers_it(server: ServerProcess) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         async with ScriptedProvider(
             asks(visit(controller, "slow", "visit_once"), visit(controller, "b"))
@@ -85,7 +85,7 @@ async def test_a_rule_created_just_before_the_question_answers_it(server: LuxxSe
 
 @pytest.mark.parametrize("more", [{}, {"key": "changed"}], ids=["rejected", "changed"])
 async def test_an_answer_to_a_call_has_priority_over_always_for_another(
-    server: LuxxServer, more: Json
+    server: ServerProcess, more: Json
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         async with ScriptedProvider(asks(visit(controller, "a"), visit(controller, "b"))) as model:
@@ -114,7 +114,7 @@ async def audited_call(ann: AsyncApiClient, run_id: str) -> Json:
 
 
 async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         await set_rules(ann, "deny visit_outside(secret*)")
@@ -157,7 +157,7 @@ async def test_denied_rejected_and_corrected_differ_for_users_and_for_the_model(
         await set_rules(ann)
 
 
-async def test_a_deny_rule_has_priority_over_an_earlier_approval(server: LuxxServer) -> None:
+async def test_a_deny_rule_has_priority_over_an_earlier_approval(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         async with ScriptedProvider(asks(visit(controller, "a"))) as model:
             conversation = await ann.conversation(model.url)
@@ -172,7 +172,7 @@ async def test_a_deny_rule_has_priority_over_an_earlier_approval(server: LuxxSer
         await set_rules(ann)
 
 
-async def test_a_tool_that_is_always_denied_is_not_shown_to_the_model(server: LuxxServer) -> None:
+async def test_a_tool_that_is_always_denied_is_not_shown_to_the_model(server: ServerProcess) -> None:
     async with AsyncApiClient(server.url) as ann:
         await set_rules(ann, "deny visit_risky(*)")
         async with ScriptedProvider(Script(rules=[Rule(reply=[Text(text="Hi.")])])) as model:
@@ -183,7 +183,7 @@ async def test_a_tool_that_is_always_denied_is_not_shown_to_the_model(server: Lu
         await set_rules(ann)
 
 
-async def test_rules_of_a_project_bind_its_conversations_alone(server: LuxxServer) -> None:
+async def test_rules_of_a_project_bind_its_conversations_alone(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         project = (await ann.post("/projects", {"name": "quiet"}))["id"]
         await set_rules(ann, "allow visit_*(*)")
@@ -203,7 +203,7 @@ async def test_rules_of_a_project_bind_its_conversations_alone(server: LuxxServe
 
 
 async def test_an_approval_does_not_apply_to_changed_arguments(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -227,7 +227,7 @@ async def test_an_approval_does_not_apply_to_changed_arguments(
         assert controller.keys_seen() == ["changed!"]
 
 
-def swap_arguments(server: LuxxServer, run_id: str) -> None:
+def swap_arguments(server: ServerProcess, run_id: str) -> None:
     """Changes the arguments of the call in the database while its question is open."""
     with sqlite3.connect(server.data_dir / "luxx.db") as database:
         query = "SELECT seq, data FROM run_events WHERE run_id = ? AND type = 'process_step'"
@@ -241,7 +241,7 @@ def swap_arguments(server: LuxxServer, run_id: str) -> None:
     database.close()
 
 
-async def test_an_ask_shows_in_every_client_and_is_answered_once(server: LuxxServer) -> None:
+async def test_an_ask_shows_in_every_client_and_is_answered_once(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         AsyncApiClient(server.url) as ann,
@@ -265,7 +265,7 @@ async def test_an_ask_shows_in_every_client_and_is_answered_once(server: LuxxSer
         assert len(controller.visits) <= 1
 
 
-async def test_an_unattended_run_is_denied_calls_that_ask_and_continues(server: LuxxServer) -> None:
+async def test_an_unattended_run_is_denied_calls_that_ask_and_continues(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         choices = [clarification("call-1"), clarification("call-2", required=True)]
         async with ScriptedProvider(asks(visit(controller, "a"), *choices)) as model:
@@ -307,7 +307,7 @@ def tainting(controller: ToolController) -> Script:
 
 
 async def test_once_untrusted_content_is_in_a_conversation_outgoing_calls_ask(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -344,7 +344,7 @@ def shell(command: str, call_id: str) -> Call:
 
 
 async def test_always_for_a_command_does_not_cover_its_options_that_run_or_write(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     async with AsyncApiClient(own_server.url) as ann:
         async with ScriptedProvider(asks(shell("pip list", "list"), shell("git grep x", "grep"))) as model:

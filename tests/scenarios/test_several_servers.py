@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from api.server_process import ServerProcess
 from bus.redis_server import redis_server
 from store.databases import new_database
 
@@ -21,8 +22,7 @@ from scenarios.scripts import (
     two_iterations,
     words,
 )
-from scenarios.server import LuxxServer
-from scenarios.tool_controller import ToolController
+from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
 
 pytestmark = pytest.mark.heavy
 
@@ -35,7 +35,7 @@ class Cluster(NamedTuple):
     """Servers of one database, and the kind of their `bus`."""
 
     bus: str
-    servers: list[LuxxServer]
+    servers: list[ServerProcess]
 
 
 @pytest.fixture(scope="module", params=["postgresql", "redis"])
@@ -52,7 +52,10 @@ def cluster(
         }
         if request.param == "redis":
             environment["LUXX_HUB__URL"] = hold.enter_context(redis_server(folder)).url
-        servers = [hold.enter_context(LuxxServer(folder / name, environment)) for name in ("a", "b", "c")]
+        servers = [
+            hold.enter_context(ServerProcess(folder / name, **CONTROLLED_TOOLS, **environment))
+            for name in ("a", "b", "c")
+        ]
         yield Cluster(request.param, servers)
 
 

@@ -5,12 +5,12 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import Any
 
+from api.server_process import ServerProcess
 from openai_api.conftest import png
 
 from luxx.providers.scripted import Bytes, Counts, Rule, Script, ScriptedProvider, Text
 from scenarios.client import AsyncApiClient
 from scenarios.rooms import new_room, run_to_the_end, said
-from scenarios.server import LuxxServer
 
 UNMARKED = [
     *(Text(text=part, pieces=1) for part in ("I have to ", "greet. ", "</thi", "nk>", "\n\nHello")),
@@ -18,7 +18,7 @@ UNMARKED = [
 ]
 
 
-async def test_text_before_a_closing_tag_becomes_thinking(server: LuxxServer) -> None:
+async def test_text_before_a_closing_tag_becomes_thinking(server: ServerProcess) -> None:
     script = Script(rules=[Rule(reply=UNMARKED)])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -31,14 +31,14 @@ async def test_text_before_a_closing_tag_becomes_thinking(server: LuxxServer) ->
         assert (message["text"], screen.text) == ("\n\nHello", "\n\nHello")
 
 
-async def test_a_room_shows_only_the_text_after_a_closing_tag(server: LuxxServer) -> None:
+async def test_a_room_shows_only_the_text_after_a_closing_tag(server: ServerProcess) -> None:
     script = Script(rules=[Rule(reply=UNMARKED)])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         room = await new_room(ann, model.url, "Anna", max_rounds=1)
         assert said(await run_to_the_end(ann, room["id"])) == [("Anna", "Hello")]
 
 
-async def test_the_openai_api_answers_with_the_text_after_a_closing_tag(server: LuxxServer) -> None:
+async def test_the_openai_api_answers_with_the_text_after_a_closing_tag(server: ServerProcess) -> None:
     script = Script(rules=[Rule(reply=UNMARKED)])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         body = {"name": "unmarked", "provider_type": "openai", "base_url": f"{model.url}/v1"}
@@ -66,7 +66,7 @@ def image_delta(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
     return {"images": [{"type": "image_url", "image_url": {"url": url}}]}
 
 
-async def answered(server: LuxxServer, *reply: Any) -> dict[str, Any]:
+async def answered(server: ServerProcess, *reply: Any) -> dict[str, Any]:
     """The message with this reply of the model; the events show the steps that are stored."""
     script = Script(rules=[Rule(reply=[*reply])])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
@@ -78,7 +78,7 @@ async def answered(server: LuxxServer, *reply: Any) -> dict[str, Any]:
         return message
 
 
-async def test_sources_that_the_provider_names_are_citations(server: LuxxServer) -> None:
+async def test_sources_that_the_provider_names_are_citations(server: ServerProcess) -> None:
     results = [{"url": url, "title": title, "snippet": f"About {title}"} for url, title in PAGES]
     beside = {"citations": [url for url, _ in PAGES], "search_results": results}
 
@@ -91,7 +91,7 @@ async def test_sources_that_the_provider_names_are_citations(server: LuxxServer)
     ]
 
 
-async def test_sources_after_the_text_are_those_of_the_text(server: LuxxServer) -> None:
+async def test_sources_after_the_text_are_those_of_the_text(server: ServerProcess) -> None:
     annotation = {"type": "url_citation", "url_citation": {"url": PAGES[0][0], "title": "Bread"}}
     late = [{"reasoning_content": "Done."}, {"annotations": [annotation]}]
 
@@ -101,7 +101,7 @@ async def test_sources_after_the_text_are_those_of_the_text(server: LuxxServer) 
     assert [citation["url"] for citation in message["citations"]] == [PAGES[0][0]]
 
 
-async def test_images_of_the_model_are_files_of_the_user(server: LuxxServer) -> None:
+async def test_images_of_the_model_are_files_of_the_user(server: ServerProcess) -> None:
     message = await answered(server, *chunks({"content": "Here."}, image_delta(PNG), image_delta(PNG)))
 
     (step,) = message["steps"]
@@ -113,7 +113,7 @@ async def test_images_of_the_model_are_files_of_the_user(server: LuxxServer) -> 
         assert (await ann.ask("GET", f"/files/{image['file_id']}")).content == PNG
 
 
-async def test_an_image_alone_is_an_answer(server: LuxxServer) -> None:
+async def test_an_image_alone_is_an_answer(server: ServerProcess) -> None:
     message = await answered(server, *chunks(image_delta(PNG)))
 
     assert [(step["type"], step["content"], len(step["files"])) for step in message["steps"]] == [
@@ -121,7 +121,7 @@ async def test_an_image_alone_is_an_answer(server: LuxxServer) -> None:
     ]
 
 
-async def test_an_image_that_cannot_be_shown_is_a_notice(server: LuxxServer) -> None:
+async def test_an_image_that_cannot_be_shown_is_a_notice(server: ServerProcess) -> None:
     message = await answered(server, *chunks({"content": "Here."}, image_delta(b"no image")))
 
     text, notice = message["steps"]

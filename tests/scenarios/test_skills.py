@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.restarting_client import SOON_SECONDS, RestartingClient
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
-from scenarios.tool_controller import ToolController
+from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
 
 READS = "file_read file_write(notes/*) shell_execute(git status *)"
 TOOLS = [
@@ -36,15 +36,15 @@ def put_skill(data_dir: Path, name: str, allowed: str | None, body: str = "Do it
 
 
 @pytest.fixture(scope="module")
-def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LuxxServer]:
-    data_dir = tmp_path_factory.mktemp("skilled")
+def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    data_dir = tmp_path_factory.mktemp("skilled") / "data"
     put_skill(data_dir, "note-keeping", READS)
     put_skill(data_dir, "listing", "file_list, file_read")
     put_skill(data_dir, "handing-on", "delegate file_write")
     put_skill(data_dir, "manners", None)
     (data_dir / "skills" / "broken").mkdir()
     (data_dir / "skills" / "broken" / "SKILL.md").write_text("no front matter", "utf-8")
-    with LuxxServer(data_dir) as started_server:
+    with ServerProcess(data_dir.parent, data_dir=data_dir, **CONTROLLED_TOOLS) as started_server:
         yield started_server
 
 
@@ -75,7 +75,7 @@ def write(path: str, call_id: str) -> Call:
 
 
 async def test_a_model_sees_skills_by_name_and_gets_the_instructions_when_it_activates_one(
-    skilled_server: LuxxServer,
+    skilled_server: ServerProcess,
 ) -> None:
     reads = Call(name="skill_read", arguments={"name": "manners", "path": "assets/form.md"}, id="read")
     climbs = Call(name="skill_read", arguments={"name": "manners", "path": "../listing/SKILL.md"}, id="climb")
@@ -98,7 +98,7 @@ async def test_a_model_sees_skills_by_name_and_gets_the_instructions_when_it_act
 
 
 async def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
-    skilled_server: LuxxServer,
+    skilled_server: ServerProcess,
 ) -> None:
     script = rounds(
         [activate_call("note-keeping")],
@@ -130,7 +130,9 @@ async def test_an_active_skill_hides_refuses_and_audits_what_it_does_not_allow(
         assert {entry["detail"]["name"] for entry in mine} >= {"file_list", "file_write"}
 
 
-async def test_a_second_skill_never_restores_tools_that_the_first_removed(skilled_server: LuxxServer) -> None:
+async def test_a_second_skill_never_restores_tools_that_the_first_removed(
+    skilled_server: ServerProcess,
+) -> None:
     script = rounds(
         [activate_call("note-keeping")],
         [activate_call("listing", "second")],
@@ -146,7 +148,9 @@ async def test_a_second_skill_never_restores_tools_that_the_first_removed(skille
         assert results_by_call["list"]["outcome"] == results_by_call["write"]["outcome"] == "denied"
 
 
-async def test_a_subagent_has_no_more_tools_than_the_run_that_delegates(skilled_server: LuxxServer) -> None:
+async def test_a_subagent_has_no_more_tools_than_the_run_that_delegates(
+    skilled_server: ServerProcess,
+) -> None:
     async with ToolController(answers=True) as controller:
         task = {"task": "Do it.", "system_prompt": "the hand"}
         rules = [
@@ -171,7 +175,7 @@ async def test_a_subagent_has_no_more_tools_than_the_run_that_delegates(skilled_
             assert controller.keys_seen() == []
 
 
-async def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxServer) -> None:
+async def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: ServerProcess) -> None:
     script = rounds([activate_call("note-keeping")], [write("notes/c.md", "denied")])
     async with ScriptedProvider(script) as model, AsyncApiClient(skilled_server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -186,7 +190,7 @@ async def test_a_skill_allows_nothing_that_a_rule_denies(skilled_server: LuxxSer
 async def test_a_killed_run_with_an_active_skill_continues_with_the_same_tools(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     put_skill(data_dir, "listing", "file_list")
-    with LuxxServer(data_dir) as server:
+    with ServerProcess(tmp_path, **CONTROLLED_TOOLS) as server:
         async with ToolController(answers=True) as controller, RestartingClient(server) as ann:
             visit = calls("visit_once", controller.port, "a")
             script = Script(
@@ -219,7 +223,7 @@ async def test_a_killed_run_with_an_active_skill_continues_with_the_same_tools(t
                 assert controller.keys_seen() == []
 
 
-async def test_the_list_of_skills_names_broken_ones(skilled_server: LuxxServer) -> None:
+async def test_the_list_of_skills_names_broken_ones(skilled_server: ServerProcess) -> None:
     async with AsyncApiClient(skilled_server.url) as ann:
         listed = await ann.get("/skills")
         assert listed["total"] == 5

@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import results, set_rules
-from scenarios.server import LuxxServer
 
 TOUCHES = "touch ran-{name}"
 SHELLS = (".bashrc", ".profile", ".bash_profile", ".bash_login", ".bash_logout", ".zshenv", ".env")
@@ -84,7 +84,7 @@ async def test_no_command_executes_startup_files_that_an_earlier_call_wrote(
         workspaces = Path(folder)
         os.chmod(workspaces, 0o755)
         environment = {"LUXX_TOOLS__SANDBOX": backend, "LUXX_WORKSPACE__ROOT": folder}
-        with LuxxServer(tmp_path / "data", environment) as server:
+        with ServerProcess(tmp_path, **environment) as server:
             url = server.url
             async with AsyncApiClient(url) as ann:
                 if (await ann.get("/health"))["sandbox"] != backend:

@@ -1,6 +1,7 @@
 """A run as its client sees it: the order of events, the shape of steps, and other ways to read the answer."""
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text
 from scenarios.client import AsyncApiClient
@@ -13,7 +14,6 @@ from scenarios.scripts import (
     two_iterations,
     words,
 )
-from scenarios.server import LuxxServer
 from scenarios.tool_controller import ToolController
 
 RUN_FIELDS = {
@@ -52,7 +52,7 @@ MESSAGE_FIELDS = {
 }
 
 
-async def test_a_turn_with_thinking_text_and_parallel_tools_streams_in_order(server: LuxxServer) -> None:
+async def test_a_turn_with_thinking_text_and_parallel_tools_streams_in_order(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(two_iterations(controller.port)) as model,
@@ -100,7 +100,7 @@ async def test_a_turn_with_thinking_text_and_parallel_tools_streams_in_order(ser
 
 
 async def test_every_frame_names_its_run_and_time_and_only_logged_events_have_an_id(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -122,7 +122,7 @@ async def test_every_frame_names_its_run_and_time_and_only_logged_events_have_an
 
 
 async def test_a_closing_step_carries_its_whole_content_and_a_tool_call_goes_pending_running_done(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with (
         ToolController(answers=True) as controller,
@@ -149,7 +149,7 @@ async def test_a_closing_step_carries_its_whole_content_and_a_tool_call_goes_pen
         assert called == {by_index[at][0]["id_ref"] for at in (4, 5)} == {"call-a", "call-b"}
 
 
-async def test_two_tools_of_one_answer_run_at_the_same_time(server: LuxxServer) -> None:
+async def test_two_tools_of_one_answer_run_at_the_same_time(server: ServerProcess) -> None:
     async with (
         ToolController() as controller,
         ScriptedProvider(two_iterations(controller.port, text="Done.")) as model,
@@ -170,7 +170,7 @@ async def test_two_tools_of_one_answer_run_at_the_same_time(server: LuxxServer) 
         assert "result b" in answers["call-b"]
 
 
-async def test_the_phase_of_a_run_names_its_current_work(server: LuxxServer) -> None:
+async def test_the_phase_of_a_run_names_its_current_work(server: ServerProcess) -> None:
     async with ToolController() as controller, AsyncApiClient(server.url) as ann:
         rules = [
             *two_iterations(controller.port).rules[:1],
@@ -193,7 +193,7 @@ async def test_the_phase_of_a_run_names_its_current_work(server: LuxxServer) -> 
         assert phases == ["acting", "observing", "thinking"]
 
 
-async def test_deltas_arrive_while_the_model_still_answers(server: LuxxServer) -> None:
+async def test_deltas_arrive_while_the_model_still_answers(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -213,7 +213,7 @@ async def test_deltas_arrive_while_the_model_still_answers(server: LuxxServer) -
 
 
 async def test_a_message_sent_without_streaming_is_answered_by_the_finished_message(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(always_replies(*words(PROSE))) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -227,7 +227,9 @@ async def test_a_message_sent_without_streaming_is_answered_by_the_finished_mess
         assert stored["parent_id"] == question["id"]
 
 
-async def test_a_client_that_wants_json_gets_202_with_the_run_and_reads_its_log(server: LuxxServer) -> None:
+async def test_a_client_that_wants_json_gets_202_with_the_run_and_reads_its_log(
+    server: ServerProcess,
+) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(two_iterations(controller.port)) as model,
@@ -262,7 +264,7 @@ async def test_a_client_that_wants_json_gets_202_with_the_run_and_reads_its_log(
 
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", "99999999999999999999"])
-async def test_a_last_event_id_that_is_no_number_is_refused(server: LuxxServer, value: str) -> None:
+async def test_a_last_event_id_that_is_no_number_is_refused(server: ServerProcess, value: str) -> None:
     async with ScriptedProvider(always_replies(Text(text="Hi"))) as model, AsyncApiClient(server.url) as ann:
         run = await ann.start_run(await ann.conversation(model.url))
         await ann.wait_for_end(run["id"])
@@ -273,7 +275,7 @@ async def test_a_last_event_id_that_is_no_number_is_refused(server: LuxxServer, 
         assert in_header.json()["success"] is False
 
 
-async def test_accumulated_adds_the_text_so_far_to_each_delta(server: LuxxServer) -> None:
+async def test_accumulated_adds_the_text_so_far_to_each_delta(server: ServerProcess) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,
         AsyncApiClient(server.url) as ann,
@@ -297,7 +299,7 @@ async def test_accumulated_adds_the_text_so_far_to_each_delta(server: LuxxServer
             assert all(("accumulated" in step) == has_it for step in deltas)
 
 
-async def test_bytes_on_the_wire_grow_linearly_with_the_text(server: LuxxServer) -> None:
+async def test_bytes_on_the_wire_grow_linearly_with_the_text(server: ServerProcess) -> None:
     async def check(ann: AsyncApiClient, model: ScriptedProvider, text: str) -> None:
         async with ann.send_and_follow(await ann.conversation(model.url)) as stream:
             frames = (await stream.to_the_end()).frames
@@ -313,7 +315,7 @@ async def test_bytes_on_the_wire_grow_linearly_with_the_text(server: LuxxServer)
             await check(ann, model, text)
 
 
-async def test_reaching_the_most_iterations_asks_once_more_without_tools(server: LuxxServer) -> None:
+async def test_reaching_the_most_iterations_asks_once_more_without_tools(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         arguments = {"port": controller.port, "key": "again"}
         again = Rule(reply=[Text(text="More. "), Call(name="visit_once", arguments=arguments)], times=3)
@@ -335,7 +337,7 @@ async def test_reaching_the_most_iterations_asks_once_more_without_tools(server:
             assert message["status"] == "complete"
 
 
-async def test_the_next_prompt_contains_the_earlier_messages(server: LuxxServer) -> None:
+async def test_the_next_prompt_contains_the_earlier_messages(server: ServerProcess) -> None:
     async with (
         ToolController(answers=True) as controller,
         ScriptedProvider(two_iterations(controller.port, text="First answer.")) as model,
@@ -355,7 +357,7 @@ async def test_the_next_prompt_contains_the_earlier_messages(server: LuxxServer)
 
 @pytest.mark.long
 async def test_a_silent_stream_is_kept_open_by_comments(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with (
         ScriptedProvider(always_replies(*words(PROSE, "middle"))) as model,

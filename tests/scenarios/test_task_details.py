@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
@@ -12,7 +13,6 @@ from scenarios.questions import clarification
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, order
 from scenarios.scripts import calls
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import RESULT, does, execute, new_task, statuses, step
 from scenarios.tool_controller import ToolController
 
@@ -42,7 +42,7 @@ async def held(ann: AsyncApiClient, task_id: str) -> AsyncIterator[AsyncEventStr
 
 
 async def test_a_cut_result_is_read_whole_also_in_a_later_run_and_by_a_step_without_tools(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     reads = Call(name="result_read", arguments='{"ref": "step:a", "offset": 30000}', id="call-r")
     asks = When(user=r"Your step \[b\]", has_tool_result=False)
@@ -66,7 +66,7 @@ async def test_a_cut_result_is_read_whole_also_in_a_later_run_and_by_a_step_with
         assert LONG[30_000:30_500] in read["content"]
 
 
-async def test_a_step_has_a_transcript_of_each_attempt_with_what_it_was_given(server: LuxxServer) -> None:
+async def test_a_step_has_a_transcript_of_each_attempt_with_what_it_was_given(server: ServerProcess) -> None:
     rules = [fails("b"), does("a", "Facts of a"), does("b", "Together"), RESULT]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         task_id = await new_task(ann, model.url, step("a"), step("b", "a"))
@@ -93,7 +93,7 @@ async def test_a_step_has_a_transcript_of_each_attempt_with_what_it_was_given(se
 
 
 async def test_a_retry_leaves_what_a_person_skipped_and_what_needs_another_failed_step(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     rules = [fails("a"), fails("b"), does("a", "Now"), does("c", "After a"), RESULT]
     gate = Rule(
@@ -125,7 +125,7 @@ async def test_a_retry_leaves_what_a_person_skipped_and_what_needs_another_faile
 async def test_a_task_pauses_at_a_budget_and_continues_after_it_is_raised(tmp_path: Path) -> None:
     answers = [does("a", "First"), does("b", "Second"), RESULT]
     limited = {"LUXX_LIMITS__TOKENS_PER_DAY": "12"}
-    with LuxxServer(tmp_path / "data", limited) as server:
+    with ServerProcess(tmp_path, **limited) as server:
         async with ScriptedProvider(Script(rules=answers)) as model:
             async with AsyncApiClient(server.url) as ann:
                 task_id = await new_task(ann, model.url, step("a"), step("b", "a"))
@@ -139,7 +139,7 @@ async def test_a_task_pauses_at_a_budget_and_continues_after_it_is_raised(tmp_pa
                 run = await ann.run(task["run_id"])
                 assert (run["status"], "limits.tokens_per_day" in run["error"]) == ("paused", True)
             server.stop()
-            with LuxxServer(tmp_path / "data") as richer:
+            with ServerProcess(tmp_path) as richer:
                 async with AsyncApiClient(richer.url) as ann:
                     await execute(ann, task_id, "resume")
                     task = await ann.get(f"/tasks/{task_id}")
@@ -147,7 +147,7 @@ async def test_a_task_pauses_at_a_budget_and_continues_after_it_is_raised(tmp_pa
                     assert (await ann.run(task["run_id"]))["error"] is None
 
 
-async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(server: LuxxServer) -> None:
+async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(server: ServerProcess) -> None:
     gate = [Text(text="x"), Gate(name="g"), USUAL]
     slow = Rule(name="slow", when=When(user=r"Your step \[a\]", call=1), reply=gate)
     async with (
@@ -183,7 +183,7 @@ async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(se
 
 
 @pytest.mark.parametrize("state", ["paused", "waiting"])
-async def test_a_task_that_is_paused_or_waits_can_be_cancelled(server: LuxxServer, state: str) -> None:
+async def test_a_task_that_is_paused_or_waits_can_be_cancelled(server: ServerProcess, state: str) -> None:
     gate = [Text(text="x"), Gate(name="g"), USUAL]
     rules = [Rule(name="slow", reply=gate)] if state == "paused" else []
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
@@ -201,7 +201,9 @@ async def test_a_task_that_is_paused_or_waits_can_be_cancelled(server: LuxxServe
         assert await statuses(ann, task_id) == {"a": "pending"}
 
 
-async def test_a_result_made_from_untrusted_content_taints_the_steps_that_read_it(server: LuxxServer) -> None:
+async def test_a_result_made_from_untrusted_content_taints_the_steps_that_read_it(
+    server: ServerProcess,
+) -> None:
     async with ToolController(answers=True) as controller:
 
         def uses(step_id: str, tool: str) -> Rule:
@@ -228,7 +230,7 @@ async def test_a_result_made_from_untrusted_content_taints_the_steps_that_read_i
             assert (await ann.get(f"/tasks/{task_id}"))["status"] == "completed"
 
 
-async def test_a_step_that_waits_for_a_person_leaves_its_place_to_the_next(server: LuxxServer) -> None:
+async def test_a_step_that_waits_for_a_person_leaves_its_place_to_the_next(server: ServerProcess) -> None:
     when = When(user=r"Your step \[a\]", has_tool_result=False)
     rules = [
         Rule(name="a asks", when=when, reply=[clarification("q"), USUAL]),
@@ -261,7 +263,7 @@ async def test_the_stream_of_a_resumed_task_that_is_queued_does_not_end_at_its_p
         return Rule(name=f"{step_id} waits", when=when, reply=[Text(text="x"), Gate(name=step_id), USUAL])
 
     rules = [waits("a"), does("a", "Whole"), waits("b")]
-    with LuxxServer(tmp_path / "data", {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1"}) as server:
+    with ServerProcess(tmp_path, LUXX_LIMITS__CONCURRENT_RUNS_PER_USER="1") as server:
         async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
             task_id = await new_task(ann, model.url, step("a"))
             other_id = await new_task(ann, f"{model.url}/", step("b"))
@@ -282,7 +284,7 @@ async def test_the_stream_of_a_resumed_task_that_is_queued_does_not_end_at_its_p
             assert (await ann.get(f"/tasks/{task_id}"))["result"] == "Whole"
 
 
-async def test_a_step_can_be_left_out_before_the_first_run_and_while_paused(server: LuxxServer) -> None:
+async def test_a_step_can_be_left_out_before_the_first_run_and_while_paused(server: ServerProcess) -> None:
     gate = Rule(
         name="slow", when=When(user=r"Your step \[a\]", call=1), reply=[Text(text="x"), Gate(name="g")]
     )
@@ -318,7 +320,7 @@ async def test_a_step_can_be_left_out_before_the_first_run_and_while_paused(serv
         assert (await refused(ann, f"{path}/steps/a/skip"))[:2] == (409, "step_ended")
 
 
-async def test_a_plan_that_a_pause_cut_is_drawn_anew_after_a_restart(own_server: LuxxServer) -> None:
+async def test_a_plan_that_a_pause_cut_is_drawn_anew_after_a_restart(own_server: ServerProcess) -> None:
     plan = '{"steps": [{"id": "a", "name": "A", "goal": "Do a", "depends_on": []}]}'
     rules = [
         Rule(name="cut", when=When(call=1), reply=[Text(text="Half a plan"), Gate(name="g")]),

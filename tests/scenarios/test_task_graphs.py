@@ -4,13 +4,13 @@ import random
 from collections import Counter
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL
 from scenarios.screen import Frame
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import RESULT, does, execute, new_task, statuses, step
 
 SLOTS = 4
@@ -50,7 +50,9 @@ def check_order(frames: list[Frame], needs: dict[str, set[str]], slots: int) -> 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_random_graph_runs_in_order_and_a_retry_completes_it(server: LuxxServer, seed: int) -> None:
+async def test_a_random_graph_runs_in_order_and_a_retry_completes_it(
+    server: ServerProcess, seed: int
+) -> None:
     chance = random.Random(seed)
     needs = random_needs(chance, 30)
     failing = set(chance.sample(sorted(needs), 2))
@@ -75,7 +77,7 @@ async def test_a_random_graph_runs_in_order_and_a_retry_completes_it(server: Lux
         assert all(calls[f"{one} Result of {one}"] == 1 for one in needs)
 
 
-async def test_a_kill_repeats_no_finished_step(own_server: LuxxServer) -> None:
+async def test_a_kill_repeats_no_finished_step(own_server: ServerProcess) -> None:
     needs = random_needs(random.Random(3), 12)
     rules = [
         Rule(

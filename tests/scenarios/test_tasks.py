@@ -3,11 +3,12 @@
 import re
 from typing import Any
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
 from scenarios.rooms import USUAL, RoomScreen, order
 from scenarios.screen import Frame
-from scenarios.server import LuxxServer
 
 RESULT = Rule(
     name="result", when=When(system="Write its final result"), reply=[Text(text="All done [a]."), USUAL]
@@ -49,7 +50,7 @@ async def statuses(ann: AsyncApiClient, task_id: str) -> dict[str, str]:
     return {one["id"]: one["status"] for one in task["steps"]}
 
 
-async def test_steps_run_after_those_that_they_need_and_read_their_results(server: LuxxServer) -> None:
+async def test_steps_run_after_those_that_they_need_and_read_their_results(server: ServerProcess) -> None:
     rules = [does("a", "Facts of a"), does("b", "Facts of b"), does("c", "Together"), RESULT]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         task_id = await new_task(ann, model.url, step("a"), step("b"), step("c", "a", "b"))
@@ -73,7 +74,9 @@ async def test_steps_run_after_those_that_they_need_and_read_their_results(serve
         assert [one["attempts"] for one in task["steps"]] == [1, 1, 1]
 
 
-async def test_a_task_without_steps_is_planned_first_and_a_bad_plan_is_corrected(server: LuxxServer) -> None:
+async def test_a_task_without_steps_is_planned_first_and_a_bad_plan_is_corrected(
+    server: ServerProcess,
+) -> None:
     bad = '{"steps": [{"id": "a", "name": "A", "goal": "g", "depends_on": ["z"]}]}'
     good = '{"steps": [{"id": "a", "name": "A", "goal": "g"}, {"id": "b", "name": "B", "depends_on": ["a"]}]}'
     planner = "Split the goal"
@@ -95,7 +98,7 @@ async def test_a_task_without_steps_is_planned_first_and_a_bad_plan_is_corrected
         assert await statuses(ann, task_id) == {"a": "completed", "b": "completed"}
 
 
-async def test_a_failed_step_skips_what_needs_it_and_a_retry_runs_both(server: LuxxServer) -> None:
+async def test_a_failed_step_skips_what_needs_it_and_a_retry_runs_both(server: ServerProcess) -> None:
     fails = Rule(
         name="fails", when=When(user=r"Your step \[a\]", call=1), status=400, message="cannot do this"
     )
@@ -118,7 +121,7 @@ async def test_a_failed_step_skips_what_needs_it_and_a_retry_runs_both(server: L
         assert [one.rule for one in model.requests].count("b Alone") == 1
 
 
-async def test_a_pause_makes_steps_in_progress_pending_and_resume_runs_them(server: LuxxServer) -> None:
+async def test_a_pause_makes_steps_in_progress_pending_and_resume_runs_them(server: ServerProcess) -> None:
     rules = [
         Rule(
             name="slow",
@@ -144,7 +147,7 @@ async def test_a_pause_makes_steps_in_progress_pending_and_resume_runs_them(serv
         assert (task["status"], task["result"], task["steps"][0]["attempts"]) == ("completed", "Whole", 2)
 
 
-async def test_a_task_waits_for_its_approval_and_a_step_for_its_own(server: LuxxServer) -> None:
+async def test_a_task_waits_for_its_approval_and_a_step_for_its_own(server: ServerProcess) -> None:
     rules = [does("a", "First"), does("b", "Second"), RESULT]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         task_id = await new_task(
@@ -165,7 +168,7 @@ async def test_a_task_waits_for_its_approval_and_a_step_for_its_own(server: Luxx
         assert await statuses(ann, task_id) == {"a": "completed", "b": "completed"}
 
 
-async def test_a_cancelled_task_is_terminated(server: LuxxServer) -> None:
+async def test_a_cancelled_task_is_terminated(server: ServerProcess) -> None:
     slow = Rule(name="slow", reply=[Text(text="Half "), Gate(name="gate"), USUAL])
     async with ScriptedProvider(Script(rules=[slow])) as model, AsyncApiClient(server.url) as ann:
         task_id = await new_task(ann, model.url, step("a"), step("b"))

@@ -1,9 +1,10 @@
 """A step that a pause cut begins anew after `resume`, even if the server is killed in it."""
 
+from api.server_process import ServerProcess
+
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL
-from scenarios.server import LuxxServer
 
 STEP = r"Your step \[a\]"
 
@@ -23,7 +24,7 @@ def two_attempts() -> Script:
     )
 
 
-async def test_a_cut_step_begins_anew_wherever_its_server_is_killed(own_server: LuxxServer) -> None:
+async def test_a_cut_step_begins_anew_wherever_its_server_is_killed(own_server: ServerProcess) -> None:
     async with ScriptedProvider(two_attempts()) as model, RestartingClient(own_server) as ann:
         provider_id = await ann.connect(model.url)
         step = {"id": "a", "name": "A", "goal": "Do it"}

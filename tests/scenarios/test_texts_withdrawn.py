@@ -4,6 +4,7 @@ and where its new server has less of the text than the one that it left."""
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.client import AsyncApiClient
@@ -11,7 +12,6 @@ from scenarios.restarting_client import SOON_SECONDS, RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, new_room, replies
 from scenarios.screen import Frame, Screen
 from scenarios.scripts import FIRST_THOUGHT
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import new_task, step
 
 LOST = "Once upon a time "
@@ -79,7 +79,7 @@ async def restart_and_follow(
         pytest.param([Thinking(text=FIRST_THOUGHT)], id="after thinking", marks=pytest.mark.heavy),
     ],
 )
-async def test_the_text_of_a_chat_is_replaced(own_server: LuxxServer, first: list[Any]) -> None:
+async def test_the_text_of_a_chat_is_replaced(own_server: ServerProcess, first: list[Any]) -> None:
     script = cut_and_told_anew(*first)
     async with ScriptedProvider(script) as model, RestartingClient(own_server) as ann:
         conversation = await ann.conversation(model.url)
@@ -95,7 +95,7 @@ async def test_the_text_of_a_chat_is_replaced(own_server: LuxxServer, first: lis
 
 @pytest.mark.heavy
 async def test_the_text_of_a_seat_is_replaced_but_not_what_it_said_before_a_tool(
-    own_server: LuxxServer,
+    own_server: ServerProcess,
 ) -> None:
     asks = Rule(name="asks", when=When(has_tool_result=False), reply=[Text(text="Well. "), CALL, USUAL])
     script = cut_and_told_anew(has_tool_result=True)
@@ -113,7 +113,7 @@ async def test_the_text_of_a_seat_is_replaced_but_not_what_it_said_before_a_tool
 
 
 @pytest.mark.heavy
-async def test_the_text_of_a_step_of_a_task_is_replaced(own_server: LuxxServer) -> None:
+async def test_the_text_of_a_step_of_a_task_is_replaced(own_server: ServerProcess) -> None:
     async with ScriptedProvider(cut_and_told_anew()) as model, RestartingClient(own_server) as ann:
         task_id = await new_task(ann, model.url, step("a"))
         started = await ann.ask("POST", f"/tasks/{task_id}/execute", headers={"accept": "application/json"})
@@ -160,7 +160,7 @@ async def follow_with_newer_text(
     ],
 )
 async def test_what_a_client_of_a_chat_has_from_a_server_that_is_ahead_is_replaced(
-    server: LuxxServer, rules: list[Rule], newer: dict[str, str]
+    server: ServerProcess, rules: list[Rule], newer: dict[str, str]
 ) -> None:
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -179,7 +179,7 @@ async def test_what_a_client_of_a_chat_has_from_a_server_that_is_ahead_is_replac
 
 
 async def test_what_a_client_of_a_room_has_from_a_server_that_is_ahead_is_replaced(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     script = Script(rules=[replies("Anna", 1, Gate(name="late"), *TOLD)])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:

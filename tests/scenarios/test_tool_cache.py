@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from api.server_process import ServerProcess
 from store.databases import new_database
 
 from scenarios.client import AsyncApiClient
-from scenarios.server import LuxxServer
-from scenarios.tool_controller import ToolController
+from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
 
 SOON_SECONDS = 20.0
 
@@ -18,17 +18,22 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
-def two_servers(tmp_path: Path, postgresql: str) -> Iterator[list[LuxxServer]]:
+def two_servers(tmp_path: Path, postgresql: str) -> Iterator[list[ServerProcess]]:
     environment = {
         "LUXX_DATABASE__URL": new_database(postgresql, tmp_path.name),
         "LUXX_APP__SECRET_KEY": "a secret that all servers of one database share, long enough",
         "LUXX_WORKSPACE__ROOT": str(tmp_path / "workspaces"),
     }
     with ExitStack() as stack:
-        yield [stack.enter_context(LuxxServer(tmp_path / name, environment)) for name in ("a", "b")]
+        yield [
+            stack.enter_context(ServerProcess(tmp_path / name, **CONTROLLED_TOOLS, **environment))
+            for name in ("a", "b")
+        ]
 
 
-async def test_clearing_the_cache_at_one_server_clears_it_at_the_other(two_servers: list[LuxxServer]) -> None:
+async def test_clearing_the_cache_at_one_server_clears_it_at_the_other(
+    two_servers: list[ServerProcess],
+) -> None:
     first, second = two_servers
     async with (
         ToolController(answers=True) as controller,

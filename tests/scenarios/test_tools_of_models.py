@@ -1,10 +1,10 @@
 """Which models get tools and which limit of tokens: what the catalog knows, what somebody asks for."""
 
 import httpx
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
 from scenarios.client import AsyncApiClient, Json
-from scenarios.server import LuxxServer
 
 KNOWN, UNKNOWN, SMALL = "gpt-4o", "nobody-knows-me", "smollm2-135m-instruct"
 ONE_MODEL = Script(rules=[], models=["gpt-4.1-mini"])
@@ -18,7 +18,7 @@ async def asked(ann: AsyncApiClient, provider: ScriptedProvider, settings: Json,
     return provider.requests[-1].json
 
 
-async def test_only_models_that_are_known_to_use_tools_get_them_unasked(server: LuxxServer) -> None:
+async def test_only_models_that_are_known_to_use_tools_get_them_unasked(server: ServerProcess) -> None:
     async with ScriptedProvider(Script(rules=[ANSWER])) as model, AsyncApiClient(server.url) as ann:
         settings = {"provider_id": await ann.connect(model.url)}
         offered = {
@@ -29,7 +29,7 @@ async def test_only_models_that_are_known_to_use_tools_get_them_unasked(server: 
             assert "tools" in await asked(ann, model, settings, model=UNKNOWN, tools=tools)
 
 
-async def test_an_agent_that_names_its_tools_gives_them_to_an_unknown_model(server: LuxxServer) -> None:
+async def test_an_agent_that_names_its_tools_gives_them_to_an_unknown_model(server: ServerProcess) -> None:
     async with ScriptedProvider(Script(rules=[ANSWER])) as model, AsyncApiClient(server.url) as ann:
         fields = {"provider_id": await ann.connect(model.url), "model": UNKNOWN}
         names = {"Names": ["python_eval"], "Leaves open": None, "Refuses": []}
@@ -42,7 +42,7 @@ async def test_an_agent_that_names_its_tools_gives_them_to_an_unknown_model(serv
         assert offered["Leaves open"] == offered["Refuses"] == []
 
 
-async def test_the_longest_answer_of_a_known_model_is_sent_as_its_limit(server: LuxxServer) -> None:
+async def test_the_longest_answer_of_a_known_model_is_sent_as_its_limit(server: ServerProcess) -> None:
     async with ScriptedProvider(Script(rules=[ANSWER])) as model, AsyncApiClient(server.url) as ann:
         settings = {"provider_id": await ann.connect(model.url)}
 
@@ -60,7 +60,7 @@ async def test_the_longest_answer_of_a_known_model_is_sent_as_its_limit(server: 
         assert 128 <= (await limit(SMALL, system_prompt=long_prompt) or 0) < 2_048
 
 
-async def test_a_model_that_the_provider_does_not_list_is_refused_before_a_run(server: LuxxServer) -> None:
+async def test_a_model_that_the_provider_does_not_list_is_refused_before_a_run(server: ServerProcess) -> None:
     script = Script(rules=[ANSWER], models=["gpt-4.1-mini", "gpt-4o-2024-08-06"])
     async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
         provider_id = await ann.connect(model.url)
@@ -78,7 +78,7 @@ async def test_a_model_that_the_provider_does_not_list_is_refused_before_a_run(s
         assert (await ann.post("/messages", {**body, "model": "gpt-4o"}))["model"] == "gpt-4o"
 
 
-async def test_a_model_that_is_not_listed_is_refused_wherever_it_is_saved(server: LuxxServer) -> None:
+async def test_a_model_that_is_not_listed_is_refused_wherever_it_is_saved(server: ServerProcess) -> None:
     async with ScriptedProvider(ONE_MODEL) as model, AsyncApiClient(server.url) as ann:
         mine = await ann.connect(model.url)
         await ann.get(f"/providers/{mine}/models")
@@ -119,7 +119,7 @@ async def assert_unlisted(response: httpx.Response, field: str) -> None:
 
 
 async def test_a_turn_whose_model_is_not_listed_says_so_and_asks_no_provider(
-    server: LuxxServer,
+    server: ServerProcess,
 ) -> None:
     async with ScriptedProvider(ONE_MODEL) as model, AsyncApiClient(server.url) as ann:
         mine = await ann.connect(model.url)

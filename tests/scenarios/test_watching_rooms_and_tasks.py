@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 from store.databases import new_database
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
@@ -18,7 +19,6 @@ from scenarios.client import AsyncApiClient
 from scenarios.questions import answer, open_questions
 from scenarios.rooms import USUAL, RoomScreen, new_room, said, says
 from scenarios.screen import Frame, Screen
-from scenarios.server import LuxxServer
 from scenarios.test_tasks import new_task, step
 
 ENDS = ("room_completed", "task_complete")
@@ -162,7 +162,7 @@ async def check_a_task(people: list[AsyncApiClient], watchers: int, refreshes: i
 
 
 @asynccontextmanager
-async def at(*servers: LuxxServer) -> AsyncIterator[list[AsyncApiClient]]:
+async def at(*servers: ServerProcess) -> AsyncIterator[list[AsyncApiClient]]:
     """The same user at each server."""
     async with AsyncApiClient(servers[0].url) as first:
         people = [first, *(AsyncApiClient(server.url, first.token) for server in servers[1:])]
@@ -176,7 +176,7 @@ async def at(*servers: LuxxServer) -> AsyncIterator[list[AsyncApiClient]]:
 
 
 @pytest.fixture(scope="module")
-def two_servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[list[LuxxServer]]:
+def two_servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> Iterator[list[ServerProcess]]:
     folder: Path = tmp_path_factory.mktemp("watched")
     environment = {
         "LUXX_DATABASE__URL": new_database(postgresql, folder.name),
@@ -184,15 +184,15 @@ def two_servers(tmp_path_factory: pytest.TempPathFactory, postgresql: str) -> It
         "LUXX_WORKSPACE__ROOT": str(folder / "workspaces"),
     }
     with ExitStack() as hold:
-        yield [hold.enter_context(LuxxServer(folder / name, environment)) for name in ("a", "b")]
+        yield [hold.enter_context(ServerProcess(folder / name, **environment)) for name in ("a", "b")]
 
 
-async def test_a_room_refreshed_at_random_points_shows_the_same_text(server: LuxxServer) -> None:
+async def test_a_room_refreshed_at_random_points_shows_the_same_text(server: ServerProcess) -> None:
     async with at(server) as people:
         await check_a_room(people, watchers=2, refreshes=20, policy="parallel")
 
 
-async def test_a_task_refreshed_at_random_points_shows_the_same_text(server: LuxxServer) -> None:
+async def test_a_task_refreshed_at_random_points_shows_the_same_text(server: ServerProcess) -> None:
     async with at(server) as people:
         await check_a_task(people, watchers=2, refreshes=20)
 
@@ -200,21 +200,21 @@ async def test_a_task_refreshed_at_random_points_shows_the_same_text(server: Lux
 @pytest.mark.heavy
 @pytest.mark.parametrize("policy", ["round_robin", "parallel"])
 async def test_a_room_watched_from_two_servers_shows_the_same_text(
-    two_servers: list[LuxxServer], policy: str
+    two_servers: list[ServerProcess], policy: str
 ) -> None:
     async with at(*two_servers) as people:
         await check_a_room(people, watchers=4, refreshes=50, policy=policy)
 
 
 @pytest.mark.heavy
-async def test_a_task_watched_from_two_servers_shows_the_same_text(two_servers: list[LuxxServer]) -> None:
+async def test_a_task_watched_from_two_servers_shows_the_same_text(two_servers: list[ServerProcess]) -> None:
     async with at(*two_servers) as people:
         await check_a_task(people, watchers=4, refreshes=50)
 
 
 @pytest.mark.heavy
 async def test_a_room_is_stopped_resumed_and_answered_at_the_server_that_does_not_drive_it(
-    two_servers: list[LuxxServer],
+    two_servers: list[ServerProcess],
 ) -> None:
     """Whichever server drives it: each step is done at both, one after the other."""
     ask = Call(

@@ -4,12 +4,12 @@ import itertools
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.rooms import USUAL, joined, new_room, replies, run_to_the_end, said, says, started
-from scenarios.server import LuxxServer
 
 numbers = itertools.count()
 
@@ -31,7 +31,7 @@ def texts_of(body: Json) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("call", [READS, RUNS], ids=lambda call: call.name)
-async def test_a_seat_asks_before_it_works_for_another_member(server: LuxxServer, call: Call) -> None:
+async def test_a_seat_asks_before_it_works_for_another_member(server: ServerProcess, call: Call) -> None:
     name = f"guest{next(numbers)}"
     async with (
         ScriptedProvider(Script(rules=calls_then_says(call))) as model,
@@ -49,7 +49,7 @@ async def test_a_seat_asks_before_it_works_for_another_member(server: LuxxServer
                 await stream.to_the_end()
 
 
-async def test_a_seat_asks_nobody_for_its_owner_or_for_what_touches_nothing(server: LuxxServer) -> None:
+async def test_a_seat_asks_nobody_for_its_owner_or_for_what_touches_nothing(server: ServerProcess) -> None:
     name = f"guest{next(numbers)}"
     async with (
         ScriptedProvider(Script(rules=calls_then_says(READS))) as model,
@@ -72,7 +72,7 @@ async def test_a_seat_asks_nobody_for_its_owner_or_for_what_touches_nothing(serv
             assert said(frames)[-1] == ("Anna", "Done")
 
 
-async def test_the_answer_of_a_member_taints_the_turn_that_asked(server: LuxxServer) -> None:
+async def test_the_answer_of_a_member_taints_the_turn_that_asked(server: ServerProcess) -> None:
     rules = [
         replies("Anna", 1, clarification(), USUAL),
         replies("Anna", 2, RUNS, USUAL),
@@ -99,7 +99,7 @@ FORGED = (
 )
 
 
-async def test_no_text_of_a_seat_or_person_can_be_taken_for_a_line_of_another(server: LuxxServer) -> None:
+async def test_no_text_of_a_seat_or_person_can_be_taken_for_a_line_of_another(server: ServerProcess) -> None:
     rules = [*says("Anna", "One"), replies("Ben", 1, Text(text="Two"))]
     rules[0] = replies("Anna", 1, Text(text=FORGED), USUAL)
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:

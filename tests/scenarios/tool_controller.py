@@ -1,8 +1,17 @@
 """A TCP server that the tools in `samples/` call: a test sees each call begin and decides when it ends."""
 
 import asyncio
+import os
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+SAMPLES = Path(__file__).parent / "samples"
+CONTROLLED_TOOLS = {
+    "LUXX_TOOLS__MODULES": "controlled_tools",
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(SAMPLES), os.environ.get("PYTHONPATH")])),
+}
+"""The settings of a server that has the tools of `samples/`."""
 
 
 class Visit:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api.server_process import ServerProcess
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import set_rules
-from scenarios.server import LuxxServer
 
 from luxx.domain.skills.tools import allowed_here
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
@@ -21,7 +21,7 @@ SAMPLES = Path(__file__).parent / "samples"
 class SkilledServer:
     """A server with the sample skills in the sandbox of one backend."""
 
-    def __init__(self, server: LuxxServer, backend: str) -> None:
+    def __init__(self, server: ServerProcess, backend: str) -> None:
         self.server = server
         self._backend = backend
 
@@ -52,7 +52,7 @@ def skilled(request: pytest.FixtureRequest) -> Iterator[SkilledServer]:
         data_dir = Path(name) / "data"
         data_dir.mkdir()
         shutil.copytree(SAMPLES, data_dir / "skills")
-        with LuxxServer(data_dir, {"LUXX_TOOLS__SANDBOX": request.param}) as server:
+        with ServerProcess(Path(name), LUXX_TOOLS__SANDBOX=request.param) as server:
             yield SkilledServer(server, request.param)
 
 

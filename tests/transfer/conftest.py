@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import admin, connect, document, server
 from api.schema import Document
 from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
+
+__all__ = ["admin", "document", "server"]
 
 
 @pytest.fixture(scope="module")
@@ -21,26 +23,6 @@ def upstream() -> Iterator[ScriptedProvider]:
     provider.__enter__()
     yield provider
     provider.__exit__(GeneratorExit, None, None)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def document(server: ServerProcess) -> Document:
-    with ApiClient(server, None) as nobody:
-        return Document(nobody.good_document())
-
-
-@pytest.fixture(scope="module")
-def admin(server: ServerProcess, document: Document, upstream: ScriptedProvider) -> Iterator[ApiClient]:
-    with ApiClient(server, document).sign_in() as person:
-        hosts = [upstream.url.removeprefix("http://")]
-        person.good("PUT", "/admin/allowed-hosts", json={"hosts": hosts})
-        yield person
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ import zipfile
 from typing import Any
 
 import pytest
-from api.client import ApiClient
-from api.schema import Document
+from api.client import ApiClient, document_of
 from api.server_process import ServerProcess
 
 from luxx.domain.transfer import chatgpt
@@ -338,9 +337,7 @@ def small(tmp_path: Any) -> Any:
 
 
 def test_the_limits_of_the_configuration_hold(small: ServerProcess) -> None:
-    with ApiClient(small, None) as asked:
-        document = Document(asked.good_document())
-    with ApiClient(small, document).register("cat") as cat:
+    with ApiClient(small, document_of(small)).register("cat") as cat:
         text = " ".join(f"word{number}" for number in range(80_000))
         check_import_is_refused(cat, json.dumps([chat(text * 2, "y")]).encode(), 413, "too_large")
         repeated = json.dumps([chat(text[:20_000] * 600, "y")]).encode()

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer, live_server, scripted_models
+from api.server_process import ServerProcess, model_settings
 from playwright.sync_api import Browser
+from process_environment import scripted_models
 
 from luxx.providers.scripted import Script, ScriptedProvider
 from luxx.web.build import build
@@ -24,8 +25,9 @@ def built_ui() -> None:
     assert build() is None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """One for all tests of the UI. Its event loop runs in their thread, where others could have none."""
     with running_browser() as running:
         yield running
 
@@ -45,22 +47,22 @@ def models(script: Script) -> Iterator[ScriptedProvider]:
 @pytest.fixture(scope="module")
 def server(
     built_ui: None, models: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LiveServer]:
+) -> Iterator[ServerProcess]:
     folder: Path = tmp_path_factory.mktemp("server")
-    with live_server(
-        folder, models.url, LUXX_LIMITS__LOGINS_PER_MINUTE="1000", LUXX_AUTH__DEFAULT_PERMISSION_LEVEL="3"
+    with ServerProcess(
+        folder, **model_settings(models.url), LUXX_ADMIN_PASSWORD="", LUXX_AUTH__DEFAULT_PERMISSION_LEVEL="3"
     ) as running:
         yield running
 
 
 @pytest.fixture
-def new_tab(browser: Browser, server: LiveServer) -> OpenTab:
+def new_tab(browser: Browser, server: ServerProcess) -> OpenTab:
     """`with new_tab() as tab:` opens a page of a profile of its own."""
     return partial(open_tab, browser, server.url)
 
 
 @pytest.fixture
-def person(server: LiveServer, browser: Browser) -> Iterator[Person]:
+def person(server: ServerProcess, browser: Browser) -> Iterator[Person]:
     """A new user, who is signed in in each profile that they open."""
     new = Person(server, browser)
     yield new

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 import httpx
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import Browser, BrowserContext
 
 from web_ui.browser import LAPTOP, WAIT_MS, Tab, open_tab
@@ -20,7 +20,7 @@ PASSWORD = "a good long password"
 class Person:
     """A new user. `api` sends requests as this user; profiles of `profile()` are signed in."""
 
-    def __init__(self, server: LiveServer, browser: Browser) -> None:
+    def __init__(self, server: ServerProcess, browser: Browser) -> None:
         self.server = server
         self.name = f"person{next(NUMBERS)}"
         self.browser = browser

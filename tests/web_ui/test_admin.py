@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import Browser, expect
 
 from web_ui.axe import check_both_themes
@@ -25,7 +25,7 @@ SECTIONS = {
 
 
 @pytest.fixture
-def operator(server: LiveServer, browser: Browser) -> Iterator[Person]:
+def operator(server: ServerProcess, browser: Browser) -> Iterator[Person]:
     """A new administrator of the default tenant."""
     new = Person(server, browser)
     with new.sign_in_as_admin() as admin:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from luxx.providers.scripted import Call, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
@@ -79,7 +79,7 @@ def answer_of(page: Page) -> str:
 
 
 @contextmanager
-def two_tabs(person: Person, browser: Browser, server: LiveServer) -> Iterator[tuple[Tab, Tab]]:
+def two_tabs(person: Person, browser: Browser, server: ServerProcess) -> Iterator[tuple[Tab, Tab]]:
     with (
         person.profile() as context,
         open_tab(browser, server.url, context=context) as first,
@@ -89,7 +89,7 @@ def two_tabs(person: Person, browser: Browser, server: LiveServer) -> Iterator[t
 
 
 def test_a_permission_is_asked_in_place_and_disappears_in_every_tab(
-    person: Person, browser: Browser, server: LiveServer
+    person: Person, browser: Browser, server: ServerProcess
 ) -> None:
     person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
     with two_tabs(person, browser, server) as (first, second):
@@ -195,7 +195,7 @@ def test_after_a_lost_connection_the_answer_goes_on_where_it_was(
 
 
 def test_two_tabs_show_the_same(
-    person: Person, browser: Browser, server: LiveServer, models: ScriptedProvider
+    person: Person, browser: Browser, server: ServerProcess, models: ScriptedProvider
 ) -> None:
     with two_tabs(person, browser, server) as (first, second):
         page = first.open()

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import expect
 
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
@@ -85,7 +85,7 @@ def test_files_are_attached_by_the_button_and_by_pasting(person: Person, tmp_pat
 
 
 def test_connecting_a_model_lists_its_models_and_says_what_is_wrong(
-    person: Person, server: LiveServer, models: ScriptedProvider
+    person: Person, server: ServerProcess, models: ScriptedProvider
 ) -> None:
     address = models.url.removeprefix("http://")
     with person.sign_in_as_admin() as admin:

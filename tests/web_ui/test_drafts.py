@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from api.server_process import ServerProcess
 from files.sample_files import png
-from live_server import LiveServer
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from web_ui.browser import Tab, open_tab
@@ -217,7 +217,7 @@ def test_each_form_keeps_what_was_typed_over_a_reload(person: Person) -> None:
         expect(page.get_by_role("dialog").get_by_label("Name")).to_have_value("Paint")
 
 
-def test_what_another_person_typed_is_not_shown(person: Person, server: LiveServer) -> None:
+def test_what_another_person_typed_is_not_shown(person: Person, server: ServerProcess) -> None:
     other = Person(server, person.browser)
     with person.tab() as tab:
         tab.expected_problems.append("401")  # of a request that was under way

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import Browser, Page, expect
 
 from luxx.providers.scripted import Rule, Script, Text, When
@@ -147,7 +147,7 @@ def script() -> Script:
 
 
 @pytest.fixture(scope="module")
-def owner(server: LiveServer, browser: Browser) -> Iterator[Person]:
+def owner(server: ServerProcess, browser: Browser) -> Iterator[Person]:
     """An administrator, who sees every page and owns what is on them."""
     new = Person(server, browser)
     with new.sign_in_as_admin() as admin:

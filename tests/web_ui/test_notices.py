@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from luxx.providers.scripted import Call, Rule, Script, Text, When
@@ -180,7 +180,7 @@ def test_lists_and_runs_agree_on_what_waits_and_what_is_paused(person: Person) -
 
 
 def test_an_invitation_and_a_message_in_an_idle_room_arrive_without_polling(
-    person: Person, server: LiveServer, browser: Browser
+    person: Person, server: ServerProcess, browser: Browser
 ) -> None:
     owner = Person(server, browser)
     room = owner.post("/chat-rooms", {"title": "Orchard", "task": "Plan.", "agents": [{"name": "Anna"}]})
@@ -218,7 +218,7 @@ def test_an_invitation_and_a_message_in_an_idle_room_arrive_without_polling(
 
 
 def test_who_was_away_is_told_of_an_invitation_when_the_page_opens(
-    person: Person, server: LiveServer, browser: Browser
+    person: Person, server: ServerProcess, browser: Browser
 ) -> None:
     owner = Person(server, browser)
     room = owner.post("/chat-rooms", {"title": "Orchard", "task": "Plan.", "agents": [{"name": "Anna"}]})

@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from live_server import ROOT, LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import Browser, Page, expect
+from process_environment import ROOT
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from web_ui.axe import check_both_themes
@@ -308,7 +309,7 @@ def page_path(page: Page) -> str:
 
 
 def test_what_a_member_writes_into_an_idle_room_appears(
-    person: Person, server: LiveServer, browser: Browser
+    person: Person, server: ServerProcess, browser: Browser
 ) -> None:
     body = {"title": "Garden", "task": "Plan the garden.", "agents": [{"name": "Anna"}, {"name": "Ben"}]}
     room = person.post("/chat-rooms", body)["id"]

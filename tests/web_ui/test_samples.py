@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from live_server import LiveServer, live_server
+from api.server_process import ServerProcess, model_settings
 from playwright.sync_api import expect
 
 from luxx.providers.demo.server import DEMO_NAME
@@ -20,13 +20,13 @@ SECONDS = 60_000
 @pytest.fixture(scope="module")
 def server(
     built_ui: None, models: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LiveServer]:
+) -> Iterator[ServerProcess]:
     """Has the demo. New users have level 1, with which the samples must work."""
-    with live_server(
+    with ServerProcess(
         tmp_path_factory.mktemp("server"),
-        models.url,
+        **model_settings(models.url),
         LUXX_DEMO__ENABLED="true",
-        LUXX_LIMITS__LOGINS_PER_MINUTE="1000",
+        LUXX_ADMIN_PASSWORD="",
     ) as running:
         yield running
 

@@ -1,7 +1,7 @@
 """Signing in with the default password, choosing another one, and what a browser remembers."""
 
 import pytest
-from live_server import LiveServer
+from api.server_process import ServerProcess
 from playwright.sync_api import expect
 
 from web_ui.browser import PHONE, take_screenshots
@@ -12,7 +12,7 @@ PASSWORD = "a good long password"
 
 
 def test_the_first_run_offers_the_default_password_and_leads_to_another_one(
-    server: LiveServer, new_tab: OpenTab
+    server: ServerProcess, new_tab: OpenTab
 ) -> None:
     with new_tab() as tab:
         tab.expected_problems.append("401")  # the old password, below

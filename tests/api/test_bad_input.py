@@ -1,9 +1,7 @@
 """Wrong requests of every kind get the right status and a sentence, and change nothing."""
 
 import json
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import httpx
@@ -12,6 +10,7 @@ import pytest
 from api.bad_requests import CASES, LOGIN, UNKNOWN_ID, Case
 from api.client import ApiClient
 from api.server_process import ServerProcess
+from api.stored_content import StoredContent, stored_content
 
 
 @pytest.fixture(scope="module")
@@ -35,52 +34,20 @@ def people(anna: ApiClient, admin: ApiClient, nobody: ApiClient) -> dict[str, Ap
     return {"anna": anna, "admin": admin, "nobody": nobody}
 
 
-class VisibleState:
-    """What anna and the administrator can see, as of the last check.
-
-    To read all of it takes 30 requests, so a check first asks SQLite whether anybody has written to the
-    database, and looks at the names, sizes and times of the files.
-    """
-
-    def __init__(
-        self, server: ServerProcess, database: sqlite3.Connection, anna: ApiClient, admin: ApiClient
-    ) -> None:
-        self._people = (anna, admin)
-        self._workspaces = server.folder / "workspaces"
-        self._database = database
-        self._written = self._read_written()
-        self._states = [person.state() for person in self._people]
-
-    def has_changed(self) -> bool:
-        written, self._written = self._written, self._read_written()
-        if written == self._written:
-            return False
-        before, self._states = self._states, [person.state() for person in self._people]
-        return before != self._states
-
-    def _read_written(self) -> tuple[int, list[tuple[str, int, int]]]:
-        """A number that changes with every commit of the server, and the files of all users."""
-        (version,) = self._database.execute("PRAGMA data_version").fetchone()
-        files = [(str(path), path.lstat()) for path in sorted(self._workspaces.rglob("*"))]
-        return version, [(name, status.st_size, status.st_mtime_ns) for name, status in files]
-
-
 @pytest.fixture(scope="module")
-def visible_state(
-    server: ServerProcess, anna: ApiClient, admin: ApiClient, known: dict[str, str]
-) -> Iterator[VisibleState]:
-    uri = f"file:{server.data_dir / 'luxx.db'}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True, check_same_thread=False)) as database:
-        yield VisibleState(server, database, anna, admin)
+def stored(server: ServerProcess) -> Iterator[StoredContent]:
+    with stored_content(server) as stored:
+        yield stored
 
 
-def test_a_write_is_seen_as_a_change(anna: ApiClient, visible_state: VisibleState) -> None:
-    assert not visible_state.has_changed()
+def test_a_write_is_seen_as_a_change(anna: ApiClient, stored: StoredContent) -> None:
+    before = stored.read()
     anna.good("POST", "/projects", json={"name": "seen"})
-    assert visible_state.has_changed()
+    after = stored.read()
+    assert after != before
     anna.good("POST", "/files", files={"file": ("seen.txt", b"seen")})
-    assert visible_state.has_changed()
-    assert not visible_state.has_changed()
+    assert stored.read() != after
+    assert stored.read() == stored.read()
 
 
 def fill_placeholders(text: str, known: dict[str, str]) -> str:
@@ -105,10 +72,11 @@ def send(person: ApiClient, case: Case, known: dict[str, str]) -> httpx.Response
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name[:60] for case in CASES])
 def test_a_wrong_request_is_refused_and_changes_nothing(
-    case: Case, people: dict[str, ApiClient], known: dict[str, str], visible_state: VisibleState
+    case: Case, people: dict[str, ApiClient], known: dict[str, str], stored: StoredContent
 ) -> None:
+    before = stored.read()
     response = send(people[case.who], case, known)
-    assert not visible_state.has_changed(), f"the request changed something: {response.text[:500]}"
+    assert stored.read() == before, f"the request changed something: {response.text[:500]}"
     assert response.status_code == case.status, response.text[:500]
     fields = response.json()["detail"].get("fields", {})
     if case.fields:

@@ -12,6 +12,7 @@ from litestar.response.base import ASGIResponse, Response
 from litestar.types import Receive, Scope, Send
 from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.api.http.envelope import success
 from luxx.api.http.errors import DATABASE_DOWN_ERRORS
 from luxx.api.http.security import DETACHED_STREAM_KEY, RAW_SEND_KEY
 from luxx.domain.accounts.authentication import Authenticator
@@ -23,6 +24,12 @@ from luxx.wire.run import Run, RunKind
 
 DISCONNECT_KEY = "luxx.disconnect"
 """Scope key of the connection's `ClientDisconnect`, which `protocol.py` sets."""
+
+
+def wants_json(request: Request[Any, Any, Any]) -> bool:
+    """Whether the client accepts JSON and not an event stream."""
+    accept = request.headers.get("accept", "")
+    return "application/json" in accept and "text/event-stream" not in accept
 
 
 class ClientDisconnect:
@@ -340,3 +347,16 @@ class Streams(LiveConnections[OpenStream]):
         except BaseException:
             self.limit.release(caller.user_id)
             raise
+
+    async def follow_started(
+        self,
+        request: Request[Any, Any, Any],
+        caller: Caller,
+        start: Callable[[], Awaitable[Run]],
+        start_and_watch: Callable[[], Awaitable[RunWatch]],
+    ) -> Response[Any]:
+        """The stream of a run that is started; 202 and the run for a client that accepts JSON."""
+        if wants_json(request):
+            run = await start()
+            return Response(success(run, "started"), status_code=202, media_type="application/json")
+        return await self.follow(caller, start_and_watch)

@@ -1,11 +1,12 @@
-"""File downloads and uploads in chunks, with disk access in threads."""
+"""File downloads and uploads in chunks, with disk access in threads; documents in YAML or JSON."""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import IO, Any, cast
 
-from litestar import Request
+import msgspec
+from litestar import Request, Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
@@ -14,9 +15,19 @@ from luxx.api.http.event_streams import ABORT_KEY, is_head
 from luxx.domain.files.names import content_disposition
 from luxx.domain.files.storage import OpenFile
 from luxx.errors import InvalidInput
+from luxx.infra.documents.yaml_text import encode_document
 
 READ_BYTES = 256 * 1024  # Read at once, in one call of a thread.
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+
+DOCUMENT_TYPES = {"yaml": "application/yaml", "json": "application/json"}
+
+
+async def document_response(document: msgspec.Struct, format: str) -> Response[str]:
+    """The text of a document, in a thread because YAML is slow."""
+    text = await asyncio.to_thread(encode_document, document, format)
+    return Response(text, media_type=DOCUMENT_TYPES[format])
 
 
 class FileASGIResponse(ASGIResponse):

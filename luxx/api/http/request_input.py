@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from math import isfinite
-from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from litestar import Litestar, Request, Response
@@ -36,6 +36,16 @@ from luxx.infra.strict_json import (
     without_escapes,
     without_lone_surrogates,
 )
+
+DocumentFormat = Annotated[Literal["yaml", "json"], QueryParameter(description="the format of the document")]
+
+
+def document_body(name: str, description: str) -> dict[str, Any]:
+    """What the OpenAPI document says of a route that reads the document of this name."""
+    schema = {"schema": {"$ref": f"#/components/schemas/{name}"}}
+    content = dict.fromkeys(("application/json", "application/yaml"), schema)
+    return {"requestBody": {"required": True, "description": description, "content": content}}
+
 
 BODY = "data"
 """The parameter of handlers for the body."""

@@ -1,21 +1,23 @@
 """`/agents`: templates of agents, their export and import."""
 
-import asyncio
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from litestar import Controller, Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, JSONBody
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.event_streams import Streams
+from luxx.api.http.files import document_response
 from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
     TAKES_CUT_TEXT,
+    DocumentFormat,
     InjectedCaller,
     PageNumber,
     PageSize,
+    document_body,
     parse_document,
 )
 from luxx.api.routes.messages import (
@@ -26,7 +28,6 @@ from luxx.api.routes.messages import (
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
 from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
-from luxx.infra.documents.yaml_text import encode_document
 from luxx.infra.store.lost_names import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
@@ -34,15 +35,9 @@ from luxx.runs.service import RunService
 from luxx.wire.run import TitledRun
 
 InjectedAgents = NamedDependency[AgentService]
-DocumentFormat = Annotated[Literal["yaml", "json"], QueryParameter(description="the format of the document")]
 
 
-_DOCUMENT_SCHEMA = {"schema": {"$ref": "#/components/schemas/AgentDocument"}}
-DOCUMENT_BODY: dict[str, Any] = {
-    "required": True,
-    "description": "the document of GET /agents/{agent_id}/export",
-    "content": {"application/json": _DOCUMENT_SCHEMA, "application/yaml": _DOCUMENT_SCHEMA},
-}
+DOCUMENT_BODY = document_body("AgentDocument", "the document of GET /agents/{agent_id}/export")
 
 
 class AgentController(Controller):
@@ -148,11 +143,9 @@ class AgentController(Controller):
         format: DocumentFormat = "yaml",
     ) -> Response[str]:
         """The agent as a YAML or JSON document, with the names of its providers. Its rules: for its owner."""
-        document = await agents.export(caller, agent_id)
-        media_type = "application/json" if format == "json" else "application/yaml"
-        return Response(await asyncio.to_thread(encode_document, document, format), media_type=media_type)
+        return await document_response(await agents.export(caller, agent_id), format)
 
-    @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
+    @post("/import", status_code=201, opt={OPENAPI_EXTRA: DOCUMENT_BODY})
     async def import_agent(
         self, request: Request[Any, Any, Any], caller: InjectedCaller, agents: InjectedAgents
     ) -> Success[ImportedAgent]:

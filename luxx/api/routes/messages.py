@@ -1,6 +1,7 @@
 """`/messages`: list, send with a complete or streamed answer, edit, regenerate; fork a conversation."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -194,11 +195,11 @@ class MessageController(Controller):
     ) -> Response[Any]:
         """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
         new_message = await _new_message(request, data)
-        if wants_json(request):
-            run = await runs.send(caller, new_message)
-            return Response(success(run, "started"), status_code=202, media_type="application/json")
-        return await streams.follow(
-            caller, lambda: runs.send_and_watch(caller, new_message, accumulated=accumulated)
+        return await streams.follow_started(
+            request,
+            caller,
+            partial(runs.send, caller, new_message),
+            partial(runs.send_and_watch, caller, new_message, accumulated=accumulated),
         )
 
     @post("/attachments/check", status_code=200)
@@ -214,12 +215,6 @@ class MessageController(Controller):
         """
         await attachments.read_attachments(caller, [*data.attachments])
         return success(None, "readable")
-
-
-def wants_json(request: Request[Any, Any, Any]) -> bool:
-    """Whether the client accepts JSON and not an event stream."""
-    accept = request.headers.get("accept", "")
-    return "application/json" in accept and "text/event-stream" not in accept
 
 
 def check_text(text: str) -> None:
@@ -292,11 +287,11 @@ class MessageBranchController(Controller):
         `Accept: application/json`: 202 and the run.
         """
         regeneration = Regeneration(message_id=message_id, **await answer_options(request, data))
-        if wants_json(request):
-            run = await runs.send(caller, regeneration)
-            return Response(success(run, "started"), status_code=202, media_type="application/json")
-        return await streams.follow(
-            caller, lambda: runs.send_and_watch(caller, regeneration, accumulated=accumulated)
+        return await streams.follow_started(
+            request,
+            caller,
+            partial(runs.send, caller, regeneration),
+            partial(runs.send_and_watch, caller, regeneration, accumulated=accumulated),
         )
 
     @put("/{message_id:str}")

@@ -1,5 +1,6 @@
 """`/chat-rooms/{id}/…` for the run of a room: start, follow, steer and speak."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +13,6 @@ from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.event_streams import Streams
 from luxx.api.http.request_input import InjectedCaller, Seq, TextId
-from luxx.api.routes.messages import wants_json
 from luxx.api.routes.runs import LogPageSize, LogPlace, follow_resumed, follow_run
 from luxx.features.rooms.running import RoomRunService, SentContext
 from luxx.runs.service import RunService
@@ -48,11 +48,11 @@ class RoomRunController(Controller):
 
         Needs the right to steer. Refused while the room runs or is paused.
         """
-        if wants_json(request):
-            run = await room_runs.start(caller, room_id)
-            return Response(success(run, "started"), status_code=202, media_type="application/json")
-        return await streams.follow(
-            caller, lambda: room_runs.start_and_watch(caller, room_id, accumulated=accumulated)
+        return await streams.follow_started(
+            request,
+            caller,
+            partial(room_runs.start, caller, room_id),
+            partial(room_runs.start_and_watch, caller, room_id, accumulated=accumulated),
         )
 
     @post("/resume", status_code=200)

@@ -1,6 +1,5 @@
 """`/chat-rooms`: rooms, their seats, members and messages, copies, files and outcomes."""
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +10,7 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.files import document_response
 from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
     TAKES_CUT_TEXT,
@@ -20,6 +20,7 @@ from luxx.api.http.request_input import (
     PageNumber,
     PageSize,
     TextId,
+    document_body,
     parse_document,
 )
 from luxx.api.routes.messages import TOO_LARGE_PAGE, MessagePage, MessageText, check_text
@@ -43,7 +44,6 @@ from luxx.features.rooms.running import RoomRunService
 from luxx.features.rooms.seats import SeatService
 from luxx.features.rooms.service import RoomService
 from luxx.features.rooms.transfer import RoomTransfer
-from luxx.infra.documents.yaml_text import encode_document
 from luxx.wire.run import MemberRight
 
 InjectedRooms = NamedDependency[RoomService]
@@ -54,13 +54,7 @@ RoomFormat = Annotated[
     Literal["md", "yaml", "json"],
     QueryParameter(description="md: the messages, for reading; yaml, json: the room's file, for import"),
 ]
-_DOCUMENT_SCHEMA = {"schema": {"$ref": "#/components/schemas/RoomDocument"}}
-DOCUMENT_BODY: dict[str, Any] = {
-    "required": True,
-    "description": "the file of GET /chat-rooms/{room_id}/export?format=yaml",
-    "content": {"application/json": _DOCUMENT_SCHEMA, "application/yaml": _DOCUMENT_SCHEMA},
-}
-MEDIA_TYPES = {"md": "text/markdown; charset=utf-8", "yaml": "application/yaml", "json": "application/json"}
+DOCUMENT_BODY = document_body("RoomDocument", "the file of GET /chat-rooms/{room_id}/export?format=yaml")
 
 
 class SpokenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,13 +192,10 @@ class RoomController(Controller):
         """The room's file with its seats and prompts, for its owner; or its messages as Markdown."""
         if format == "md":
             text = await room_transfer.export_markdown(caller, room_id)
-        else:
-            text = await asyncio.to_thread(
-                encode_document, await room_transfer.export(caller, room_id), format
-            )
-        return Response(text, media_type=MEDIA_TYPES[format])
+            return Response(text, media_type="text/markdown; charset=utf-8")
+        return await document_response(await room_transfer.export(caller, room_id), format)
 
-    @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
+    @post("/import", status_code=201, opt={OPENAPI_EXTRA: DOCUMENT_BODY})
     async def import_room(
         self, request: Request[Any, Any, Any], caller: InjectedCaller, room_transfer: InjectedRoomTransfer
     ) -> Success[RoomDetail]:

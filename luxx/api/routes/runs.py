@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
-from luxx.api.http.event_streams import Streams
+from luxx.api.http.event_streams import Streams, wants_json
 from luxx.api.http.request_input import (
     BeforeId,
     InjectedCaller,
@@ -21,7 +21,6 @@ from luxx.api.http.request_input import (
     Seq,
     TextId,
 )
-from luxx.api.routes.messages import wants_json
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.runs.log.events import StoredEvent

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -15,7 +16,6 @@ from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.event_streams import DISCONNECT_KEY, ClientDisconnect, Streams
 from luxx.api.http.request_input import InjectedCaller, Seq, TextId
-from luxx.api.routes.messages import wants_json
 from luxx.api.routes.runs import LogPageSize, LogPlace, follow_resumed, follow_run
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import LuxxError
@@ -111,11 +111,11 @@ class TaskRunController(Controller):
 
         With `Accept: application/json`: 202 and the run.
         """
-        if wants_json(request):
-            run = await task_runs.execute(caller, task_id)
-            return Response(success(run, "started"), status_code=202, media_type="application/json")
-        return await streams.follow(
-            caller, lambda: task_runs.execute_and_watch(caller, task_id, accumulated=accumulated)
+        return await streams.follow_started(
+            request,
+            caller,
+            partial(task_runs.execute, caller, task_id),
+            partial(task_runs.execute_and_watch, caller, task_id, accumulated=accumulated),
         )
 
     @post("/cancel", status_code=200)

@@ -1,6 +1,5 @@
 """`/tasks` and `/task-templates`: goals as graphs of steps, their export and import, templates."""
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,13 +10,16 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.files import document_response
 from luxx.api.http.request_input import (
     OPENAPI_EXTRA,
+    DocumentFormat,
     GivenDocument,
     InjectedCaller,
     PageNumber,
     PageSize,
     TextId,
+    document_body,
     parse_document,
 )
 from luxx.features.tasks.document import MAX_CHARACTERS, TaskDocument
@@ -46,11 +48,9 @@ from luxx.features.tasks.templates import (
     TaskTemplateSummary,
     TaskTemplateView,
 )
-from luxx.infra.documents.yaml_text import encode_document
 
 InjectedTasks = NamedDependency[TaskService]
 InjectedTemplates = NamedDependency[TaskTemplateService]
-DocumentFormat = Annotated[Literal["yaml", "json"], QueryParameter(description="the format of the document")]
 GraphFormat = Annotated[
     Literal["json", "mermaid", "dot"],
     QueryParameter(description="`mermaid` and `dot`: a drawing, as text without the envelope"),
@@ -62,12 +62,7 @@ TextFilter = Annotated[
 ]
 
 GRAPH_MEDIA = {"mermaid": "text/vnd.mermaid", "dot": "text/vnd.graphviz"}
-_DOCUMENT_SCHEMA = {"schema": {"$ref": "#/components/schemas/TaskDocument"}}
-DOCUMENT_BODY: dict[str, Any] = {
-    "required": True,
-    "description": "the document of GET /tasks/{task_id}/export",
-    "content": {"application/json": _DOCUMENT_SCHEMA, "application/yaml": _DOCUMENT_SCHEMA},
-}
+DOCUMENT_BODY = document_body("TaskDocument", "the document of GET /tasks/{task_id}/export")
 
 
 class AddedSteps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,11 +203,9 @@ class TaskController(Controller):
         self, caller: InjectedCaller, tasks: InjectedTasks, task_id: TextId, format: DocumentFormat = "yaml"
     ) -> Response[str]:
         """The task as a YAML or JSON document, with the names of agents and providers, without results."""
-        document = await tasks.export(caller, task_id)
-        media_type = "application/json" if format == "json" else "application/yaml"
-        return Response(await asyncio.to_thread(encode_document, document, format), media_type=media_type)
+        return await document_response(await tasks.export(caller, task_id), format)
 
-    @post("/import", status_code=201, opt={OPENAPI_EXTRA: {"requestBody": DOCUMENT_BODY}})
+    @post("/import", status_code=201, opt={OPENAPI_EXTRA: DOCUMENT_BODY})
     async def import_task(
         self, request: Request[Any, Any, Any], caller: InjectedCaller, tasks: InjectedTasks
     ) -> Success[TaskView]:

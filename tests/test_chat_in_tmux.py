@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api.server_process import ADMIN_PASSWORD, ServerProcess, model_settings
+from api.server_process import ServerProcess, model_settings
 from process_environment import free_port, plain_environ, scripted_models
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
@@ -94,7 +94,7 @@ class Tmux:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     with scripted_models(SCRIPT) as model:
-        server = ServerProcess(tmp_path, **model_settings(model.url))
+        server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
         server.command = ("serve", "--port", str(free_port()))
         with server:
             yield server
@@ -102,7 +102,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 def ask_before_writing(url: str) -> None:
     with httpx.Client(base_url=url, trust_env=False) as client:
-        answer = client.post("/auth/login", json={"username": "admin", "password": ADMIN_PASSWORD})
+        answer = client.post("/auth/login", json={"username": "admin", "password": "admin123"})
         client.headers["authorization"] = f"Bearer {answer.json()['data']['access_token']}"
         rules = [{"tool": "file_write", "action": "ask"}]
         assert client.put("/permissions/rules", json=rules).is_success

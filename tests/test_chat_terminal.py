@@ -349,7 +349,7 @@ def test_ctrl_c_stops_a_single_answer_with_exit_code_130(chat: Chat) -> None:
 @pytest.mark.heavy
 def test_a_second_ctrl_c_leaves_although_the_server_does_not_answer(tmp_path: Path) -> None:
     with scripted_models(SCRIPT) as model:
-        server = ServerProcess(tmp_path, **model_settings(model.url))
+        server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
         with server:
             terminal = ScreenTerminal(
                 "chat", url=server.url, cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state")
@@ -521,7 +521,7 @@ def test_a_chat_survives_a_server_that_is_killed_while_it_answers_and_restarts_w
     tmp_path: Path,
 ) -> None:
     with scripted_models(KILLED) as model:
-        server = ServerProcess(tmp_path, **model_settings(model.url))
+        server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
         server.command = ("serve", "--port", str(free_port()))
         with server:
             terminal = ScreenTerminal(

@@ -720,7 +720,7 @@ def test_nothing_is_lost_or_repeated_when_the_server_is_killed_and_starts_again(
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with scripted_models(KILLED) as model:
-        server = ServerProcess(tmp_path, **model_settings(model.url))
+        server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
         server.command = ("serve", "--port", str(port))
         output = tmp_path / "output"
         with server, output.open("wb") as stdout, (tmp_path / "errors").open("wb") as stderr:

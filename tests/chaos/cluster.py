@@ -55,7 +55,7 @@ class ClusterProcess(ServerProcess):
     """Several processes start at the same time."""
 
     def __init__(self, name: str, data_dir: Path, environment: Mapping[str, str]) -> None:
-        super().__init__(data_dir, data_dir=data_dir, **CONTROLLED_TOOLS, **environment)
+        super().__init__(data_dir, data_dir=data_dir, **(CONTROLLED_TOOLS | dict(environment)))
         self.name = name
         self.has_fault = False
 

@@ -229,7 +229,7 @@ ONE_SLOT = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1", "LUXX_LIMITS__CONCURRE
 
 @pytest.fixture
 def crowded_server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path / "crowded", **CONTROLLED_TOOLS, **ONE_SLOT) as started_server:
+    with ServerProcess(tmp_path / "crowded", **(CONTROLLED_TOOLS | ONE_SLOT)) as started_server:
         yield started_server
 
 
@@ -240,7 +240,7 @@ def bounded_server(tmp_path: Path) -> Iterator[ServerProcess]:
         "LUXX_LIMITS__TOKENS_PER_RUN": "3000",
         "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
     }
-    with ServerProcess(tmp_path / "bounded", **CONTROLLED_TOOLS, **limits) as started_server:
+    with ServerProcess(tmp_path / "bounded", **(CONTROLLED_TOOLS | limits)) as started_server:
         yield started_server
 
 

@@ -8,10 +8,11 @@ from typing import Self
 
 SAMPLES = Path(__file__).parent / "samples"
 CONTROLLED_TOOLS = {
+    "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0",
     "LUXX_TOOLS__MODULES": "controlled_tools",
     "PYTHONPATH": os.pathsep.join(filter(None, [str(SAMPLES), os.environ.get("PYTHONPATH")])),
 }
-"""The settings of a server that has the tools of `samples/`."""
+"""The settings of a server that has the tools of `samples/`, and no limit that many clients would reach."""
 
 
 class Visit:

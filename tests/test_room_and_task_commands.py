@@ -625,10 +625,12 @@ def test_ctrl_c_pauses_a_room_and_its_id_resumes_it(
 
 @pytest.mark.heavy
 def test_ctrl_c_pauses_a_task_and_its_id_resumes_it(
-    server: ServerProcess, environ: dict[str, str], tmp_path: Path
+    server: ServerProcess, environ: dict[str, str], model: ScriptedProvider, tmp_path: Path
 ) -> None:
     program = terminal(environ, "task", "run", file_of(tmp_path, task_file(step("slow"))))
     program.expect_next("▶ [slow] Step slow")
+    # Before its call, the next attempt would be the first call, which waits.
+    wait_for(lambda: was_called_for(model, "slow"))
     program.type("\x03")
     program.expect_next("[slow] Step slow was cut")
     program.expect_next("paused; `luxx task run ")
@@ -733,6 +735,9 @@ def test_nothing_is_lost_or_repeated_when_the_server_is_killed_and_starts_again(
             )
             shown = output if kind == "room" else tmp_path / "errors"
             wait_for(lambda: stop_at in shown.read_text("utf-8"))
+            if kind == "task":
+                # Its step begins before its call; after that, the next attempt would be the first call.
+                wait_for(lambda: was_called_for(model, "b"))
             server.kill()
             server.start()
             assert process.wait(PATIENCE_SECONDS) == 0, (tmp_path / "errors").read_text("utf-8")
@@ -740,6 +745,10 @@ def test_nothing_is_lost_or_repeated_when_the_server_is_killed_and_starts_again(
     errors = (tmp_path / "errors").read_text("utf-8")
     assert errors.count("▶ [a] Step a\n") == (kind == "task")
     assert errors.count("── round 1 of 1 ──\n") == (kind == "room")
+
+
+def was_called_for(model: ScriptedProvider, step_id: str) -> bool:
+    return any(f"Your step [{step_id}]" in str(request.json) for request in model.requests)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -28,6 +28,9 @@ class RunStatus(StrEnum):
 ENDED = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
 """Final statuses."""
 
+IN_PROGRESS = frozenset({RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING})
+"""The statuses of a run with which its room or task runs; the graph of a task does not change meanwhile."""
+
 
 class RunPhase(StrEnum):
     """The phase of a running run: `thinking` during a model call, `acting` while all its tools run,

@@ -114,8 +114,8 @@ class TaskRunController(Controller):
         return await streams.follow_started(
             request,
             caller,
-            partial(task_runs.execute, caller, task_id),
-            partial(task_runs.execute_and_watch, caller, task_id, accumulated=accumulated),
+            partial(task_runs.start, caller, task_id),
+            partial(task_runs.start_and_watch, caller, task_id, accumulated=accumulated),
         )
 
     @post("/cancel", status_code=200)

@@ -18,11 +18,11 @@ from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
-from luxx.features.rooms.queries import count_seats, find_room, newest_run, policy_of
+from luxx.features.rooms.queries import count_seats, find_room, policy_of
 from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
 from luxx.features.rooms.running import check_storage, owner_of
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.orchestration.service import OrchestratedRunService, newest_run
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.run_rows import RoomCaller
 from luxx.wire.message import UserContent

@@ -34,9 +34,6 @@ OVERRIDES = ("role", "provider_id", "system_prompt", *TURN_SETTINGS, "fallbacks"
 """The columns of a seat that override the value of its agent unless they are null."""
 
 JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
-ACTIVE = frozenset({RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING})
-"""The statuses of a run with which its room is running."""
-
 _rights = list(RoomRight)
 _needed_text = {
     RoomRight.WATCH: "be a member of this room",
@@ -136,11 +133,6 @@ def searched_rooms(connection: Connection, room_ids: Sequence[str]) -> dict[str,
 
 
 # The status
-
-
-def newest_run(session: Session, room: ChatRoomRow) -> RunRow | None:
-    """The newest run of a room; None before the first start and after a reset."""
-    return None if room.run_id is None else session.get(RunRow, room.run_id)
 
 
 def status_of(run: RunRow | None) -> RoomStatus:

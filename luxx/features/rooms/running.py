@@ -18,10 +18,8 @@ from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.orchestration import SteerInput
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import (
-    ACTIVE,
     count_seats,
     find_room,
-    newest_run,
     policy_of,
     read_seats,
     status_of,
@@ -31,10 +29,9 @@ from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.orchestration.interface import OrchestrationLoader, RunHead
-from luxx.runs.orchestration.service import OrchestratedRunService
+from luxx.runs.orchestration.service import SubjectRunService, newest_run
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
-from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.state import context_after
@@ -61,36 +58,23 @@ class SentContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class RoomRunService:
+class RoomRunService(SubjectRunService[ChatRoomRow]):
     """One per process."""
 
-    runs: OrchestratedRunService
+    noun = "room"
     loader: OrchestrationLoader
     notify: NotifySubject
 
-    async def start(self, caller: Caller, room_id: str) -> Run:
-        """Starts the room. Raises NotFound, NotAllowed, TooMany, TooLarge (the owner's storage is full), or
-        Conflict if it runs, is paused or has no seats."""
-        run = await self._admit(caller, room_id)
-        await self.runs.engine.begin(run)
-        return run
-
-    async def start_and_watch(self, caller: Caller, room_id: str, *, accumulated: bool) -> RunWatch:
-        """`start`, with a watch attached before the run begins."""
-        run = await self._admit(caller, room_id)
-        return await self.runs.begin_watched(run, accumulated=accumulated)
-
     async def _admit(self, caller: Caller, room_id: str) -> Run:
+        """Raises NotFound, NotAllowed, TooMany, TooLarge (the owner's storage is full), or Conflict if it
+        runs, is paused or has no seats."""
         await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, 0)
         return await self.runs.admit(self._admission(caller, room_id))
 
     def _admission(self, caller: Caller, room_id: str) -> Callable[[Session], Run]:
         def admit(session: Session) -> Run:
             room, _ = find_room(session, caller, room_id, RoomRight.STEER, is_locked=True)
-            run = newest_run(session, room)
-            if run is not None and run.status not in ENDED:
-                what = "is paused; resume it" if run.status == RunStatus.PAUSED.value else "runs already"
-                raise Conflict(f"this room {what}", kind="run_active", detail={"run_id": run.id})
+            self._check_ended(session, room)
             if count_seats(session, room.id) == 0:
                 raise Conflict("this room has no seats; add one first", kind="no_seats")
             check_choices(session, room)
@@ -100,33 +84,28 @@ class RoomRunService:
 
         return admit
 
-    async def newest_run_id(self, caller: Caller, room_id: str) -> str:
-        """The newest run of a room that the caller may watch. Raises NotFound if there is none."""
+    def _find(self, session: Session, caller: Caller, room_id: str, *, is_steered: bool) -> ChatRoomRow:
+        return find_room(session, caller, room_id, RoomRight.STEER if is_steered else RoomRight.WATCH)[0]
 
-        def work(session: Session) -> str:
-            room, _ = find_room(session, caller, room_id)
-            if room.run_id is None:
-                raise NotFound("this room has not been started", kind="run_not_found")
-            return room.run_id
-
-        return await self.runs.services.store.read(work)
+    def _not_running(self, run: RunRow | None) -> Conflict:
+        return Conflict(f"this room does not run: it is {status_of(run).value}", kind="room_not_running")
 
     async def pause(self, caller: Caller, room_id: str) -> Run:
         """Cuts the turns in progress, whose text is kept, and pauses the room.
 
         Raises Conflict if it does not run.
         """
-        run_id = await self._steer(caller, room_id, InputKind.PAUSE)
+        run_id = await self._give(caller, room_id, InputKind.PAUSE, SteerInput(user=caller.username))
         return await self.runs.settled(caller, run_id)
 
     async def finish(self, caller: Caller, room_id: str) -> Run:
         """Cuts the turns in progress and ends the room's run. Raises Conflict if it does not run."""
-        run_id = await self._steer(caller, room_id, InputKind.FINISH)
+        run_id = await self._give(caller, room_id, InputKind.FINISH, SteerInput(user=caller.username))
         return await self.runs.settled(caller, run_id)
 
     async def skip(self, caller: Caller, room_id: str) -> Run:
         """Ends the turns in progress; the room goes on. Raises Conflict if it does not run."""
-        run_id = await self._steer(caller, room_id, InputKind.SKIP)
+        run_id = await self._give(caller, room_id, InputKind.SKIP, SteerInput(user=caller.username))
         return await self.runs.settled(caller, run_id, 0)
 
     async def give_floor(self, caller: Caller, room_id: str, seat_id: int) -> Run:
@@ -146,7 +125,9 @@ class RoomRunService:
             if seats[seat_id].is_muted:
                 raise Conflict("this seat is muted; unmute it first", kind="seat_muted")
 
-        run_id = await self._steer(caller, room_id, InputKind.FLOOR, seat_id=seat_id, check=check)
+        run_id = await self._give(
+            caller, room_id, InputKind.FLOOR, SteerInput(user=caller.username, seat_id=seat_id), check
+        )
         return await self.runs.settled(caller, run_id, 0)
 
     async def resume(self, caller: Caller, room_id: str) -> Run:
@@ -254,34 +235,6 @@ class RoomRunService:
             return run.id
 
         return await self.runs.services.store.read(work)
-
-    async def _steer(
-        self,
-        caller: Caller,
-        room_id: str,
-        kind: InputKind,
-        *,
-        seat_id: int | None = None,
-        check: Callable[[Session, ChatRoomRow], None] | None = None,
-    ) -> str:
-        """Gives an input to the room's run and returns its id. Raises Conflict if the room does not run."""
-
-        def work(session: Session) -> str:
-            room, _ = find_room(session, caller, room_id, RoomRight.STEER)
-            if check is not None:
-                check(session, room)
-            run = newest_run(session, room)
-            if run is None or run.status not in ACTIVE:
-                status = status_of(run).value
-                raise Conflict(f"this room does not run: it is {status}", kind="room_not_running")
-            data = SteerInput(user=caller.username, seat_id=seat_id)
-            if not give_input(session.connection(), run.id, kind, _encode(data).decode()):
-                raise Conflict("this room's run has just ended", kind="room_not_running")
-            return run.id
-
-        run_id = await self.runs.services.store.write(work)
-        self.runs.engine.deliver(run_id)
-        return run_id
 
 
 async def check_storage(

@@ -35,10 +35,8 @@ from luxx.features.rooms.models import (
 )
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import (
-    ACTIVE,
     find_room,
     is_right_enough,
-    newest_run,
     room_view,
     rooms_of,
     searched_rooms,
@@ -54,7 +52,8 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import RunRow, run_view
-from luxx.wire.run import ENDED, RunStatus
+from luxx.runs.orchestration.service import newest_run
+from luxx.wire.run import ENDED, IN_PROGRESS, RunStatus
 from luxx.wire.turn import Usage
 
 SAME_TITLE = 10
@@ -220,7 +219,7 @@ class RoomService:
         def check_not_running(session: Session) -> None:
             room, _ = find_room(session, caller, room_id, RoomRight.STEER)
             run = newest_run(session, room)
-            if run is not None and RunStatus(run.status) in ACTIVE:
+            if run is not None and run.status in IN_PROGRESS:
                 raise Conflict(
                     "this room is running; stop it first", kind="room_running", detail={"run_id": run.id}
                 )

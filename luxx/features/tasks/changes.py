@@ -43,10 +43,7 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldError
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.models import RunRow
-from luxx.wire.run import RunStatus
-
-BUSY = frozenset({RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING})
-"""The statuses of a run during which the graph of its task does not change."""
+from luxx.wire.run import IN_PROGRESS
 
 MEANING = ("agent_id", "required_skills", "required_tools", "expected_output", "thought_prompt")
 """Fields of a step whose change makes its results obsolete, with its goal and its dependencies."""
@@ -201,7 +198,7 @@ def check_idle(session: Session, row: TaskRow) -> None:
     if row.run_id is None:
         return
     status = session.scalar(select(RunRow.status).where(RunRow.id == row.run_id))
-    if status in BUSY:
+    if status in IN_PROGRESS:
         raise Conflict(
             "a run of this task is in progress; cancel it or wait until it has ended",
             kind="run_active",

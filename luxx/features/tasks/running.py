@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.usage.reserve import check_daily_limits
-from luxx.errors import Conflict, LuxxError, NotFound
-from luxx.features.tasks.changes import BUSY, index_task
+from luxx.errors import Conflict, LuxxError
+from luxx.features.tasks.changes import index_task
 from luxx.features.tasks.graph import TaskStepStatus, pending_after
 from luxx.features.tasks.models import TaskRow, TaskStepRow, TaskStepTranscript
 from luxx.features.tasks.planning import Planner
@@ -28,39 +28,28 @@ from luxx.infra.clock import utc_now
 from luxx.runs.admission import limits_for
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
-from luxx.runs.orchestration.service import OrchestratedRunService
-from luxx.runs.streams.watch import RunWatch
+from luxx.runs.orchestration.service import SubjectRunService, newest_run
 from luxx.runs.turn.run_rows import RunOwner
-from luxx.wire.run import Run, RunKind, RunStatus
+from luxx.wire.run import IN_PROGRESS, Run, RunKind, RunStatus
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRunService:
+class TaskRunService(SubjectRunService[TaskRow]):
     """One per process."""
 
-    runs: OrchestratedRunService
+    noun, started = "task", "executed"
     planner: Planner
-
-    async def execute(self, caller: Caller, task_id: str) -> Run:
-        """Starts a run that carries out the pending steps; without steps it plans first.
-
-        Raises NotFound, TooMany, or Conflict if a run is in progress or paused, or if no step is pending.
-        """
-        run = await self._admit(caller, task_id)
-        await self.runs.engine.begin(run)
-        return run
-
-    async def execute_and_watch(self, caller: Caller, task_id: str, *, accumulated: bool) -> RunWatch:
-        """`execute`, with a watch attached before the run begins."""
-        run = await self._admit(caller, task_id)
-        return await self.runs.begin_watched(run, accumulated=accumulated)
 
     async def _admit(
         self, caller: Caller, task_id: str, prepare: Callable[[Session, TaskRow], None] | None = None
     ) -> Run:
-        """Inserts the run, after `prepare` in the same transaction."""
+        """Inserts a run that carries out the pending steps, after `prepare` in the same transaction; without
+        steps it plans first.
+
+        Raises NotFound, TooMany, or Conflict if a run is in progress or paused, or if no step is pending.
+        """
         await self.runs.services.storage.check(caller.user_id, 0)
         return await self.runs.admit(self._admission(caller, task_id, prepare))
 
@@ -70,10 +59,7 @@ class TaskRunService:
 
         def admit(session: Session) -> Run:
             task = own_task(session, caller, task_id, is_locked=True)
-            run = None if task.run_id is None else session.get(RunRow, task.run_id)
-            if run is not None and (run.status in BUSY or run.status == RunStatus.PAUSED.value):
-                what = "is paused; resume it" if run.status == RunStatus.PAUSED.value else "runs already"
-                raise Conflict(f"this task {what}", kind="run_active", detail={"run_id": run.id})
+            self._check_ended(session, task)
             if prepare is not None:
                 prepare(session, task)
             rows = step_rows(session, task.id)
@@ -155,7 +141,7 @@ class TaskRunService:
 
     async def pause(self, caller: Caller, task_id: str) -> Run:
         """Cuts the steps in progress, which are pending again, and pauses. Raises Conflict if none runs."""
-        run_id = await self._give(caller, task_id, InputKind.PAUSE)
+        run_id = await self._give(caller, task_id, InputKind.PAUSE, TaskInput(user=caller.username))
         return await self.runs.settled(caller, run_id)
 
     async def resume(self, caller: Caller, task_id: str) -> Run:
@@ -177,7 +163,9 @@ class TaskRunService:
                     raise Conflict(f"the step {step_id} needs no approval", kind="nothing_to_approve")
                 row.approved_at = row.approved_at or utc_now()
 
-        run_id = await self._give(caller, task_id, InputKind.APPROVE, step_ids, check)
+        run_id = await self._give(
+            caller, task_id, InputKind.APPROVE, TaskInput(user=caller.username, step_ids=step_ids), check
+        )
         return await self.runs.settled(caller, run_id, 0)
 
     async def skip(self, caller: Caller, task_id: str, step_id: str) -> Run | None:
@@ -192,9 +180,9 @@ class TaskRunService:
             row = step_row(session, task, step_id)
             if row.status not in (TaskStepStatus.PENDING.value, TaskStepStatus.RUNNING.value):
                 raise Conflict(f"this step has ended: it is {row.status}", kind="step_ended")
-            run = None if task.run_id is None else session.get(RunRow, task.run_id)
+            run = newest_run(session, task)
             skipped: list[str] | None = None
-            if run is None or run.status not in BUSY:
+            if run is None or run.status not in IN_PROGRESS:
                 rows = step_rows(session, task.id)
                 skipped = pending_after(graph_of_rows(rows), step_id, statuses_of(rows))
                 write_skipped(task.id, {step_id: skipped}, session.connection())
@@ -217,18 +205,7 @@ class TaskRunService:
         def work(session: Session) -> str:
             task = own_task(session, caller, task_id)
             if task.run_id is None:
-                raise _not_running(None)
-            return task.run_id
-
-        return await self.runs.services.store.read(work)
-
-    async def newest_run_id(self, caller: Caller, task_id: str) -> str:
-        """The newest run of the caller's task. Raises NotFound if there is none."""
-
-        def work(session: Session) -> str:
-            task = own_task(session, caller, task_id)
-            if task.run_id is None:
-                raise NotFound("this task has not been executed", kind="run_not_found")
+                raise self._not_running(None)
             return task.run_id
 
         return await self.runs.services.store.read(work)
@@ -239,43 +216,17 @@ class TaskRunService:
         """See `read_transcript`."""
         return await read_transcript(self.runs.services.store, caller, task_id, step_id, attempt)
 
-    async def _give(
-        self,
-        caller: Caller,
-        task_id: str,
-        kind: InputKind,
-        step_ids: list[str] | None = None,
-        check: Callable[[Session, TaskRow], None] | None = None,
-    ) -> str:
-        """Gives an input to the task's run and returns its id. Raises Conflict if the task does not run."""
+    def _find(self, session: Session, caller: Caller, task_id: str, *, is_steered: bool) -> TaskRow:
+        return own_task(session, caller, task_id)
 
-        def work(session: Session) -> str:
-            task = own_task(session, caller, task_id)
-            if check is not None:
-                check(session, task)
-            run = None if task.run_id is None else session.get(RunRow, task.run_id)
-            if run is None or run.status not in BUSY:
-                raise _not_running(run)
-            data = TaskInput(user=caller.username, step_ids=step_ids or [])
-            session.flush()
-            if not give_input(session.connection(), run.id, kind, _encode(data).decode()):
-                raise Conflict("this task's run has just ended", kind="task_not_running")
-            return run.id
-
-        run_id = await self.runs.services.store.write(work)
-        self.runs.engine.deliver(run_id)
-        return run_id
-
-
-def _not_running(run: RunRow | None) -> Conflict:
-    """The error for a request that only a task in progress takes."""
-    if run is None:
-        what = "has not been executed"
-    elif run.status == RunStatus.PAUSED.value:
-        what = "is paused; resume it first"
-    else:
-        what = f"does not run: its run is {run.status}"
-    return Conflict(f"this task {what}", kind="task_not_running")
+    def _not_running(self, run: RunRow | None) -> Conflict:
+        if run is None:
+            what = "has not been executed"
+        elif run.status == RunStatus.PAUSED.value:
+            what = "is paused; resume it first"
+        else:
+            what = f"does not run: its run is {run.status}"
+        return Conflict(f"this task {what}", kind="task_not_running")
 
 
 def _check_needed(row: TaskStepRow, statuses: Mapping[str, TaskStepStatus]) -> None:

@@ -4,19 +4,21 @@ their drive: it reads the log and continues by the orchestration of the run's ki
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Mapped, Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.usage.reserve import check_daily_limits, without_level1
-from luxx.errors import Conflict, Unavailable
+from luxx.errors import Conflict, NotFound, Unavailable
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.cancel import CancelSignal, WallTime
@@ -33,7 +35,7 @@ from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.run_rows import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
 from luxx.runs.turn.turn import INTERNAL_ERROR, TurnServices
 from luxx.wire.event import LoggedEvent
-from luxx.wire.run import ENDED, Run, RunKind, RunStatus
+from luxx.wire.run import ENDED, IN_PROGRESS, Run, RunKind, RunStatus
 
 POLL_SECONDS = 0.1
 """Poll interval of `settled` for a run that another process drives."""
@@ -151,6 +153,97 @@ class OrchestratedRunService:
             if run.status in ENDED or run.status == RunStatus.PAUSED or time.monotonic() >= until:
                 return run
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
+
+
+class HasRun(Protocol):
+    """A room or task."""
+
+    run_id: Mapped[str | None]
+
+
+S = TypeVar("S", bound=HasRun)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectRunService(ABC, Generic[S]):
+    """Starting and steering the newest run of a room or task; the services of both say who may, and how it
+    begins. `noun` is what it is, `started` the word for one that has a run."""
+
+    noun: ClassVar[str]
+    started: ClassVar[str] = "started"
+    runs: OrchestratedRunService
+
+    @abstractmethod
+    async def _admit(self, caller: Caller, subject_id: str, /) -> Run:
+        """Inserts the run."""
+
+    @abstractmethod
+    def _find(self, session: Session, caller: Caller, subject_id: str, /, *, is_steered: bool) -> S:
+        """What the caller may watch or steer. Raises NotFound, NotAllowed."""
+
+    @abstractmethod
+    def _not_running(self, run: RunRow | None) -> Conflict:
+        """The error for a request that needs a run in progress, with the newest run."""
+
+    async def start(self, caller: Caller, subject_id: str) -> Run:
+        """Starts its run. Raises what `_admit` raises."""
+        run = await self._admit(caller, subject_id)
+        await self.runs.engine.begin(run)
+        return run
+
+    async def start_and_watch(self, caller: Caller, subject_id: str, *, accumulated: bool) -> RunWatch:
+        """`start`, with a watch attached before the run begins."""
+        run = await self._admit(caller, subject_id)
+        return await self.runs.begin_watched(run, accumulated=accumulated)
+
+    async def newest_run_id(self, caller: Caller, subject_id: str) -> str:
+        """Its newest run. Raises NotFound if there is none, or if the caller may not watch it."""
+
+        def work(session: Session) -> str:
+            run_id = self._find(session, caller, subject_id, is_steered=False).run_id
+            if run_id is None:
+                raise NotFound(f"this {self.noun} has not been {self.started}", kind="run_not_found")
+            return run_id
+
+        return await self.runs.services.store.read(work)
+
+    def _check_ended(self, session: Session, subject: S) -> None:
+        """Raises Conflict if its newest run is in progress or paused."""
+        run = newest_run(session, subject)
+        if run is not None and run.status not in ENDED:
+            what = "is paused; resume it" if run.status == RunStatus.PAUSED.value else "runs already"
+            raise Conflict(f"this {self.noun} {what}", kind="run_active", detail={"run_id": run.id})
+
+    async def _give(
+        self,
+        caller: Caller,
+        subject_id: str,
+        kind: InputKind,
+        data: msgspec.Struct,
+        check: Callable[[Session, S], None] = lambda _session, _subject: None,
+    ) -> str:
+        """Gives an input to its run, after `check` in the same transaction, and returns the id of the run.
+        Raises Conflict if it does not run."""
+
+        def work(session: Session) -> str:
+            subject = self._find(session, caller, subject_id, is_steered=True)
+            check(session, subject)
+            run = newest_run(session, subject)
+            if run is None or run.status not in IN_PROGRESS:
+                raise self._not_running(run)
+            session.flush()
+            if not give_input(session.connection(), run.id, kind, msgspec.json.encode(data).decode()):
+                raise Conflict(f"this {self.noun}'s run has just ended", kind=f"{self.noun}_not_running")
+            return run.id
+
+        run_id = await self.runs.services.store.write(work)
+        self.runs.engine.deliver(run_id)
+        return run_id
+
+
+def newest_run(session: Session, subject: HasRun) -> RunRow | None:
+    """The newest run of a room or task; None before the first, and after a reset."""
+    return None if subject.run_id is None else session.get(RunRow, subject.run_id)
 
 
 _runs = table_of(RunRow)

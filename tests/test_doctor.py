@@ -23,7 +23,7 @@ from luxx.infra.config.schema import (
     RunsConfig,
     WorkspaceConfig,
 )
-from luxx.infra.store.locks import DataDirLock
+from luxx.infra.data_permissions import DataDirLock
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
 from luxx.runs.models import RunRow
 

@@ -16,7 +16,7 @@ from luxx.api.openai.routes import OpenAIController
 from luxx.api.openapi.page import DocsController
 from luxx.api.routes.agents import AgentController
 from luxx.api.routes.audit import AuditController, record_refusals
-from luxx.api.routes.auth import AuthController, SocketController
+from luxx.api.routes.auth import AuthController, KeyController, SocketController
 from luxx.api.routes.conversations import (
     ConversationController,
     ProjectController,
@@ -24,7 +24,6 @@ from luxx.api.routes.conversations import (
     TransferController,
 )
 from luxx.api.routes.files import AttachmentController, FileController
-from luxx.api.routes.keys import KeyController
 from luxx.api.routes.mcp import McpController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController

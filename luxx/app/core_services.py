@@ -52,11 +52,10 @@ from luxx.infra.bus.core import Topic
 from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config
-from luxx.infra.data_permissions import SecuredPaths, restrict_permissions
+from luxx.infra.data_permissions import DataDirLock, SecuredPaths, restrict_permissions
 from luxx.infra.observe import Metrics
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
-from luxx.infra.store.locks import DataDirLock
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
 from luxx.providers.queries import PROVIDERS

@@ -18,7 +18,7 @@ from luxx.infra.config.schema import ProvidersConfig
 from luxx.infra.strict_json import SMALL_BYTES
 from luxx.providers.adapter import AZURE, CompletionRequest, StreamParser, Target, run_sized, vendor_of
 from luxx.providers.failures import redact_error
-from luxx.providers.listed_facts import MAX_LISTED, read_page
+from luxx.providers.model_lists import MAX_LISTED, read_page
 from luxx.providers.parsing import OutputBounds
 from luxx.providers.registry import Adaptations, ProviderType, adapter_for, completion_adapter
 from luxx.providers.retries import Retry, RetrySchedule
@@ -145,7 +145,7 @@ class ModelClient:
         return (await self.list_models_with_facts(target))[0]
 
     async def list_models_with_facts(self, target: Target) -> tuple[list[str], dict[str, dict[str, Any]]]:
-        """The names, and what the list says of each model, see `listed_facts.py`. Raises ProviderError."""
+        """The names, and what the list says of each model, see `model_lists.py`. Raises ProviderError."""
         adapter = adapter_for(target.provider_type)
         names: list[str] = []
         facts: dict[str, dict[str, Any]] = {}

@@ -46,9 +46,8 @@ from luxx.providers.choosing import (
 )
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer
-from luxx.providers.listed_facts import listed_views
 from luxx.providers.local.model import LOCAL, LocalModel
-from luxx.providers.model_lists import ModelLists, is_fresh, store_list, unlisted
+from luxx.providers.model_lists import ModelLists, is_fresh, listed_views, store_list, unlisted
 from luxx.providers.models import (
     AllowedHostRow,
     AllowedHostView,

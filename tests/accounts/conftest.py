@@ -17,8 +17,7 @@ from luxx.api.http.authentication import PeerReader, provide_caller, provide_pee
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.request_input import JsonRequest
 from luxx.api.routes.audit import record_refusals
-from luxx.api.routes.auth import AuthController
-from luxx.api.routes.keys import KeyController
+from luxx.api.routes.auth import AuthController, KeyController
 from luxx.api.routes.setup import SetupController
 from luxx.api.routes.users import SettingsController, UserController
 from luxx.domain.accounts.administration import Administration, Operator

@@ -16,7 +16,7 @@ from luxx.domain.backup import staging
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
-from luxx.infra.store.locks import DataDirLock
+from luxx.infra.data_permissions import DataDirLock
 from luxx.runs.engine.processes import ProcessKind, claim_one, register, this_process, unregister
 
 pytestmark = pytest.mark.heavy

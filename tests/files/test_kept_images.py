@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from store.conftest import database_url
 
 from luxx.domain.accounts.models import User
-from luxx.domain.context import images as images_module
+from luxx.domain.context import messages as images_module
 from luxx.domain.context.messages import prompt_messages, read_path
 from luxx.domain.conversations.images import (
     MessageBlobRow,

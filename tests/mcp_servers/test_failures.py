@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from luxx.domain.mcp.failures import reason_of_end
+from luxx.domain.mcp.results import reason_of_end
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import BUILT_IN_LIMITS, limits_of_servers
 from luxx.infra.config.schema import ToolLimits, ToolsConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from luxx.providers.catalog import UNKNOWN, Catalog
-from luxx.providers.listed_facts import facts_in, with_facts
+from luxx.providers.model_lists import facts_in, with_facts
 
 ITEMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "OpenRouter": (

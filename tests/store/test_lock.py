@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from luxx.errors import ConfigError
-from luxx.infra.store.locks import DataDirLock
+from luxx.infra.data_permissions import DataDirLock
 
 
 def check_lock_is_refused(lock: DataDirLock, what: Path) -> None:

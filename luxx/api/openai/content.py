@@ -1,17 +1,19 @@
 """What both forms of requests share: images in data URLs, tools and their choice, the answer's format, and
 the conversion of given messages to what a run reads."""
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.api.openai.data_url import NoDataUrl, read_data_url
 from luxx.api.routes.messages import ResponseFormat, response_schema
-from luxx.domain.context.images import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES
-from luxx.domain.context.messages import PastMessage
+from luxx.domain.context.messages import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES, PastMessage
 from luxx.domain.files.attachments import GivenAttachment
 from luxx.domain.files.names import image_type
 from luxx.errors import InvalidInput, TooLarge
@@ -257,3 +259,31 @@ async def schema_of(kind: str, format: SchemaFormat | None) -> dict[str, Any] | 
             "a response format of type json_schema needs the schema", field="$.response_format"
         )
     return await response_schema(ResponseFormat(type="json_schema", schema=format.schema))
+
+
+_head = re.compile(r"\s*data:([^,]{0,300}),", re.IGNORECASE | re.ASCII)
+_base64 = re.compile(r";[ ]*base64[ ]*$", re.IGNORECASE)
+_BLANKS = b" \t\n\r\f"
+
+
+class NoDataUrl(ValueError):
+    """The text is no data URL."""
+
+
+def read_data_url(url: str) -> bytes:
+    """The data of the URL, in base64 (also without padding, with blanks, or for URLs) or percent-encoded.
+
+    Raises NoDataUrl, or ValueError for data that is not readable.
+    """
+    head = _head.match(url)
+    if head is None:
+        raise NoDataUrl
+    text = url[head.end() :]
+    data = unquote_to_bytes(text) if "%" in text else text.encode()
+    if _base64.search(head[1]) is None:
+        return data
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error:
+        plain = data.translate(bytes.maketrans(b"-_", b"+/"), _BLANKS).rstrip(b"=")
+        return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)

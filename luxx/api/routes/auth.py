@@ -1,12 +1,14 @@
-"""`/auth/…` and `WS /ws`: sign-in, the own password, tickets and sockets. `users.py` administers users.
+"""`/auth/…`, `/keys` and `WS /ws`: sign-in, the own password and API keys, tickets and sockets. `users.py`
+administers users.
 
 `http/websockets.py` handles the messages of a socket.
 """
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, WebSocket, get, post, websocket
+from litestar import Controller, WebSocket, delete, get, post, websocket
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
@@ -20,9 +22,10 @@ from luxx.api.http.authentication import (
     PUBLIC,
     check_password_changed,
 )
-from luxx.api.http.envelope import Success, success
-from luxx.api.http.request_input import InjectedCaller
+from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.api.http.websockets import CLOSE_SIGN_IN_AGAIN, CLOSE_TRY_AGAIN_LATER, CloseReason, Sockets
+from luxx.domain.accounts.api_keys import ApiKeyService, ApiKeyView, CreatedApiKey, NewApiKey
 from luxx.domain.accounts.authentication import Authenticator, Ticket, TicketService, check_peer
 from luxx.domain.accounts.caller import Caller, KeyScope, Peer
 from luxx.domain.accounts.passwords import DEFAULT_PASSWORD, LONGEST_PASSWORD, MIN_PASSWORD_LENGTH
@@ -30,6 +33,7 @@ from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.setup import PasswordSetup
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 from luxx.errors import LuxxError, TooMany
+from luxx.wire.line import IN_NAME, NAME
 
 InjectedAccounts = NamedDependency[AccountService]
 InjectedPeer = NamedDependency[Peer]
@@ -199,3 +203,45 @@ async def _authenticate(
 
 def _close_reason(code: int, error: LuxxError) -> CloseReason:
     return CloseReason(code, error.message.encode()[:REASON_BYTES].decode(errors="ignore"))
+
+
+InjectedKeys = NamedDependency[ApiKeyService]
+KeyName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
+Expiry = Annotated[datetime, Meta(tz=True)]
+
+
+class NewKeyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Without `expires_at` the key stays valid until it is revoked."""
+
+    name: KeyName
+    scopes: Annotated[list[KeyScope], Meta(min_length=1, max_length=len(KeyScope))]
+    expires_at: Expiry | None = None
+
+
+class KeyController(Controller):
+    path = "/keys"
+    tags = ("keys",)
+
+    @get()
+    async def list_keys(
+        self, caller: InjectedCaller, keys: InjectedKeys, page: PageNumber = 1, page_size: PageSize = 20
+    ) -> Success[Page[ApiKeyView]]:
+        """Your API keys, newest first, without their secrets."""
+        return page_of(await keys.list_keys(caller, page=page, page_size=page_size), page, page_size)
+
+    @post(status_code=201, opt={KEY_SCOPE: NO_KEY})
+    async def create(
+        self, caller: InjectedCaller, keys: InjectedKeys, data: JSONBody[NewKeyBody]
+    ) -> Success[CreatedApiKey]:
+        """Create an API key. The answer has the key, which the server does not show again.
+
+        Needs the token of a sign-in: a key cannot create keys.
+        """
+        new = NewApiKey(name=data.name, scopes=data.scopes, expires_at=data.expires_at)
+        return success(await keys.create(caller, new), "created; copy the key now, it is not shown again")
+
+    @delete("/{key_id:str}", status_code=200)
+    async def revoke(self, caller: InjectedCaller, keys: InjectedKeys, key_id: TextId) -> Success[None]:
+        """Revoke an API key: requests with it are refused at once, its streams and sockets end."""
+        await keys.revoke(caller, key_id)
+        return success(None, "revoked")

@@ -26,16 +26,14 @@ from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.chat_command import add_chat_options, chat
 from luxx.app.cli.conversation_commands import add_conversation_commands
 from luxx.app.cli.doctor.checks import examine_installation
-from luxx.app.cli.key_commands import add_key_commands
-from luxx.app.cli.login_commands import add_login_commands
+from luxx.app.cli.login_commands import add_key_commands, add_login_commands
 from luxx.app.cli.provider_commands import add_provider_commands, print_models
 from luxx.app.cli.runs.commands import add_room_commands, add_task_commands
 from luxx.app.cli.server_api import add_server_options
 from luxx.app.cli.server_commands import run_command
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices
-from luxx.app.serve import DRAIN_SECONDS, run_worker, serve
-from luxx.app.start_checks import check_start
+from luxx.app.serve import DRAIN_SECONDS, check_start, run_worker, serve
 from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.users import UserView
 from luxx.errors import LuxxError, Unavailable

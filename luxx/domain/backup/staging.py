@@ -16,8 +16,8 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from luxx.domain.backup.archive import sync_folder
 from luxx.domain.backup.backup import DataPaths
 from luxx.errors import LuxxError
+from luxx.infra.data_permissions import DataDirLock
 from luxx.infra.store.engine import open_engine
-from luxx.infra.store.locks import DataDirLock
 from luxx.infra.store.tables import Lock, lock_until_commit
 
 STAGING_SCHEMA_PREFIX = "luxx_restore_"

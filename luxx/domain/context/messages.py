@@ -1,11 +1,11 @@
 """The messages of a conversation, from the database to what a provider gets: those on the path to a leaf, and
-the steps of the current run. `prompt.py` fits them into a context window.
+the steps of the current run; and which images they have. `prompt.py` fits them into a context window.
 
 Steps are a flat list. A completion ends where the results of its tools begin; a paused completion is merged
 with the one that continues it. A call without a result is left out, because no provider accepts one.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence, Set
 from typing import Any, cast
 
 import msgspec
@@ -13,7 +13,6 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection, Row, bindparam, select
 
-from luxx.domain.context.images import newest_images
 from luxx.domain.conversations.access import PATH_TO_ROOT, assistant_steps, user_content
 from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import MessageRow
@@ -30,9 +29,67 @@ from luxx.wire.message import (
     UserPrompt,
     fenced,
     images_of,
+    tool_images,
 )
 from luxx.wire.tool import ToolCall
-from luxx.wire.turn import ReplayNote, Step, StepStatus, StepType, end_of
+from luxx.wire.turn import ReplayNote, Step, StepFile, StepStatus, StepType, end_of
+
+MAX_PROMPT_IMAGES = 20
+MAX_PROMPT_IMAGE_BYTES = 15 * 1024 * 1024
+"""Limits of the images in one request to a model; in base64 the strictest vendor accepts no more."""
+
+ReadImages = Callable[[int, Sequence[StepFile]], Awaitable[Mapping[str, PromptImage]]]
+"""Reads those images of a user's files that are unchanged, by their `sha256`. Raises nothing."""
+
+
+class RequestImages(msgspec.Struct):
+    """The images of the next request: those of tool results by their `sha256`, and the keys of all that it
+    has, of a user's image its `blob_id`. `newest` is None while no choice was made: then it has all."""
+
+    tools: dict[str, PromptImage] = {}
+    newest: frozenset[str] | None = None
+
+    async def choose(
+        self,
+        contents: Sequence[UserContent | Sequence[Step]],
+        of_tools: Mapping[str, StepFile],
+        at_hand: Set[str],
+        read: Callable[[Sequence[StepFile]], Awaitable[Mapping[str, PromptImage]]],
+    ) -> None:
+        """Chooses the newest images of messages (given oldest first), and reads those `of_tools` that are not
+        at hand."""
+        newest = frozenset(newest_images(contents))
+        tools = {key: image for key, image in self.tools.items() if key in newest}
+        wanted = newest - tools.keys() - at_hand
+        missing = [image for key, image in of_tools.items() if key in wanted]
+        if missing:
+            tools |= await read(missing)
+        self.tools, self.newest = tools, newest
+
+
+def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]:
+    """The newest images of messages (given oldest first) within the limits of a request: the `blob_id` of a
+    user's image, the `sha256` of an image that a tool returned."""
+    newest: list[str] = []
+    bytes_left = MAX_PROMPT_IMAGE_BYTES
+    for content in reversed(contents):
+        for key, size in _image_keys(content):
+            bytes_left -= size
+            if bytes_left < 0 or len(newest) >= MAX_PROMPT_IMAGES:
+                return newest
+            newest.append(key)
+    return newest
+
+
+def _image_keys(content: UserContent | Sequence[Step]) -> list[tuple[str, int]]:
+    """What identifies the images of a message, and their sizes in bytes."""
+    if isinstance(content, UserContent):
+        return [
+            (file.blob_id, file.size if isinstance(file.size, int) else 0)
+            for file in content.attachments
+            if isinstance(file.blob_id, str)
+        ]
+    return [(image.sha256, image.size) for image in reversed(tool_images(content))]
 
 
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):

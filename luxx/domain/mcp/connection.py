@@ -15,8 +15,8 @@ import anyio
 import msgspec
 
 from luxx import __version__
-from luxx.domain.mcp.failures import last_lines, reason_of_end, reason_of_silence
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
+from luxx.domain.mcp.results import last_lines, reason_of_end, reason_of_silence
 from luxx.errors import ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.tools.sandbox.plan import ProgramLimits

@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from luxx.providers.call_ids import CallIds, accepted_name
+from luxx.providers.demanded_forms import CallIds, accepted_name
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,

@@ -13,7 +13,7 @@ import msgspec
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter, Target, UpstreamRequest
-from luxx.providers.citations import Citations
+from luxx.providers.citations import Citations, GeneratedImages
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.content import (
     ArraySplitter,
@@ -31,7 +31,6 @@ from luxx.providers.gemini.request import (
     build_completion_request,
     build_models_request,
 )
-from luxx.providers.images import GeneratedImages
 from luxx.providers.parsing import (
     FramingDetector,
     RetainedBytes,

@@ -12,9 +12,8 @@ from typing import Any
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter
-from luxx.providers.citations import Citations
+from luxx.providers.citations import Citations, GeneratedImages
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
-from luxx.providers.images import GeneratedImages
 from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,

@@ -21,8 +21,9 @@ from luxx.providers.adapter import (
     post_request,
     vendor_of,
 )
-from luxx.providers.call_ids import CallIds, accepted_name
 from luxx.providers.demanded_forms import (
+    CallIds,
+    accepted_name,
     is_any_object,
     names_json,
     schema_instruction,

@@ -128,7 +128,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With a `window`, a prompt takes a token per four bytes of its request: one that leaves no room in the
     window for the longest answer (`max_tokens`) is refused as the dialect does, and replies report the usage.
-    With `caches`, they also report which part of the prompt a prompt cache had, see `cache.py`.
+    With `caches`, they also report which part of the prompt a prompt cache had, see `PromptCache`.
     """
 
     rules: list[Rule]

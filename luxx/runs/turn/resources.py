@@ -20,7 +20,7 @@ from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.context.images import ReadImages, RequestImages
+from luxx.domain.context.messages import ReadImages, RequestImages
 from luxx.domain.context.prompt import (
     SHARE_AFTER_CUT,
     HistorySection,

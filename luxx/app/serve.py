@@ -1,4 +1,4 @@
-"""The processes `luxx serve` and `luxx worker`, which run until a signal ends them, and the checks of a start.
+"""The processes `luxx serve` and `luxx worker`, which run until a signal ends them, and the checks of starts.
 
 The checks come before anything is created or changed, so that a refused start leaves no files behind. The
 first SIGTERM or SIGINT lets runs end within `runs.grace_seconds`; the second stops at once.

@@ -272,7 +272,7 @@ class StepStatuses:
         more = f" and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
         noun = "step" if len(failed) == 1 else "steps"
         problem = f"{noun} {', '.join(failed[:MAX_NAMED])}{more} failed; retry, or skip what is not needed"
-        return LuxxError(problem, kind="steps_failed")
+        return LuxxError(problem)
 
 
 def pending_after(

@@ -4,9 +4,7 @@ It speaks the dialects of all adapters, replies by the rules of a script (`scrip
 fails on a call without a rule and on an unused rule. In a test, point a client at `server.url` inside
 `async with ScriptedProvider(Script(rules=[…])) as server:`; on the command line, run
 `python -m luxx.providers.scripted --script FILE.yaml --port 8099`.
-
-Its prompt cache tells which part of a prompt a real server would read from its cache: Anthropic caches up to
-the blocks that a request marks; the other dialects cache every prefix by themselves.
+Its prompt cache is that of the real servers: Anthropic caches up to the blocks that a request marks.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ from luxx.runs.log.events import read_last_error
 from luxx.runs.models import RunRow, find_run, is_unended, run_view
 from luxx.runs.slots import find_slot, find_waiting_subagent
 from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.run_rows import create_run, new_run
+from luxx.runs.turn.run_rows import insert_run, new_run
 from luxx.runs.turn.spending import no_budget_left
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunStatus, StopReason
@@ -36,7 +36,6 @@ RUNS_AT_ONCE = 20
 
 _runs = table_of(RunRow)
 _conversations = table_of(ConversationRow)
-_insert_run = insert(_runs)
 _messages = table_of(MessageRow)
 _insert_message = insert(_messages)
 _link_run_to_message = (
@@ -104,7 +103,7 @@ def admit(
         if chat.images:
             store_images(connection, message_id, chat.images)
     run = new_run(run_id, conversation.id, status, request=chat.request, message_id=answer_id, created_at=now)
-    create_run(connection, run, chat.request, caller, process, size=chat.size)
+    insert_run(connection, run, chat.request, caller, process, size=chat.size)
     if title != conversation.title:
         index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
     updated = connection.execute(
@@ -140,7 +139,7 @@ def admit_invocation(
     connection.execute(_insert_message, _message_row(caller, None, chat, run_id, now))
     store_images(connection, chat.message_id, chat.images)
     run = new_run(run_id, str(request.agent_id), status, request=request, message_id=new_id(), created_at=now)
-    create_run(connection, run, request, caller, process, size=chat.size)
+    insert_run(connection, run, request, caller, process, size=chat.size)
     return run
 
 
@@ -157,7 +156,7 @@ def admit_call(
     check_daily_limits(connection, caller.user_id, limits, now)
     run_id = new_id()
     run = new_run(run_id, run_id, status, request=request, created_at=now)
-    create_run(connection, run, request, caller, process)
+    insert_run(connection, run, request, caller, process)
     return run
 
 

@@ -46,7 +46,7 @@ from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.ending import FINISHED
 from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.resources import UserAccess
-from luxx.runs.turn.run_rows import NOT_CALLED, RunOwner, insert_run, new_run
+from luxx.runs.turn.run_rows import RunOwner, insert_run, new_run
 from luxx.runs.turn.state import TurnState
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.event import LoggedEvent
@@ -159,7 +159,7 @@ def head_of_new_task(session: Session, run_id: str) -> RunHead:
     steps = [NewTaskStep(id=one, name=one, depends_on=list(needs)) for one, needs in graph().items()]
     replace_steps(session, task, steps)
     run = new_run(run_id, task_id, kind=RunKind.TASK)
-    insert_run(session.connection(), run, "{}", RunOwner(1, 1), "bench", NOT_CALLED)
+    insert_run(session.connection(), run, "{}", RunOwner(1, 1), "bench")
     session.flush()
     return msgspec.convert(session.get_one(RunRow, run_id), RunHead, from_attributes=True)
 

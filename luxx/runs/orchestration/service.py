@@ -89,7 +89,7 @@ class OrchestratedRunService:
         check_daily_limits(connection, owner.user_id, without_level1(limits), utc_now())
         run_id = new_id()
         run = new_run(run_id, subject_id or run_id, status, kind=kind)
-        insert_run(connection, run, request, owner, self.engine.process, called)
+        insert_run(connection, run, request, owner, self.engine.process, called=called)
         return run
 
     async def resume(self, caller: Caller, run_id: str) -> Run:

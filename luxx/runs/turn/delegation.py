@@ -25,7 +25,7 @@ from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.resources import ResourceFinder
-from luxx.runs.turn.run_rows import answered_message, create_run, new_run
+from luxx.runs.turn.run_rows import answered_message, insert_run, new_run
 from luxx.runs.turn.state import TurnState, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
@@ -300,7 +300,7 @@ class Delegator:
         run = new_run(run_id, spec.subject_id, request=request, parent_run_id=spec.run_id)
 
         def extra_write(connection: Connection) -> None:
-            create_run(connection, run, request, spec, self.engine.process)
+            insert_run(connection, run, request, spec, self.engine.process)
 
         await self.run.log.append([append_request.event], extra_write=extra_write)
         await self.engine.begin(run)

@@ -5,7 +5,6 @@ Nothing else inserts runs.
 
 import time
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -91,50 +90,38 @@ def new_run(
     )  # fmt: skip
 
 
-def create_run(
+def insert_run(
     connection: Connection,
     run: Run,
-    request: ChatRequest,
-    owner: Caller | RunSpec,
+    request: ChatRequest | str,
+    owner: Caller | RunSpec | RunOwner,
     process: str,
     *,
     size: int = 0,
+    called: RoomCaller = NOT_CALLED,
 ) -> None:
-    """Inserts the row of a new run of a chat, which `process` drives if it starts at once.
+    """Inserts the row of a new run, which `process` drives if it starts at once.
 
-    `owner` is the caller, or the run that delegates. `size` is the bytes of the run's message.
+    `request` is a chat's, or that of a room or task as JSON. `owner` is the caller, the run that delegates, or
+    whoever the room or task belongs to. `size` is the bytes of the run's message.
     """
-    row = _run_row(run, _encode(request).decode(), owner, process, size)
-    row |= {"agent_id": request.agent_id, "question_id": answered_message(request)}
-    connection.execute(_insert_run, row)
-
-
-def insert_run(
-    connection: Connection, run: Run, request: str, owner: RunOwner, process: str, called: RoomCaller
-) -> None:
-    """Inserts the row of a new run of a room or task, with the JSON `request` of its feature.
-
-    Nothing but this and `create_run` inserts runs.
-    """
-    row = _run_row(run, request, owner, process, 0)
-    called_by = None if called.user_id == owner.user_id else called.user_id
-    row |= {"called_room_id": called.room_id, "called_by": called_by}
-    connection.execute(_insert_run, row | {"agent_id": None, "question_id": None})
-
-
-def _run_row(
-    run: Run, request: str, owner: "Caller | RunSpec | RunOwner", process: str, size: int
-) -> dict[str, Any]:
+    is_chat = isinstance(request, ChatRequest)
+    stored = _encode(request).decode() if is_chat else request
     starts_now = run.status == RunStatus.RUNNING
-    return {
+    row = {
         "id": run.id, "user_id": owner.user_id, "tenant_id": owner.tenant_id, "kind": run.kind.value,
         "subject_id": run.subject_id, "parent_run_id": run.parent_run_id, "message_id": run.message_id,
+        "agent_id": request.agent_id if is_chat else None,
+        "question_id": answered_message(request) if is_chat else None,
+        "called_room_id": called.room_id,
+        "called_by": None if called.user_id == owner.user_id else called.user_id,
         "status": run.status.value, "phase": None if run.phase is None else run.phase.value,
         "provider_id": run.provider_id, "provider_name": run.provider_name, "model": run.model,
         "slots": first_slots(run.parent_run_id),
-        "request": request, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
-        "stored_bytes": size + len(request), "created_at": run.created_at, "started_at": run.started_at,
+        "request": stored, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
+        "stored_bytes": size + len(stored), "created_at": run.created_at, "started_at": run.started_at,
     }  # fmt: skip
+    connection.execute(_insert_run, row)
 
 
 def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunKind | None:

@@ -229,6 +229,8 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
 
 def _feature_dependencies(services: Services) -> dict[str, Provide]:
     return {
+        "admission": _provide(lambda: services.admission),
+        "chats": _provide(lambda: services.chats),
         "members": _provide(lambda: services.members),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),
@@ -236,7 +238,6 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "plans": _provide(lambda: services.plans),
         "room_runs": _provide(lambda: services.room_runs),
         "room_calls": _provide(lambda: services.room_calls),
-        "orchestrated_runs": _provide(lambda: services.orchestrated_runs),
         "room_forks": _provide(lambda: services.room_forks),
         "room_transfer": _provide(lambda: services.room_transfer),
         "seats": _provide(lambda: services.seats),

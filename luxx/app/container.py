@@ -30,6 +30,7 @@ from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
+from luxx.features.chats import ChatService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
@@ -60,14 +61,14 @@ from luxx.providers.local.model import LocalModel
 from luxx.providers.queries import check_and_reseal_keys, has_no_daily_limit, open_registration_warning
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport
-from luxx.runs.admission import delete_runs, delete_runs_of
+from luxx.runs.admission import Admission
 from luxx.runs.engine.driver import RunDriver, RunLoop
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_logs, discard_old_calls, forget_untold_endings
-from luxx.runs.orchestration.service import OrchestratedRuns, OrchestratedRunService
+from luxx.runs.orchestration.service import OrchestratedRuns
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
-from luxx.runs.service import RunService, RunStopper
+from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
 from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.context import FailRun, RunServices
 from luxx.runs.turn.ending import fail_chat, fail_run
@@ -275,8 +276,9 @@ class Services(CoreServices):
             fail_run=self.run_services.fail_run,
             on_heartbeat=lambda: self.questions.answer_due(),
         )
-        self.runs = RunService(self.run_services, self.run_driver, requests, self.attachments, self.subjects)
-        self.orchestrated_runs = OrchestratedRunService(self.run_services, self.run_driver)
+        self.runs = RunService(self.run_services, self.run_driver, self.subjects)
+        self.admission = Admission(self.run_services, self.run_driver)
+        self.chats = ChatService(self.admission, self.runs, requests, self.attachments)
 
     def _failing_runs(self) -> FailRun:
         writers = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
@@ -327,14 +329,14 @@ class Services(CoreServices):
         self.model_names = ModelNames(self.providers, self.agents, self.rooms)
         self.room_forks = RoomForks(self.store, quota_mb=self.config.files.quota_mb)
         self.room_transfer = RoomTransfer(self.store, self.rooms)
-        self.room_runs = RoomRunService(self.orchestrated_runs, self.room_loader, notify)
-        self.room_calls = RoomCallService(self.orchestrated_runs)
+        self.room_runs = RoomRunService(self.admission, self.runs, self.room_loader, notify)
+        self.room_calls = RoomCallService(self.admission)
 
     def _make_tasks(self) -> None:
         references = self.planner.references
         self.tasks = TaskService(self.store, references, stop_run=self.runs.stop, delete_runs=delete_runs)
-        self.task_runs = TaskRunService(self.orchestrated_runs, self.planner)
-        self.plans = PlanService(self.orchestrated_runs, self.runs, self.planner)
+        self.task_runs = TaskRunService(self.admission, self.runs, self.planner)
+        self.plans = PlanService(self.admission, self.runs, self.planner)
         self.task_templates = TaskTemplateService(self.store, references)
 
     def _make_account_services(self) -> None:

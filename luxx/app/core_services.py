@@ -59,11 +59,10 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
 from luxx.providers.queries import PROVIDERS
-from luxx.runs.admission import delete_runs
 from luxx.runs.cancel import cancel_runs_of
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import who_may_see
-from luxx.runs.service import RunStopper
+from luxx.runs.service import RunStopper, delete_runs
 from luxx.runs.streams.hub import Hub, RunRelay
 from luxx.runs.streams.notices import Notices
 from luxx.runs.streams.sessions import SubjectTable

@@ -1,235 +1,240 @@
-"""Admission of a chat run: the one transaction that stores a new user message and inserts the run.
+"""Admission: which run may begin, or go on after a pause, now or once it has a slot; the same for every kind.
 
-It also decides whether the run starts at once or waits for a slot (`slots.py`).
+What a kind adds, such as the message of a chat or the check that a room has seats, runs in the transaction of
+the admission; `SubjectRunService` has what rooms and tasks share. `slots.py` says when there is a slot.
 """
 
-from datetime import datetime
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
-from sqlalchemy import Select, bindparam, delete, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, update
+from sqlalchemy.orm import Mapped, Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import check_idle, own_message, run_active_error, title_after
-from luxx.domain.conversations.images import Images, store_images
-from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.search_index import index_message, index_title
-from luxx.domain.conversations.views import MessageView, message_view
-from luxx.domain.usage.reserve import check_daily_limits, limits_of
-from luxx.errors import Conflict, ProviderFailed, Unavailable
+from luxx.domain.usage.reserve import check_daily_limits, limits_of, without_level1
+from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
-from luxx.runs.log.events import read_last_error
-from luxx.runs.models import RunRow, find_run, is_unended, run_view
-from luxx.runs.slots import find_slot, find_waiting_subagent
+from luxx.runs.engine.driver import RunDriver
+from luxx.runs.engine.processes import ClaimedRun, claim_undriven
+from luxx.runs.models import RunRight, RunRow, find_run, run_view
+from luxx.runs.orchestration.inputs import InputKind, give_input
+from luxx.runs.service import RunService
+from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.run_rows import insert_run, new_run
-from luxx.runs.turn.spending import no_budget_left
-from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, RunStatus, StopReason
-
-RUNS_AT_ONCE = 20
-"""How many runs one transaction deletes; each has a log of hundreds of events."""
-
-_runs = table_of(RunRow)
-_conversations = table_of(ConversationRow)
-_messages = table_of(MessageRow)
-_insert_message = insert(_messages)
-_link_run_to_message = (
-    _messages.update().where(_messages.c.id == bindparam("b_id")).values(run_id=bindparam("run"))
-)
-_runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
-_active_run = _runs_of_subject.where(is_unended).limit(1)
-_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("limit"))
-_delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
-_set_active_run = (
-    _conversations.update()
-    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id.is_(None))
-    .values(
-        run_id=bindparam("run"),
-        selected_leaf_id=bindparam("leaf"),
-        updated_at=bindparam("now"),
-        title=bindparam("text"),
-    )
-)
-_encode = msgspec.json.Encoder().encode
+from luxx.runs.turn.run_rows import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
+from luxx.wire.run import ENDED, IN_PROGRESS, Run, RunKind, RunStatus
 
 
-class NewChat(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's message and the request that answers it.
+@dataclass(frozen=True, slots=True, repr=False)
+class Admission:
+    """Admits runs; one per process."""
 
-    With `content` the message is new and stored below `parent_id` (None: as the first message). Without, it
-    is stored already. `images` are those of the content; `size` is the bytes of both.
-    """
+    services: RunServices
+    engine: RunDriver
 
-    message_id: str
-    parent_id: str | None = None
-    content: UserContent | None = None
-    images: Images = {}
-    request: ChatRequest
-    size: int = 0
+    async def admit(
+        self, caller: Caller, insert: Callable[[Session], Run], *, size: int = 0, owner_id: int | None = None
+    ) -> Run:
+        """The run that `insert` stored with `self.insert`, beside `size` bytes; it must begin then.
 
+        `owner_id` is the user to whom both belong; None: the caller. Raises what `insert` raises, Unavailable
+        if the server stops, or TooLarge if the owner's storage is full; then nothing has changed.
+        """
+        services = self.services
+        owner = caller.user_id if owner_id is None else owner_id
+        self.engine.check_open()
+        await services.storage.check(owner, size, is_own=owner == caller.user_id)
+        async with self.engine.admission_lock:
+            run = await services.store.write(insert)
+        services.storage.add(owner, size)
+        # Members of a room may listen in any process.
+        services.notify(run.id, owner if run.kind == RunKind.CHAT else None)
+        return run
 
-def admit(
-    session: Session,
-    caller: Caller,
-    conversation: ConversationRow,
-    chat: NewChat,
-    process: str,
-    limits: LimitsConfig,
-) -> Run:
-    """Stores the message, if it is new, and the run, which `process` drives unless it waits for a slot.
+    async def begin(self, run: Run) -> Run:
+        """Begins an admitted run."""
+        await self.engine.begin(run)
+        return run
 
-    Raises Conflict (the conversation has an active run) or TooMany.
-    """
-    now = utc_now()
-    check_idle(conversation)
-    status = find_slot(session.connection(), caller.user_id, limits)
-    check_daily_limits(session.connection(), caller.user_id, limits, now)
-    message_id, run_id, answer_id = chat.message_id, new_id(), new_id()
-    connection = session.connection()
-    title = conversation.title
-    if chat.content is None:
-        # The message names its newest run; each run names its message as `question_id`.
-        connection.execute(_link_run_to_message, {"b_id": message_id, "run": run_id})
-    else:
-        title = title_after(title, chat.content.text)
-        message = _message_row(caller, conversation.id, chat, run_id, now)
-        connection.execute(_insert_message, message)
-        index_message(connection, message)
-        if chat.images:
-            store_images(connection, message_id, chat.images)
-    run = new_run(run_id, conversation.id, status, request=chat.request, message_id=answer_id, created_at=now)
-    insert_run(connection, run, chat.request, caller, process, size=chat.size)
-    if title != conversation.title:
-        index_title(connection, user_id=caller.user_id, conversation_id=conversation.id, title=title)
-    updated = connection.execute(
-        _set_active_run,
-        {"b_id": conversation.id, "run": run_id, "leaf": message_id, "now": now, "text": title},
-    )
-    if updated.rowcount != 1:
-        # On PostgreSQL two transactions may get here; the condition on the row lets one succeed.
-        session.refresh(conversation)
-        raise run_active_error(conversation.run_id or "")
-    return run
+    async def begin_watched(
+        self, run: Run, *, accumulated: bool = False, encoder: FrameEncoder | None = None
+    ) -> RunWatch:
+        """Begins an admitted run, with a watch attached before. The caller must attach to the watch."""
+        services = self.services
+        watch = RunWatch(services.hub, services.store, run, accumulated=accumulated, encoder=encoder)
+        watch.attach_before_start()
+        await self.engine.begin(run)
+        return watch
 
+    def insert(
+        self,
+        session: Session,
+        owner: Caller | RunOwner,
+        kind: RunKind,
+        subject_id: str | None,
+        request: ChatRequest | str,
+        *,
+        limits: LimitsConfig | None = None,
+        message_id: str | None = None,
+        size: int = 0,
+        called: RoomCaller = NOT_CALLED,
+    ) -> Run:
+        """Inserts a run, which starts at once or waits for a slot. Raises TooMany.
 
-def _message_row(
-    caller: Caller, conversation_id: str | None, chat: NewChat, run_id: str, now: datetime
-) -> dict[str, Any]:
-    return {
-        "id": chat.message_id, "user_id": caller.user_id, "conversation_id": conversation_id,
-        "parent_id": chat.parent_id, "run_id": run_id, "role": "user",
-        "content": _encode(chat.content).decode(), "created_at": now,
-    }  # fmt: skip
+        Without a subject it is a call, which stores nothing: then it is its own subject, and `called` says of
+        which room, if of one. `limits`: those of `limits_for`; None: those of everybody. `message_id` and
+        `size` are a chat's: the message that it writes, and the bytes of the one that it answers.
+        """
+        connection = session.connection()
+        status = self._first_status(connection, owner.user_id, kind, limits)
+        run_id = new_id()
+        run = new_run(
+            run_id, subject_id or run_id, status, kind=kind, message_id=message_id,
+            request=request if isinstance(request, ChatRequest) else None,
+        )  # fmt: skip
+        insert_run(connection, run, request, owner, self.engine.process, size=size, called=called)
+        return run
 
+    async def resume(self, caller: Caller, run_id: str) -> Run:
+        """Continues a paused run, at once or when it has a slot. Raises NotFound, Conflict, TooMany, or
+        TooLarge if the owner's storage is full."""
+        self.engine.check_open()
+        store = self.services.store
+        owner_id = await store.read(lambda session: find_run(session, caller, run_id, RunRight.STEER).user_id)
+        await self.services.storage.check(owner_id, 0, is_own=owner_id == caller.user_id)
+        async with self.engine.admission_lock:
+            run, claimed = await store.write(lambda session: self._resume(session, caller, run_id))
+        if claimed:
+            await self.engine.start_claimed(claimed)
+        else:
+            self.engine.wake()
+        return run
 
-def admit_invocation(
-    session: Session, caller: Caller, chat: NewChat, process: str, limits: LimitsConfig
-) -> Run:
-    """Stores the message and the run of a call of an agent without a conversation. Raises TooMany."""
-    now = utc_now()
-    connection = session.connection()
-    status = find_slot(connection, caller.user_id, limits)
-    check_daily_limits(connection, caller.user_id, limits, now)
-    request, run_id = chat.request, new_id()
-    connection.execute(_insert_message, _message_row(caller, None, chat, run_id, now))
-    store_images(connection, chat.message_id, chat.images)
-    run = new_run(run_id, str(request.agent_id), status, request=request, message_id=new_id(), created_at=now)
-    insert_run(connection, run, request, caller, process, size=chat.size)
-    return run
+    def _resume(self, session: Session, caller: Caller, run_id: str) -> tuple[Run, list[ClaimedRun]]:
+        row = find_run(session, caller, run_id, RunRight.STEER)
+        if row.status != RunStatus.PAUSED.value:
+            raise Conflict(f"this run is not paused: it is {row.status}", kind="run_not_paused")
+        connection = session.connection()
+        status = self._first_status(connection, row.user_id, RunKind(row.kind), None)
+        session.execute(update(RunRow).where(RunRow.id == run_id).values(error=None, losses=0))
+        claimed: list[ClaimedRun] = []
+        if status == RunStatus.RUNNING:
+            claimed = claim_undriven(connection, self.engine.process, run_id)
+        else:
+            queued = {"status": RunStatus.QUEUED.value, "phase": None, "owner": None}
+            session.execute(update(RunRow).where(RunRow.id == run_id).values(**queued))
+        session.refresh(row)
+        return run_view(row), claimed
 
+    def _first_status(
+        self, connection: Connection, user_id: int, kind: RunKind, limits: LimitsConfig | None
+    ) -> RunStatus:
+        """Whether a run begins or goes on now or waits for a slot. Raises TooMany, also if the user has used
+        up a daily limit."""
+        status = self.engine.first_status(connection, user_id, kind)
+        limits = limits or without_level1(self.services.config.limits)
+        check_daily_limits(connection, user_id, limits, utc_now())
+        return status
 
-def admit_call(
-    session: Session, caller: Caller, request: ChatRequest, process: str, limits: LimitsConfig
-) -> Run:
-    """Stores the run of a call that gives its messages, without a message of its own. Raises TooMany.
-
-    The run is its own subject.
-    """
-    now = utc_now()
-    connection = session.connection()
-    status = find_slot(connection, caller.user_id, limits)
-    check_daily_limits(connection, caller.user_id, limits, now)
-    run_id = new_id()
-    run = new_run(run_id, run_id, status, request=request, created_at=now)
-    insert_run(connection, run, request, caller, process)
-    return run
-
-
-def limits_for(session: Session, caller: Caller, provider_id: int, limits: LimitsConfig) -> LimitsConfig:
-    """The limits in force for the caller's calls of this provider."""
-    if not limits.level1_tokens_per_day:
-        return limits
-    provider = session.get(ProviderRow, provider_id)
-    is_own = provider is None or provider.user_id == caller.user_id
-    return limits_of(limits, caller.permission_level, is_own_provider=is_own)
-
-
-def delete_runs_of(session: Session, messages: Select[str]) -> None:
-    """Deletes the runs of deleted messages, because their logs hold the text."""
-    runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
-    answering = select(RunRow.id).where(RunRow.id.in_(runs)).cte("answering", recursive=True)
-    descendants = answering.union_all(
-        select(RunRow.id).join(answering, RunRow.parent_run_id == answering.c.id)
-    )
-    # Subagents first: the query finds them by their parent runs.
-    for condition in (
-        RunRow.id.in_(select(descendants.c.id)), RunRow.id.in_(runs), RunRow.question_id.in_(messages)
-    ):  # fmt: skip
-        session.execute(delete(RunRow).where(condition).execution_options(synchronize_session=False))
+    def limits_for(self, session: Session, caller: Caller, provider_id: int) -> LimitsConfig:
+        """The limits in force for the caller's calls of this provider."""
+        limits = self.services.config.limits
+        if not limits.level1_tokens_per_day:
+            return limits
+        provider = session.get(ProviderRow, provider_id)
+        is_own = provider is None or provider.user_id == caller.user_id
+        return limits_of(limits, caller.permission_level, is_own_provider=is_own)
 
 
-def delete_runs(session: Session, subject_id: str) -> bool:
-    """Deletes up to RUNS_AT_ONCE runs of a subject that is being deleted; True if there may be more.
+class HasRun(Protocol):
+    """A room or task."""
 
-    Raises Conflict if a run has not ended.
-    """
-    connection = session.connection()
-    if connection.scalar(_active_run, {"subject": subject_id}) is not None:
-        raise Conflict("a run was started here a moment ago; try again", kind="run_active")
-    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "limit": RUNS_AT_ONCE}))
-    if ids:
-        connection.execute(_delete_runs, {"ids": ids})
-    return len(ids) == RUNS_AT_ONCE
+    run_id: Mapped[str | None]
 
 
-UNFINISHED = "the answer is not finished; follow its run"
-IN_PROGRESS = frozenset({RunStatus.QUEUED, RunStatus.RUNNING})
+S = TypeVar("S", bound=HasRun)
 
 
-def run_detail(run: Run) -> dict[str, Any]:
-    """The ids of the run and its message, for the detail of an error."""
-    return {"run_id": run.id, "message_id": run.message_id}
+@dataclass(frozen=True, slots=True)
+class SubjectRunService(ABC, Generic[S]):
+    """Starting and steering the newest run of a room or task; the services of both say who may, and how it
+    begins. `noun` is what it is, `started` the word for one that has a run."""
+
+    noun: ClassVar[str]
+    started: ClassVar[str] = "started"
+    admission: Admission
+    runs: RunService
+
+    @abstractmethod
+    async def _admit(self, caller: Caller, subject_id: str, /) -> Run:
+        """Inserts the run."""
+
+    @abstractmethod
+    def _find(self, session: Session, caller: Caller, subject_id: str, /, *, is_steered: bool) -> S:
+        """What the caller may watch or steer. Raises NotFound, NotAllowed."""
+
+    @abstractmethod
+    def _not_running(self, run: RunRow | None) -> Conflict:
+        """The error for a request that needs a run in progress, with the newest run."""
+
+    async def start(self, caller: Caller, subject_id: str) -> Run:
+        """Starts its run. Raises what `_admit` raises."""
+        return await self.admission.begin(await self._admit(caller, subject_id))
+
+    async def start_and_watch(self, caller: Caller, subject_id: str, *, accumulated: bool) -> RunWatch:
+        """`start`, with a watch attached before the run begins."""
+        run = await self._admit(caller, subject_id)
+        return await self.admission.begin_watched(run, accumulated=accumulated)
+
+    async def newest_run_id(self, caller: Caller, subject_id: str) -> str:
+        """Its newest run. Raises NotFound if there is none, or if the caller may not watch it."""
+
+        def work(session: Session) -> str:
+            run_id = self._find(session, caller, subject_id, is_steered=False).run_id
+            if run_id is None:
+                raise NotFound(f"this {self.noun} has not been {self.started}", kind="run_not_found")
+            return run_id
+
+        return await self.admission.services.store.read(work)
+
+    def _check_ended(self, session: Session, subject: S) -> None:
+        """Raises Conflict if its newest run is in progress or paused."""
+        run = newest_run(session, subject)
+        if run is not None and run.status not in ENDED:
+            what = "is paused; resume it" if run.status == RunStatus.PAUSED.value else "runs already"
+            raise Conflict(f"this {self.noun} {what}", kind="run_active", detail={"run_id": run.id})
+
+    async def _give(
+        self,
+        caller: Caller,
+        subject_id: str,
+        kind: InputKind,
+        data: msgspec.Struct,
+        check: Callable[[Session, S], None] = lambda _session, _subject: None,
+    ) -> str:
+        """Gives an input to its run, after `check` in the same transaction, and returns the id of the run.
+        Raises Conflict if it does not run."""
+
+        def work(session: Session) -> str:
+            subject = self._find(session, caller, subject_id, is_steered=True)
+            check(session, subject)
+            run = newest_run(session, subject)
+            if run is None or run.status not in IN_PROGRESS:
+                raise self._not_running(run)
+            session.flush()
+            if not give_input(session.connection(), run.id, kind, msgspec.json.encode(data).decode()):
+                raise Conflict(f"this {self.noun}'s run has just ended", kind=f"{self.noun}_not_running")
+            return run.id
+
+        return await self.runs.give(work)
 
 
-def answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | None:
-    """The answer of a run that has ended; None while it is in progress.
-
-    Raises what `RunService.answer` raises. A subagent that waits for a person counts as if the run waited.
-    """
-    run = run_view(find_run(session, caller, run_id))
-    waiting_run_id = run.id if run.status == RunStatus.WAITING else None
-    if run.status in IN_PROGRESS:
-        waiting_run_id = find_waiting_subagent(session.connection(), run.id)
-        if waiting_run_id is None:
-            return None
-    if waiting_run_id is not None:
-        raise Conflict(
-            f"the run waits for an answer; see GET /runs/{waiting_run_id}/questions",
-            kind="run_waiting",
-            detail=run_detail(run),
-        )
-    if run.status not in ENDED or run.message_id is None:
-        raise Unavailable(UNFINISHED, kind="run_active", detail=run_detail(run))
-    if run.status == RunStatus.FAILED:
-        last_error = read_last_error(session.connection(), run.id)
-        kind = last_error.code if last_error is not None else None
-        raise ProviderFailed(run.error or "the run failed", kind=kind, detail=run_detail(run))
-    message = message_view(own_message(session, caller, run.message_id))
-    if run.stop_reason in (StopReason.TOKENS, StopReason.COST) and not message.steps:
-        raise no_budget_left(read_last_error(session.connection(), run.id), run_detail(run))
-    return message
+def newest_run(session: Session, subject: HasRun) -> RunRow | None:
+    """The newest run of a room or task; None before the first, and after a reset."""
+    return None if subject.run_id is None else session.get(RunRow, subject.run_id)

@@ -1,50 +1,42 @@
-"""The operations on runs: send a message, watch, cancel, list, stop those of a user."""
+"""The operations on runs of every kind: watch, list, steer, cancel and delete them, stop those of a
+user.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Select, bindparam, delete, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import locked_message, message_in, own_conversation
-from luxx.domain.conversations.models import ConversationRow, MessageRow
-from luxx.domain.conversations.views import MessageView
-from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
-from luxx.errors import Conflict, InvalidInput, Unavailable, UnlistedModel
-from luxx.infra.clock import new_id
+from luxx.domain.conversations.models import MessageRow
+from luxx.errors import Conflict, InvalidInput, Unavailable
 from luxx.infra.store.engine import Store
-from luxx.runs.admission import (
-    UNFINISHED,
-    NewChat,
-    admit,
-    admit_call,
-    admit_invocation,
-    answer_of,
-    limits_for,
-    run_detail,
-)
+from luxx.infra.store.tables import table_of
 from luxx.runs.cancel import cancel_runs_of, is_caused_by, mark_cancelled
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import StoredEvent, read_page
 from luxx.runs.log.retention import check_log, discard_call
 from luxx.runs.models import RunFilter, RunRight, RunRow, find_run, is_unended, page_of_runs, run_view
-from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
 from luxx.runs.slots import has_subagents
 from luxx.runs.streams.sessions import SubjectTable, titles_of
-from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.context import RunServices
-from luxx.wire.message import UserContent
-from luxx.wire.run import ENDED, Run, TitledRun
+from luxx.wire.run import ENDED, Run, RunStatus, TitledRun
 
 CANCEL_SECONDS = 0.35
 """How long after its request `cancel` waits for the driver to write the end. A cancel must answer within
 0.5 s, also if the driver is dead and no process may claim the run yet."""
+
+PAUSE_SECONDS = 0.35
+"""How long a pause waits, once it is stored, until no turn is in progress; it must answer within 0.5 s."""
+
+PAUSED_OR_ENDED = ENDED | {RunStatus.PAUSED}
 
 STOP_SECONDS = 15.0
 """How long `stop` waits. Another process ends its run at its next heartbeat or append; a dead process keeps
@@ -56,17 +48,21 @@ MAX_STOP_SECONDS = 5.0
 STOP_POLL_SECONDS = 0.25
 
 MAX_POLL_SECONDS = 1.0
-"""Longest poll interval of `answer` for a run that is queued or driven elsewhere."""
+"""Longest poll interval of `wait_for` for a run that is queued or driven elsewhere."""
 
 POLL_SECONDS = 0.1
 """Poll interval for a run that another process drives."""
 
 MIN_DRIVEN_POLL_SECONDS, MAX_DRIVEN_POLL_SECONDS = 1.0, 5.0
-"""Poll interval of `answer` for a run that is driven here: a subagent of it may wait for a person."""
+"""Poll interval of `wait_for` for a run that is driven here: a subagent of it may wait for a person."""
 
+RUNS_AT_ONCE = 20
+"""How many runs one transaction deletes; each has a log of hundreds of events."""
+
+UNFINISHED = "the answer is not finished; follow its run"
 
 T = TypeVar("T")
-Submission = NewMessage | Regeneration | NewInvocation | NewCall
+GivenTo = TypeVar("GivenTo", bound=str | None)
 
 
 class RunService:
@@ -76,127 +72,13 @@ class RunService:
         self,
         services: RunServices,
         engine: RunDriver,
-        requests: RequestResolver,
-        attachments: AttachmentReader,
         subjects: Sequence[SubjectTable],
     ) -> None:
         self._store = services.store
         self._hub = services.hub
-        self._storage = services.storage
-        self._notify = services.notify
-        self._limits = services.config.limits
         self._engine = engine
-        self._requests = requests
-        self._attachments = attachments
         self._subjects = subjects
         self._cancelling: set[asyncio.Task[Run]] = set()
-
-    async def send(self, caller: Caller, submission: Submission) -> Run:
-        """Stores the message if it is new, and starts the run that answers it or queues it for a slot.
-
-        Raises NotFound, InvalidInput, Conflict (a run is active), TooMany, TooLarge (over the storage limit)
-        or Unavailable (the server stops); then nothing has changed.
-        """
-        run = await self._admit(caller, submission)
-        await self._engine.begin(run)
-        return run
-
-    async def send_and_watch(
-        self,
-        caller: Caller,
-        submission: Submission,
-        *,
-        accumulated: bool = False,
-        encoder: FrameEncoder | None = None,
-    ) -> RunWatch:
-        """`send`, with a watch attached before the run starts. The caller must attach to the watch."""
-        run = await self._admit(caller, submission)
-        watch = RunWatch(self._hub, self._store, run, accumulated=accumulated, encoder=encoder)
-        watch.attach_before_start()
-        await self._engine.begin(run)
-        return watch
-
-    async def _admit(self, caller: Caller, submission: Submission) -> Run:
-        # Files are read before the transaction, so that no lock is held while a PDF is parsed.
-        gathered = MessageAttachments()
-        size = 0
-        if isinstance(submission, NewCall):
-            size = submission.size
-        elif not isinstance(submission, Regeneration):
-            size = len(submission.text.encode())
-            if submission.attachments:
-                gathered = await self._attachments.read_attachments(caller, submission.attachments)
-                size += gathered.size
-        self._engine.check_open()
-        await self._storage.check(caller.user_id, size)
-        try:
-            run = await self._admit_now(caller, submission, gathered, size)
-        except UnlistedModel as error:
-            # The provider may have the model by now.
-            if not await self._requests.providers.refetch_models(caller, error.provider_id):
-                raise
-            run = await self._admit_now(caller, submission, gathered, size)
-        self._storage.add(caller.user_id, size)
-        self._notify(run.id, caller.user_id)
-        return run
-
-    async def _admit_now(
-        self, caller: Caller, submission: Submission, gathered: MessageAttachments, size: int
-    ) -> Run:
-        async with self._engine.admission_lock:
-            return await self._store.write(
-                lambda session: self._admit_in(session, caller, submission, gathered, size)
-            )
-
-    def _admit_in(
-        self,
-        session: Session,
-        caller: Caller,
-        submission: Submission,
-        gathered: MessageAttachments,
-        size: int,
-    ) -> Run:
-        """`_admit`, in one transaction."""
-        process, limits = self._engine.process, self._limits
-        if isinstance(submission, Regeneration):
-            conversation, question_id = _answered_message(session, caller, submission.message_id)
-            request = self._requests.resolve(session, caller, submission, conversation, gathered, question_id)
-            limits = limits_for(session, caller, request.provider_id, limits)
-            chat = NewChat(message_id=question_id, request=request)
-            return admit(session, caller, conversation, chat, process, limits)
-        if isinstance(submission, NewCall):
-            request = self._requests.resolve_call(session, caller, submission)
-            limits = limits_for(session, caller, request.provider_id, limits)
-            return admit_call(session, caller, request, process, limits)
-        content = UserContent(text=submission.text, attachments=gathered.attachments)
-        message_id = new_id()
-        if isinstance(submission, NewInvocation):
-            request = self._requests.resolve_invocation(session, caller, submission, gathered, message_id)
-            chat = NewChat(
-                message_id=message_id, content=content, images=gathered.images, request=request, size=size
-            )
-            limits = limits_for(session, caller, request.provider_id, limits)
-            return admit_invocation(session, caller, chat, process, limits)
-        conversation = own_conversation(session, caller, submission.conversation_id, is_locked=True)
-        parent_id = submission.parent_id or conversation.selected_leaf_id
-        if submission.parent_id is not None:
-            message_in(session, conversation, submission.parent_id)
-        request = self._requests.resolve(session, caller, submission, conversation, gathered, message_id)
-        chat = NewChat(
-            message_id=message_id, parent_id=parent_id, content=content, images=gathered.images,
-            request=request, size=size,
-        )  # fmt: skip
-        limits = limits_for(session, caller, request.provider_id, limits)
-        return admit(session, caller, conversation, chat, process, limits)
-
-    async def answer(self, caller: Caller, run: Run) -> MessageView:
-        """The stored answer, once the run has ended.
-
-        Raises ProviderFailed with the failure's own kind, TooMany or InvalidInput if a limit left nothing
-        for an answer, Conflict if the run waits for a person, Unavailable if this server stops before the run
-        ends. The details of these errors have the ids of the run and the message.
-        """
-        return await self.wait_for(run, lambda session: answer_of(session, caller, run.id))
 
     async def wait_for(self, run: Run, read: Callable[[Session], T | None]) -> T:
         """What `read` returns once it returns something; it is called when the run may have ended.
@@ -316,7 +198,7 @@ class RunService:
     async def _end_cancelled(self, caller: Caller, run_id: str, until: float) -> Run:
         """Ends a run that is marked as cancelled; the run then, or its state at `until`."""
         await self._engine.cancel(run_id)
-        return await self._ended_within(caller, run_id, max(0.0, until - time.monotonic()))
+        return await self.settled(caller, run_id, max(0.0, until - time.monotonic()), ENDED)
 
     async def end_call(self, caller: Caller, run_id: str) -> None:
         """Deletes what a call was given and answered, once its client was served or is gone; cancels the call
@@ -336,7 +218,7 @@ class RunService:
         until = time.monotonic() + STOP_SECONDS
         with suppress(Conflict):  # The run has ended already.
             await self.cancel(caller, run_id)
-        run = await self._ended_within(caller, run_id, STOP_SECONDS)
+        run = await self.settled(caller, run_id, STOP_SECONDS, ENDED)
         while run.status not in ENDED or await self._store.read_rows(
             lambda connection: has_subagents(connection, run.subject_id)
         ):
@@ -344,11 +226,25 @@ class RunService:
                 raise Conflict("a run of this conversation is still stopping; try again", kind="run_active")
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _ended_within(self, caller: Caller, run_id: str, seconds: float) -> Run:
-        """The run once it has ended, or its current state after `seconds`."""
+    async def give(self, give: Callable[[Session], GivenTo]) -> GivenTo:
+        """Gives an input to a run: `give` stores it by `give_input`. Returns what `give` does, the id of the
+        run; None: there is none to notify."""
+        run_id = await self._store.write(give)
+        if run_id is not None:
+            self._engine.deliver(run_id)
+        return run_id
+
+    async def settled(
+        self,
+        caller: Caller,
+        run_id: str,
+        seconds: float = PAUSE_SECONDS,
+        statuses: Collection[RunStatus] = PAUSED_OR_ENDED,
+    ) -> Run:
+        """The run once it is paused or has ended, or its state after `seconds`."""
         until = time.monotonic() + seconds
         await self._engine.wait(run_id, seconds)
-        while (run := await self.get(caller, run_id)).status not in ENDED:
+        while (run := await self.get(caller, run_id)).status not in statuses:
             remaining = until - time.monotonic()
             if remaining <= 0:
                 break
@@ -356,23 +252,49 @@ class RunService:
         return run
 
 
-def _answered_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:
-    """The conversation, locked, and the id of the user's message that is answered again."""
-    conversation, row = locked_message(session, caller, message_id)
-    user_message: MessageRow | None = row
-    if row.role != "user":
-        user_message = None if row.parent_id is None else session.get(MessageRow, row.parent_id)
-    if user_message is None or user_message.role != "user":
-        raise InvalidInput(
-            "this message does not answer a user's message, so it cannot be answered again",
-            kind="not_answerable",
-        )
-    return conversation, user_message.id
+def run_detail(run: Run) -> dict[str, Any]:
+    """The ids of the run and its message, for the detail of an error."""
+    return {"run_id": run.id, "message_id": run.message_id}
 
 
 def _check_position(run: Run | RunRow, after: int) -> None:
     if after > run.last_seq:
         raise InvalidInput(f"this run's log ends at {run.last_seq}; there is no event {after}")
+
+
+_runs = table_of(RunRow)
+_runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
+_active_run = _runs_of_subject.where(is_unended).limit(1)
+_next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("limit"))
+_delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))
+
+
+def delete_runs_of(session: Session, messages: Select[str]) -> None:
+    """Deletes the runs of deleted messages, because their logs hold the text."""
+    runs = select(MessageRow.run_id).where(MessageRow.id.in_(messages), MessageRow.run_id.is_not(None))
+    answering = select(RunRow.id).where(RunRow.id.in_(runs)).cte("answering", recursive=True)
+    descendants = answering.union_all(
+        select(RunRow.id).join(answering, RunRow.parent_run_id == answering.c.id)
+    )
+    # Subagents first: the query finds them by their parent runs.
+    for condition in (
+        RunRow.id.in_(select(descendants.c.id)), RunRow.id.in_(runs), RunRow.question_id.in_(messages)
+    ):  # fmt: skip
+        session.execute(delete(RunRow).where(condition).execution_options(synchronize_session=False))
+
+
+def delete_runs(session: Session, subject_id: str) -> bool:
+    """Deletes up to RUNS_AT_ONCE runs of a subject that is being deleted; True if there may be more.
+
+    Raises Conflict if a run has not ended.
+    """
+    connection = session.connection()
+    if connection.scalar(_active_run, {"subject": subject_id}) is not None:
+        raise Conflict("a run was started here a moment ago; try again", kind="run_active")
+    ids = list(connection.scalars(_next_runs, {"subject": subject_id, "limit": RUNS_AT_ONCE}))
+    if ids:
+        connection.execute(_delete_runs, {"ids": ids})
+    return len(ids) == RUNS_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)

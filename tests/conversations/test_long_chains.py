@@ -18,7 +18,7 @@ from luxx.domain.conversations.views import ConversationChange
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import delete_runs, delete_runs_of
+from luxx.runs.service import delete_runs, delete_runs_of
 from luxx.wire.tool import CommandPermission
 
 LONG = 3000

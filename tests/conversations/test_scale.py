@@ -30,7 +30,7 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.search_words import SearchKind
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import delete_runs, delete_runs_of
+from luxx.runs.service import delete_runs, delete_runs_of
 from luxx.wire.tool import CommandPermission
 
 assert ProviderRow.__tablename__ == "llm_providers"  # conversations point at it

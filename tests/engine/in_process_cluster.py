@@ -153,7 +153,7 @@ class InProcessCluster:
     async def send(self, services: Services, caller: Caller, text: str = "hello") -> Run:
         """Sends a message in a new conversation. Returns its run."""
         conversation = await services.conversations.create(caller, ConversationChange())
-        return await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text=text))
+        return await services.chats.send(caller, NewMessage(conversation_id=conversation.id, text=text))
 
     async def gated_run(self, services: Services) -> tuple[Caller, Run]:
         """A run of a new user, whose model has reached the gate of GATED."""

@@ -24,7 +24,7 @@ async def test_waiting_for_an_answer_of_another_process_costs_few_queries(
                 polls.append(statement)
 
         event.listen(second.engine, "before_cursor_execute", note)
-        answering = asyncio.create_task(second.runs.answer(ann, sent))
+        answering = asyncio.create_task(second.chats.answer(ann, sent))
         await asyncio.wait({answering}, timeout=1.0)
         assert not answering.done()
         assert 0 < len(polls) < MOST_POLLS

@@ -40,7 +40,7 @@ async def test_a_run_has_no_more_subagents_than_allowed(tmp_path: Path) -> None:
         services = await cluster.services()
         ann = await cluster.add_user(services, "ann")
         talk = await services.conversations.create(ann, ConversationChange())
-        lead = await services.runs.send(
+        lead = await services.chats.send(
             ann, NewMessage(conversation_id=talk.id, text="go", tools=["delegate"])
         )
         assert (await ended(services, ann, lead)).status == RunStatus.COMPLETED
@@ -72,7 +72,7 @@ async def test_a_skill_activated_in_the_same_answer_removes_no_subagent_at_a_han
         ann = await cluster.add_user(services, "ann")
         talk = await services.conversations.create(ann, ConversationChange())
         tools = ["activate_skill", "delegate"]
-        lead = await services.runs.send(ann, NewMessage(conversation_id=talk.id, text="go", tools=tools))
+        lead = await services.chats.send(ann, NewMessage(conversation_id=talk.id, text="go", tools=tools))
         await cluster.model.reached("gate")
 
         async def is_active() -> bool:

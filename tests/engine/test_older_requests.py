@@ -111,7 +111,7 @@ async def test_runs_that_an_older_version_left_waiting_go_on_after_the_answer(tm
         ann = await cluster.add_user(services, "ann")
         talk = await services.conversations.create(ann, ConversationChange())
         tools = ["delegate", "ask_decision"]
-        lead = await services.runs.send(ann, NewMessage(conversation_id=talk.id, text="go", tools=tools))
+        lead = await services.chats.send(ann, NewMessage(conversation_id=talk.id, text="go", tools=tools))
 
         async def is_asked() -> bool:
             return (await services.questions.list_page(ann, OPEN, page=1, page_size=1))[1] == 1
@@ -124,7 +124,7 @@ async def test_runs_that_an_older_version_left_waiting_go_on_after_the_answer(tm
         await services.questions.answer(ann, question.run_id, question.id, GivenAnswer(answer="yes"))
 
         assert (await ended(services, ann, lead)).status == RunStatus.COMPLETED
-        assert steps_text((await services.runs.answer(ann, lead)).steps) == "It was granted."
+        assert steps_text((await services.chats.answer(ann, lead)).steps) == "It was granted."
 
 
 def store_as_older(session: Session) -> None:

@@ -207,7 +207,7 @@ async def test_a_slot_that_another_process_frees_is_taken_by_a_queued_run(
         sent = await cluster.send(first, ann, "one")
         later = await cluster.send(second, ann, "two")
         assert later.status == RunStatus.QUEUED
-        answering = asyncio.create_task(second.runs.answer(ann, later))
+        answering = asyncio.create_task(second.chats.answer(ann, later))
         cluster.model.release("two")
         await cluster.model.reached("one")
         cluster.model.release("one")

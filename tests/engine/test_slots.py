@@ -218,7 +218,7 @@ async def test_a_client_that_waits_for_the_answer_gets_it_after_the_queue(
         ann = await cluster.add_user(services, "ann")
         await cluster.send(services, ann, "one")
         second = await cluster.send(services, ann, "two")
-        answering = asyncio.create_task(services.runs.answer(ann, second))
+        answering = asyncio.create_task(services.chats.answer(ann, second))
         cluster.model.release("two")
         await cluster.model.reached("one")
         assert not answering.done()
@@ -236,7 +236,7 @@ async def test_a_stream_of_a_queued_run_reports_it_and_goes_live_when_the_run_be
         await cluster.send(services, ann, "one")
         conversation = await services.conversations.create(ann, ConversationChange())
         asking = NewMessage(conversation_id=conversation.id, text="two")
-        watch = await services.runs.send_and_watch(ann, asking)
+        watch = await services.chats.send_and_watch(ann, asking)
         received = b""
         with watch.attached():
             received += await watch.next()
@@ -260,7 +260,7 @@ async def test_a_stream_of_a_queued_run_goes_live_when_another_process_drives_it
         await cluster.send(there, ann, "one")
         conversation = await here.conversations.create(ann, ConversationChange())
         asking = NewMessage(conversation_id=conversation.id, text="two")
-        watch = await here.runs.send_and_watch(ann, asking)
+        watch = await here.chats.send_and_watch(ann, asking)
         received = b""
         with watch.attached():
             received += await watch.next()
@@ -288,7 +288,7 @@ async def test_a_conversation_whose_run_waits_is_busy_and_can_be_deleted(
         await cluster.send(services, ann)
         second = await cluster.send(services, ann)
         with pytest.raises(Conflict):
-            await services.runs.send(ann, NewMessage(conversation_id=second.subject_id, text="again"))
+            await services.chats.send(ann, NewMessage(conversation_id=second.subject_id, text="again"))
         await services.conversations.delete(ann, second.subject_id)
         left = await services.store.read(lambda session: session.get(RunRow, second.id))
         assert left is None
@@ -341,9 +341,9 @@ async def test_a_run_holds_no_slot_while_its_subagent_waits_for_an_answer_and_no
         ann = await cluster.add_user(services, "ann")
         talk = await services.conversations.create(ann, ConversationChange())
         tools = ["delegate", "ask_clarification"]
-        lead = await services.runs.send(ann, NewMessage(conversation_id=talk.id, text="go", tools=tools))
+        lead = await services.chats.send(ann, NewMessage(conversation_id=talk.id, text="go", tools=tools))
         with pytest.raises(Conflict) as refused:
-            await services.runs.answer(ann, lead)
+            await services.chats.answer(ann, lead)
         assert refused.value.kind == "run_waiting"
         assert (await services.replay.read_status(ann, talk.id)).is_waiting
         (question,), _total = await services.questions.list_page(

@@ -27,8 +27,8 @@ from luxx.features.rooms.seats import SeatService, copy_agent_to_seats
 from luxx.features.rooms.service import RoomService
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.runs.admission import delete_runs
 from luxx.runs.models import SubjectMemberRow
+from luxx.runs.service import delete_runs
 from luxx.runs.streams.sessions import SubjectHint
 from luxx.wire.message import UserContent
 from luxx.wire.run import MemberRight

@@ -70,7 +70,7 @@ async def open_services(
             ),
         )
         conversation = await services.conversations.create(caller, ConversationChange())
-        run = await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text="hello"))
+        run = await services.chats.send(caller, NewMessage(conversation_id=conversation.id, text="hello"))
         await upstream.reached("waiting")
         yield services, caller, run
     finally:
@@ -149,7 +149,7 @@ async def test_a_failed_run_is_deleted_with_its_question_also_when_that_was_aske
         await read_stream(services, caller, run)
         question = await services.store.read(lambda session: session.scalar(select(MessageRow.id)))
         assert question is not None
-        again = await services.runs.send(caller, Regeneration(message_id=question))
+        again = await services.chats.send(caller, Regeneration(message_id=question))
         await read_stream(services, caller, again)
         await services.conversations.delete_message(caller, question)
         left = await services.store.read(lambda session: session.scalars(select(RunRow.id)).all())

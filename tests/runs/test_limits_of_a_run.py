@@ -88,7 +88,7 @@ async def open_services(
 async def start_run(services: Services, caller: Caller, **more: Any) -> Run:
     chat = await services.conversations.create(caller, ConversationChange())
     message = NewMessage(conversation_id=chat.id, text="hello", tools=False, **more)
-    return await services.runs.send(caller, message)
+    return await services.chats.send(caller, message)
 
 
 async def wait_for_end(services: Services, caller: Caller, run_id: str) -> Run:

@@ -80,7 +80,7 @@ async def begin_waiting(services: Services, caller: Caller, count: int) -> None:
 
     async def one() -> None:
         conversation = await services.conversations.create(caller, ConversationChange())
-        run = await services.runs.send(caller, NewMessage(conversation_id=conversation.id, text="hello"))
+        run = await services.chats.send(caller, NewMessage(conversation_id=conversation.id, text="hello"))
         await services.run_driver.wait(run.id, 30)
         assert (await services.runs.get(caller, run.id)).status == RunStatus.WAITING
 

@@ -84,7 +84,7 @@ async def open_services(
 async def run_to_its_end(services: Services, caller: Caller, text: str) -> Run:
     """Runs a message in a new conversation to its end. Returns the run."""
     chat = await services.conversations.create(caller, ConversationChange())
-    run = await services.runs.send(caller, NewMessage(conversation_id=chat.id, text=text, tools=False))
+    run = await services.chats.send(caller, NewMessage(conversation_id=chat.id, text=text, tools=False))
     async with asyncio.timeout(90):
         while (ended_run := await services.runs.get(caller, run.id)).status not in ENDED:
             await services.run_driver.wait(run.id, 5)

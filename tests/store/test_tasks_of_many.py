@@ -30,8 +30,8 @@ from luxx.features.tasks.queries import TaskFilter
 from luxx.features.tasks.service import TaskService
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.runs.admission import delete_runs
 from luxx.runs.models import RunRow
+from luxx.runs.service import delete_runs
 from luxx.tools.core import ToolRegistry
 from luxx.tools.sources import ToolSources
 from luxx.wire.tool import CommandPermission

@@ -27,8 +27,8 @@ from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.models import ProviderRow
-from luxx.runs.admission import RUNS_AT_ONCE, delete_runs, delete_runs_of
 from luxx.runs.models import RunRow
+from luxx.runs.service import RUNS_AT_ONCE, delete_runs, delete_runs_of
 from luxx.wire.tool import CommandPermission
 from transfer.imports import sample
 

@@ -25,7 +25,7 @@ from luxx.domain.transfer.service import MOST_EXPORTS, TransferService
 from luxx.errors import NotFound, TooMany
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.engine import READERS, Store, open_engine, resolve_url
-from luxx.runs.admission import delete_runs
+from luxx.runs.service import delete_runs
 from luxx.wire.tool import CommandPermission
 from transfer.imports import import_data
 

@@ -23,15 +23,17 @@ from luxx.api.openai.speakers import Speakers
 from luxx.api.openai.stream import EndCall, StartWatch, collect_answer, failure_response, stream_answer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
+from luxx.features.chats import ChatService, Submission
 from luxx.features.rooms.calls import GivenText, RoomCallService
 from luxx.runs.requests import NewCall, NewMessage
-from luxx.runs.service import RunService, Submission
+from luxx.runs.service import RunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.request import GivenPrompt
 from luxx.wire.turn import steps_text
 
 InjectedNames = NamedDependency[ModelNames]
 InjectedRoomCalls = NamedDependency[RoomCallService]
+InjectedChats = NamedDependency[ChatService]
 InjectedRuns = NamedDependency[RunService]
 InjectedStreams = NamedDependency[Streams]
 CONVERSATION = "conversation_id"
@@ -61,6 +63,7 @@ class OpenAIController(Controller):
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
         model_names: InjectedNames,
+        chats: InjectedChats,
         runs: InjectedRuns,
         room_calls: InjectedRoomCalls,
         streams: InjectedStreams,
@@ -74,7 +77,7 @@ class OpenAIController(Controller):
         given.warnings += await work_on(body, ignored_members, body, ChatBody)
         prompt = await work_on(body, data.prompt, given)
         called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
-        begun = await self._begin(request, caller, model_names, runs, room_calls, called)
+        begun = await self._begin(request, caller, model_names, chats, runs, room_calls, called)
         start, end_call, speakers = begun
         if data.stream:
             options = data.stream_options
@@ -96,6 +99,7 @@ class OpenAIController(Controller):
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
         model_names: InjectedNames,
+        chats: InjectedChats,
         runs: InjectedRuns,
         room_calls: InjectedRoomCalls,
         streams: InjectedStreams,
@@ -109,7 +113,7 @@ class OpenAIController(Controller):
         given.warnings += await work_on(body, ignored_members, body, ResponsesBody)
         prompt = await work_on(body, data.prompt_of, given)
         called = Called(data.model, given, prompt, await data.options(), data.metadata or {})
-        begun = await self._begin(request, caller, model_names, runs, room_calls, called)
+        begun = await self._begin(request, caller, model_names, chats, runs, room_calls, called)
         start, end_call, speakers = begun
         if data.stream:
             events = ResponseEvents(data, has_calls=called.has_tools, speakers=speakers)
@@ -126,6 +130,7 @@ class OpenAIController(Controller):
         request: Request[Any, Any, Any],
         caller: Caller,
         model_names: ModelNames,
+        chats: ChatService,
         runs: RunService,
         room_calls: RoomCallService,
         called: "Called",
@@ -141,7 +146,7 @@ class OpenAIController(Controller):
         submission = new_submission(model, called, size=len(await request.body()))
 
         async def start_run(encoder: FrameEncoder) -> RunWatch:
-            return await runs.send_and_watch(caller, submission, encoder=encoder)
+            return await chats.send_and_watch(caller, submission, encoder=encoder)
 
         return start_run, end_call if isinstance(submission, NewCall) else None, None
 

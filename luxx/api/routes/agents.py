@@ -28,6 +28,7 @@ from luxx.api.routes.messages import (
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
 from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
+from luxx.features.chats import ChatService
 from luxx.infra.store.lost_names import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
@@ -100,7 +101,7 @@ class AgentController(Controller):
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: NamedDependency[RunService],
+        chats: NamedDependency[ChatService],
         streams: NamedDependency[Streams],
         agent_id: FromPath[int],
         data: JSONBody[InvocationBody],
@@ -113,10 +114,10 @@ class AgentController(Controller):
         invocation = await _invocation(request, agent_id, data)
         if "text/event-stream" in request.headers.get("accept", ""):
             return await streams.follow(
-                caller, lambda: runs.send_and_watch(caller, invocation, accumulated=accumulated)
+                caller, lambda: chats.send_and_watch(caller, invocation, accumulated=accumulated)
             )
-        run = await runs.send(caller, invocation)
-        message = await runs.answer(caller, run)
+        run = await chats.send(caller, invocation)
+        message = await chats.answer(caller, run)
         return Response(success(message), status_code=200, media_type="application/json")
 
     @get("/{agent_id:int}/activities")

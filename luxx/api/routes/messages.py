@@ -31,8 +31,8 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
+from luxx.features.chats import ChatService
 from luxx.runs.requests import NewMessage, Regeneration
-from luxx.runs.service import RunService
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,
@@ -44,7 +44,7 @@ from luxx.wire.model_settings import ModelSettings, first_given
 from luxx.wire.question import WhenAsked
 
 InjectedConversations = NamedDependency[ConversationService]
-InjectedRuns = NamedDependency[RunService]
+InjectedChats = NamedDependency[ChatService]
 InjectedStreams = NamedDependency[Streams]
 InjectedBranches = NamedDependency[BranchService]
 
@@ -176,19 +176,19 @@ class MessageController(Controller):
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: InjectedRuns,
+        chats: InjectedChats,
         data: JSONBody[MessageBody],
     ) -> Success[MessageView]:
         """Send a message and wait for the complete answer."""
-        run = await runs.send(caller, await _new_message(request, data))
-        return success(await runs.answer(caller, run))
+        run = await chats.send(caller, await _new_message(request, data))
+        return success(await chats.answer(caller, run))
 
     @post("/stream", status_code=200)
     async def stream(
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: InjectedRuns,
+        chats: InjectedChats,
         streams: InjectedStreams,
         data: JSONBody[MessageBody],
         accumulated: FromQuery[bool] = False,
@@ -198,8 +198,8 @@ class MessageController(Controller):
         return await streams.follow_started(
             request,
             caller,
-            partial(runs.send, caller, new_message),
-            partial(runs.send_and_watch, caller, new_message, accumulated=accumulated),
+            partial(chats.send, caller, new_message),
+            partial(chats.send_and_watch, caller, new_message, accumulated=accumulated),
         )
 
     @post("/attachments/check", status_code=200)
@@ -275,7 +275,7 @@ class MessageBranchController(Controller):
         self,
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
-        runs: InjectedRuns,
+        chats: InjectedChats,
         streams: InjectedStreams,
         message_id: TextId,
         accumulated: FromQuery[bool] = False,
@@ -290,8 +290,8 @@ class MessageBranchController(Controller):
         return await streams.follow_started(
             request,
             caller,
-            partial(runs.send, caller, regeneration),
-            partial(runs.send_and_watch, caller, regeneration, accumulated=accumulated),
+            partial(chats.send, caller, regeneration),
+            partial(chats.send_and_watch, caller, regeneration, accumulated=accumulated),
         )
 
     @put("/{message_id:str}")

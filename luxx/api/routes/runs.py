@@ -23,10 +23,10 @@ from luxx.api.http.request_input import (
 )
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
+from luxx.runs.admission import Admission
 from luxx.runs.log.events import StoredEvent
 from luxx.runs.log.replay import MAX_CURSOR_LENGTH, ExecutionStatus, ReplayService, ToolExecution, WholeResult
 from luxx.runs.models import RunFilter
-from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.questions import GivenAnswer, QuestionFilter, QuestionService
 from luxx.runs.service import RunService
 from luxx.wire.event import Event
@@ -101,11 +101,11 @@ class RunController(Controller):
     async def resume(
         self,
         caller: InjectedCaller,
-        orchestrated_runs: NamedDependency[OrchestratedRunService],
+        admission: NamedDependency[Admission],
         run_id: TextId,
     ) -> Success[Run]:
         """Continue a paused run of a room or task."""
-        return success(await orchestrated_runs.resume(caller, run_id), "resumed")
+        return success(await admission.resume(caller, run_id), "resumed")
 
 
 class LogPlace(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ status do not change. A call that is kept is a message in the room, which then s
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,9 +20,9 @@ from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.queries import count_seats, find_room, policy_of
 from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
-from luxx.features.rooms.running import check_storage, owner_of
+from luxx.features.rooms.running import owner_id_of, owner_of
 from luxx.infra.clock import new_id, utc_now
-from luxx.runs.orchestration.service import OrchestratedRunService, newest_run
+from luxx.runs.admission import Admission, newest_run
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.run_rows import RoomCaller
 from luxx.wire.message import UserContent
@@ -48,7 +48,7 @@ class RoomCallService:
     """One per process. Both calls raise NotFound, NotAllowed without the right to steer, Conflict for a room
     that cannot answer, TooMany, or Unavailable if the server stops."""
 
-    runs: OrchestratedRunService
+    admission: Admission
 
     async def call(
         self,
@@ -62,7 +62,7 @@ class RoomCallService:
     ) -> RunWatch:
         """Lets the room answer the given messages, and stores nothing. `instructions` follow its task."""
 
-        def admit(session: Session) -> Run:
+        def insert(session: Session) -> Run:
             room, _ = find_room(session, caller, room_id, RoomRight.STEER)
             _check_can_answer(session, room)
             values = stored_room(session, room.id)
@@ -74,12 +74,10 @@ class RoomCallService:
             # The run is the owner's, who pays for it.
             called = RoomCaller(room_id=room.id, user_id=caller.user_id)
             text = _encode(request).decode()
-            return self.runs.insert(session, owner_of(room), RunKind.ROOM, None, text, called)
+            return self.admission.insert(session, owner_of(room), RunKind.ROOM, None, text, called=called)
 
         size = sum(len(one.text.encode()) for one in given)
-        await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, size)
-        run = await self.runs.admit(admit)
-        return await self.runs.begin_watched(run, encoder=encoder)
+        return await self._admit(caller, room_id, insert, size, encoder)
 
     async def speak(
         self,
@@ -93,7 +91,7 @@ class RoomCallService:
         """Stores a message of the caller in the room and starts it. Raises Conflict also if it runs or is
         paused."""
 
-        def admit(session: Session) -> Run:
+        def insert(session: Session) -> Run:
             room, _ = find_room(session, caller, room_id, RoomRight.STEER, is_locked=True)
             run = newest_run(session, room)
             if run is not None and run.status not in ENDED:
@@ -103,7 +101,7 @@ class RoomCallService:
                 raise Conflict(f"this room {what}", kind="run_active", detail={"run_id": run.id})
             _check_can_answer(session, room)
             request = RoomRunRequest(said=new_id(), is_unattended=True, warnings=list(warnings))
-            started = self.runs.insert(
+            started = self.admission.insert(
                 session, owner_of(room), RunKind.ROOM, room.id, _encode(request).decode()
             )
             message = NewRoomMessage(
@@ -117,10 +115,20 @@ class RoomCallService:
             return started
 
         size = len(text.encode())
-        owner_id = await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, size)
-        run = await self.runs.admit(admit)
-        self.runs.services.storage.add(owner_id, size)
-        return await self.runs.begin_watched(run, encoder=encoder)
+        return await self._admit(caller, room_id, insert, size, encoder)
+
+    async def _admit(
+        self,
+        caller: Caller,
+        room_id: str,
+        insert: Callable[[Session], Run],
+        size: int,
+        encoder: FrameEncoder,
+    ) -> RunWatch:
+        """A watch of the run that `insert` stores, which begins."""
+        owner_id = await owner_id_of(self.admission.services.store, caller, room_id, RoomRight.STEER)
+        run = await self.admission.admit(caller, insert, size=size, owner_id=owner_id)
+        return await self.admission.begin_watched(run, encoder=encoder)
 
 
 def _check_can_answer(session: Session, room: ChatRoomRow) -> None:

@@ -1,6 +1,5 @@
 """Running a room: start, pause, resume and end it, speak, give the floor, see what a seat was sent."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -25,14 +24,14 @@ from luxx.features.rooms.queries import (
     status_of,
 )
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store
+from luxx.runs.admission import SubjectRunService, newest_run
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.orchestration.interface import OrchestrationLoader, RunHead
-from luxx.runs.orchestration.service import SubjectRunService, newest_run
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
-from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.state import context_after
 from luxx.wire.event import CostUpdate, ProcessStep
@@ -68,21 +67,19 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
     async def _admit(self, caller: Caller, room_id: str) -> Run:
         """Raises NotFound, NotAllowed, TooMany, TooLarge (the owner's storage is full), or Conflict if it
         runs, is paused or has no seats."""
-        await check_storage(self.runs.services, caller, room_id, RoomRight.STEER, 0)
-        return await self.runs.admit(self._admission(caller, room_id))
 
-    def _admission(self, caller: Caller, room_id: str) -> Callable[[Session], Run]:
-        def admit(session: Session) -> Run:
+        def insert(session: Session) -> Run:
             room, _ = find_room(session, caller, room_id, RoomRight.STEER, is_locked=True)
             self._check_ended(session, room)
             if count_seats(session, room.id) == 0:
                 raise Conflict("this room has no seats; add one first", kind="no_seats")
             check_choices(session, room)
-            started = self.runs.insert(session, owner_of(room), RunKind.ROOM, room.id, "{}")
+            started = self.admission.insert(session, owner_of(room), RunKind.ROOM, room.id, "{}")
             room.run_id, room.current_round, room.updated_at = started.id, 0, utc_now()
             return started
 
-        return admit
+        owner_id = await owner_id_of(self.admission.services.store, caller, room_id, RoomRight.STEER)
+        return await self.admission.admit(caller, insert, owner_id=owner_id)
 
     def _find(self, session: Session, caller: Caller, room_id: str, *, is_steered: bool) -> ChatRoomRow:
         return find_room(session, caller, room_id, RoomRight.STEER if is_steered else RoomRight.WATCH)[0]
@@ -133,7 +130,7 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
     async def resume(self, caller: Caller, room_id: str) -> Run:
         """Continues a paused room with the seats whose turns were cut, then with the next seat of its round.
         Raises Conflict if it is not paused, or TooLarge if the owner's storage is full."""
-        return await self.runs.resume(caller, await self._resumable_run_id(caller, room_id))
+        return await self.admission.resume(caller, await self._resumable_run_id(caller, room_id))
 
     async def speak(self, caller: Caller, room_id: str, text: str) -> MessageView:
         """Stores a message of the caller; those who speak next read it. Also in a room that does not run."""
@@ -162,20 +159,18 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
             return view, run.id
 
         size = len(text.encode())
-        owner_id = await check_storage(self.runs.services, caller, room_id, RoomRight.SPEAK, size)
-        view, run_id = await self.runs.services.store.write(work)
-        self.runs.services.storage.add(owner_id, size)
+        services = self.admission.services
+        owner_id = await owner_id_of(services.store, caller, room_id, RoomRight.SPEAK)
+        await services.storage.check(owner_id, size, is_own=owner_id == caller.user_id)
+        view, run_id = await services.store.write(work)
+        services.storage.add(owner_id, size)
         if run_id is not None:
-            self.runs.engine.deliver(run_id)
+            self.admission.engine.deliver(run_id)
         else:
             # The stream of a run has the message; without one, nothing else says that it is there.
+            kind = NotificationKind.MESSAGE
             self.notify(
-                SubjectHint(
-                    session_id=room_id,
-                    user_id=caller.user_id,
-                    sender=caller.username,
-                    kind=NotificationKind.MESSAGE,
-                )
+                SubjectHint(session_id=room_id, user_id=caller.user_id, sender=caller.username, kind=kind)
             )
         return view
 
@@ -190,7 +185,7 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
                 raise NotFound("no seat of this room wrote a message with this id", kind="message_not_found")
             return self._context(session, run, row)
 
-        return await self.runs.services.store.read(work)
+        return await self.admission.services.store.read(work)
 
     def _context(self, session: Session, run: RunRow, row: MessageRow) -> SentContext:
         orchestration = self.loader(session, head_of(run))
@@ -234,19 +229,12 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
                 check_choices(session, room)
             return run.id
 
-        return await self.runs.services.store.read(work)
+        return await self.admission.services.store.read(work)
 
 
-async def check_storage(
-    services: RunServices, caller: Caller, room_id: str, right: RoomRight, size: int
-) -> int:
-    """The owner of a room, to whom its messages belong. Raises TooLarge if `size` more bytes exceed what they
-    may store, and what `find_room` raises."""
-    owner_id = await services.store.read(
-        lambda session: find_room(session, caller, room_id, right)[0].user_id
-    )
-    await services.storage.check(owner_id, size, is_own=owner_id == caller.user_id)
-    return owner_id
+async def owner_id_of(store: Store, caller: Caller, room_id: str, right: RoomRight) -> int:
+    """The owner of a room, to whom its messages and runs belong. Raises what `find_room` raises."""
+    return await store.read(lambda session: find_room(session, caller, room_id, right)[0].user_id)
 
 
 def owner_of(room: ChatRoomRow) -> RunOwner:

@@ -50,9 +50,9 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.search_words import SearchKind
+from luxx.runs.admission import newest_run
 from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import RunRow, run_view
-from luxx.runs.orchestration.service import newest_run
 from luxx.wire.run import ENDED, IN_PROGRESS, RunStatus
 from luxx.wire.turn import Usage
 

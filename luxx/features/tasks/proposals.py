@@ -3,7 +3,7 @@
 The request of the run has all that planning needs, so any process can continue it.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.queries import AGENTS
 from luxx.domain.usage.ledger import UsageEntry
-from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, LimitReached, LuxxError, ProviderFailed
 from luxx.features.tasks.checks import (
     missing_error,
@@ -35,9 +34,8 @@ from luxx.features.tasks.planning import (
     planning_entry,
 )
 from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
-from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import FieldError
-from luxx.runs.admission import limits_for
+from luxx.runs.admission import Admission
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
 from luxx.runs.models import find_run, run_view
 from luxx.runs.orchestration.inputs import RunInput
@@ -53,7 +51,6 @@ from luxx.runs.orchestration.interface import (
     TurnStart,
     Wait,
 )
-from luxx.runs.orchestration.service import OrchestratedRunService
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.asking import close_questions
@@ -198,7 +195,7 @@ def _failed(error: LuxxError) -> End:
 class PlanService:
     """Proposes plans. One per process."""
 
-    orchestrated: OrchestratedRunService
+    admission: Admission
     runs: RunService
     planner: Planner
 
@@ -207,14 +204,12 @@ class PlanService:
 
         Raises InvalidInput or NotFound with every problem, TooMany, TooLarge or Unavailable.
         """
-        run = await self._admit(caller, new)
-        await self.orchestrated.engine.begin(run)
-        return run
+        return await self.admission.begin(await self._admit(caller, new))
 
     async def propose_and_watch(self, caller: Caller, new: NewPlan, *, accumulated: bool) -> RunWatch:
         """`propose`, with a watch attached before the run begins."""
         run = await self._admit(caller, new)
-        return await self.orchestrated.begin_watched(run, accumulated=accumulated)
+        return await self.admission.begin_watched(run, accumulated=accumulated)
 
     async def plan(self, caller: Caller, run: Run) -> PlanView:
         """The plan, once the run has ended.
@@ -225,26 +220,19 @@ class PlanService:
         return await self.runs.wait_for(run, lambda session: _plan_of(session, caller, run.id))
 
     async def _admit(self, caller: Caller, new: NewPlan) -> Run:
-        services = self.orchestrated.services
-        await services.storage.check(caller.user_id, len(new.goal) + len(new.constraints or ""))
-        return await self.orchestrated.admit(self._admission(caller, new))
-
-    def _admission(self, caller: Caller, new: NewPlan) -> Callable[[Session], Run]:
-        def admit(session: Session) -> Run:
+        def insert(session: Session) -> Run:
             refuse(self._problems(session, caller, new))
             wish = PlanWish(goal=new.goal, constraints=new.constraints, tools=new.tools, agents=new.agents)
             chosen = ChosenModels(agent_id=new.agent_id, provider_id=new.provider_id)
             settings = self.planner.settings_for(session, caller.user_id, chosen)
             request, note = self.planner.begin(session, caller.user_id, settings, wish)
-            limits = limits_for(
-                session, caller, request.provider_id, self.orchestrated.services.config.limits
-            )
-            check_daily_limits(session.connection(), caller.user_id, limits, utc_now())
             stored = _encode(TaskRunRequest(plan=PlanRequest(request=request, note=note))).decode()
             owner = RunOwner(caller.user_id, caller.tenant_id)
-            return self.orchestrated.insert(session, owner, RunKind.TASK, PLAN_SUBJECT, stored)
+            limits = self.admission.limits_for(session, caller, request.provider_id)
+            return self.admission.insert(session, owner, RunKind.TASK, PLAN_SUBJECT, stored, limits=limits)
 
-        return admit
+        size = len(new.goal) + len(new.constraints or "")
+        return await self.admission.admit(caller, insert, size=size)
 
     def _problems(self, session: Session, caller: Caller, new: NewPlan) -> list[FieldError]:
         problems = task_problems(session, caller, provider_id=new.provider_id, agent_id=new.agent_id)

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.usage.reserve import check_daily_limits
 from luxx.errors import Conflict, LuxxError
 from luxx.features.tasks.changes import index_task
 from luxx.features.tasks.graph import TaskStepStatus, pending_after
@@ -25,10 +24,10 @@ from luxx.features.tasks.queries import (
 from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, chosen_by, write_skipped
 from luxx.features.tasks.transcripts import read_transcript
 from luxx.infra.clock import utc_now
-from luxx.runs.admission import limits_for
+from luxx.infra.config.schema import LimitsConfig
+from luxx.runs.admission import SubjectRunService, newest_run
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
-from luxx.runs.orchestration.service import SubjectRunService, newest_run
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.wire.run import IN_PROGRESS, Run, RunKind, RunStatus
 
@@ -50,14 +49,8 @@ class TaskRunService(SubjectRunService[TaskRow]):
 
         Raises NotFound, TooMany, or Conflict if a run is in progress or paused, or if no step is pending.
         """
-        await self.runs.services.storage.check(caller.user_id, 0)
-        return await self.runs.admit(self._admission(caller, task_id, prepare))
 
-    def _admission(
-        self, caller: Caller, task_id: str, prepare: Callable[[Session, TaskRow], None] | None
-    ) -> Callable[[Session], Run]:
-
-        def admit(session: Session) -> Run:
+        def insert(session: Session) -> Run:
             task = own_task(session, caller, task_id, is_locked=True)
             self._check_ended(session, task)
             if prepare is not None:
@@ -69,9 +62,8 @@ class TaskRunService(SubjectRunService[TaskRow]):
                     kind="nothing_to_execute",
                 )
             self._check_lost(session, task, rows)
-            self._check_limits(session, caller, task)
-            owner = RunOwner(task.user_id, task.tenant_id)
-            started = self.runs.insert(session, owner, RunKind.TASK, task.id, "{}")
+            owner, limits = RunOwner(task.user_id, task.tenant_id), self._limits(session, caller, task)
+            started = self.admission.insert(session, owner, RunKind.TASK, task.id, "{}", limits=limits)
             had_result = task.result is not None
             task.run_id, task.result, task.updated_at = started.id, None, utc_now()
             if had_result:
@@ -79,7 +71,7 @@ class TaskRunService(SubjectRunService[TaskRow]):
                 index_task(session.connection(), task.id)
             return started
 
-        return admit
+        return await self.admission.admit(caller, insert)
 
     def _check_lost(self, session: Session, task: TaskRow, rows: Sequence[TaskStepRow]) -> None:
         """Raises Conflict if something was chosen for the task, or for a pending step, that is gone."""
@@ -102,15 +94,14 @@ class TaskRunService(SubjectRunService[TaskRow]):
             except LuxxError:
                 continue  # The step fails with it; other steps need not.
 
-    def _check_limits(self, session: Session, caller: Caller, task: TaskRow) -> None:
-        """Raises TooMany if the caller has used up the daily limit that the provider of the task has."""
+    def _limits(self, session: Session, caller: Caller, task: TaskRow) -> LimitsConfig | None:
+        """The limits in force at the provider of the task, if it has one."""
         try:
             settings = self.planner.settings_for(session, task.user_id, chosen_by(task))
             request = self.planner.resolve(session, task.user_id, replace(settings, tools=[]))
         except LuxxError:
-            return  # The steps may have agents of their own; otherwise the run says what is wrong.
-        limits = limits_for(session, caller, request.provider_id, self.runs.services.config.limits)
-        check_daily_limits(session.connection(), task.user_id, limits, utc_now())
+            return None  # The steps may have agents of their own; otherwise the run says what is wrong.
+        return self.admission.limits_for(session, caller, request.provider_id)
 
     async def retry(self, caller: Caller, task_id: str, step_id: str) -> Run:
         """Carries out a failed or skipped step again, then what was skipped because of it.
@@ -135,9 +126,7 @@ class TaskRunService(SubjectRunService[TaskRow]):
                 _set_pending(rows[one])
             session.flush()
 
-        run = await self._admit(caller, task_id, prepare)
-        await self.runs.engine.begin(run)
-        return run
+        return await self.admission.begin(await self._admit(caller, task_id, prepare))
 
     async def pause(self, caller: Caller, task_id: str) -> Run:
         """Cuts the steps in progress, which are pending again, and pauses. Raises Conflict if none runs."""
@@ -146,7 +135,7 @@ class TaskRunService(SubjectRunService[TaskRow]):
 
     async def resume(self, caller: Caller, task_id: str) -> Run:
         """Continues a paused task. Raises Conflict if it is not paused."""
-        return await self.runs.resume(caller, await self.executed_run_id(caller, task_id))
+        return await self.admission.resume(caller, await self.executed_run_id(caller, task_id))
 
     async def approve(self, caller: Caller, task_id: str, step_ids: list[str]) -> Run:
         """Lets the task or, if steps are named, these begin. Raises NotFound, or Conflict if it does not
@@ -193,11 +182,8 @@ class TaskRunService(SubjectRunService[TaskRow]):
                 give_input(session.connection(), run.id, InputKind.SKIP, _encode(data).decode())
             return None if run is None else run.id
 
-        run_id = await self.runs.services.store.write(work)
-        if run_id is None:
-            return None
-        self.runs.engine.deliver(run_id)
-        return await self.runs.settled(caller, run_id, 0)
+        run_id = await self.runs.give(work)
+        return None if run_id is None else await self.runs.settled(caller, run_id, 0)
 
     async def executed_run_id(self, caller: Caller, task_id: str) -> str:
         """`newest_run_id`, but raises Conflict if there is none."""
@@ -208,13 +194,13 @@ class TaskRunService(SubjectRunService[TaskRow]):
                 raise self._not_running(None)
             return task.run_id
 
-        return await self.runs.services.store.read(work)
+        return await self.admission.services.store.read(work)
 
     async def transcript(
         self, caller: Caller, task_id: str, step_id: str, attempt: int | None
     ) -> TaskStepTranscript:
         """See `read_transcript`."""
-        return await read_transcript(self.runs.services.store, caller, task_id, step_id, attempt)
+        return await read_transcript(self.admission.services.store, caller, task_id, step_id, attempt)
 
     def _find(self, session: Session, caller: Caller, task_id: str, *, is_steered: bool) -> TaskRow:
         return own_task(session, caller, task_id)

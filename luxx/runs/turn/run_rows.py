@@ -102,8 +102,8 @@ def insert_run(
 ) -> None:
     """Inserts the row of a new run, which `process` drives if it starts at once.
 
-    `request` is a chat's, or that of a room or task as JSON. `owner` is the caller, the run that delegates, or
-    whoever the room or task belongs to. `size` is the bytes of the run's message.
+    `request` is a chat's, or that of a room or task as JSON. `owner` is the caller, the run that delegates
+    or the owner of the room or task. `size` is the bytes of the run's message.
     """
     is_chat = isinstance(request, ChatRequest)
     stored = _encode(request).decode() if is_chat else request

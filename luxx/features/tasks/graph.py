@@ -270,8 +270,10 @@ class StepStatuses:
         if not failed:
             return None
         more = f" and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
-        noun = "step" if len(failed) == 1 else "steps"
-        problem = f"{noun} {', '.join(failed[:MAX_NAMED])}{more} failed; retry, or skip what is not needed"
+        named = f"{', '.join(failed[:MAX_NAMED])}{more}"
+        problem = f"step {named} failed; retry, or skip what is not needed"
+        if len(failed) > 1:
+            problem = f"steps {named} failed; retry, or skip what is not needed"
         return LuxxError(problem)
 
 

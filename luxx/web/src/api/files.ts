@@ -12,7 +12,7 @@ async function fetchOrFail(request: Request): Promise<Response> {
 /** The error of a document, which says where in it each wrong field is. */
 export function withPaths(error: ApiError): ApiError {
   const fields = Object.entries(error.fields).map(([path, why]) => [path.replace(/^\$\.?/, ''), why].filter(Boolean).join(': '))
-  return fields.length === 0 ? error : new ApiError(fields.join(' '), error.status, error.kind, error.detail)
+  return fields.length === 0 ? error : new ApiError(fields.join('\n'), error.status, error.kind, error.detail)
 }
 
 /** The bytes at an address of the API. */

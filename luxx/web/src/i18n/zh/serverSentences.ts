@@ -249,6 +249,8 @@ export const SENTENCES: Record<string, string> = {
   "this task's run has just ended": '此任务的运行刚刚结束。',
   'this task has not been executed': '此任务尚未运行。',
   'no step of this task is pending; retry a failed step, or change the graph': '此任务没有待运行的步骤；请重试失败的步骤，或更改步骤图。',
+  'step {} failed; retry, or skip what is not needed': '步骤 {1} 失败；请重试，或跳过不需要的步骤。',
+  'steps {} failed; retry, or skip what is not needed': '步骤 {1} 失败；请重试，或跳过不需要的步骤。',
   'only a failed or skipped step is retried; this one is {}': '只有失败或跳过的步骤可以重试。',
   'this step has ended: it is {}': '此步骤已经结束。',
   'this step needs {}, which {}; retry that one first': '此步骤需要 {1}；请先重试那一步。',

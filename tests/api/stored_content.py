@@ -8,8 +8,8 @@ from typing import Any
 
 from api.server_process import ServerProcess
 
-WRITTEN_BY_ITSELF = {"audit_log", "processes"}
-"""Refusals and heartbeats, which requests that change nothing may write too."""
+WRITTEN_BY_ITSELF = {"audit_log", "processes", "run_ended"}
+"""Refusals, heartbeats and the work after an earlier run, which do not belong to a request."""
 
 Content = dict[str, Any]
 

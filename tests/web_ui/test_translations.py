@@ -16,7 +16,7 @@ from web_ui.person import Person
 
 CATALOGS = sorted((WEB / "src" / "i18n" / "zh").glob("server*.ts"))
 # The words for rows that users own, which stand in sentences about all such rows (`domain/owned.py`).
-_NOUN = re.compile(r'\b(?:noun|short)="([^"]+)"')
+_NOUN = re.compile(r'\b(?:noun|short) ?= ?"([^"]+)"')
 _PLACES_OF_NOUNS = ("self.noun", "self.word", "article")
 # Given by name, or as the last of a tuple or call.
 _KIND = re.compile(r'\bkind(?:: str)? ?= ?"(\w+)"|"(\w+)"\)?,?\n')

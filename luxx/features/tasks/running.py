@@ -38,7 +38,8 @@ _encode = msgspec.json.Encoder().encode
 class TaskRunService(SubjectRunService[TaskRow]):
     """One per process."""
 
-    noun, started = "task", "executed"
+    noun = "task"
+    started = "executed"
     planner: Planner
 
     async def _admit(

@@ -247,7 +247,7 @@ export const SENTENCES: Record<string, string> = {
   'is paused; resume it first': '已暂停；请先继续它',
   'a run of this task is in progress; cancel it or wait until it has ended': '此任务正在运行；请停止它，或等它结束。',
   "this task's run has just ended": '此任务的运行刚刚结束。',
-  'this task has not been executed': '此任务尚未运行。',
+  'this task has not been {}': '此任务尚未运行。',
   'no step of this task is pending; retry a failed step, or change the graph': '此任务没有待运行的步骤；请重试失败的步骤，或更改步骤图。',
   'step {} failed; retry, or skip what is not needed': '步骤 {1} 失败；请重试，或跳过不需要的步骤。',
   'steps {} failed; retry, or skip what is not needed': '步骤 {1} 失败；请重试，或跳过不需要的步骤。',

@@ -40,6 +40,7 @@ def test_a_person_without_the_level_reads_why(person: Person) -> None:
         tab.expected_problems.append("403")
         page = tab.open("/ui/admin")
         expect(page.get_by_role("alert")).to_contain_text("permission level 4 (ADMIN)")
+        expect(page.get_by_role("button", name="Go to the chat")).to_be_visible()
         expect(page.get_by_role("link", name="Settings")).to_be_visible()
         expect(page.get_by_role("link", name="Administration")).to_have_count(0)
         check_both_themes(tab, "admin-refused")

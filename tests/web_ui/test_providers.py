@@ -79,7 +79,9 @@ def test_what_used_a_deleted_provider_says_so_and_takes_another(
         page = tab.open(f"/ui/providers/{gone}")
         page.get_by_role("button", name="Delete Leaving").click()
         dialog = page.get_by_role("dialog")
-        expect(dialog).to_contain_text("Used by 1 chat, 1 agent: these stop until another is chosen.")
+        expect(dialog).to_contain_text(
+            "Used by 1 chat, 1 agent: these get no answers until another is chosen."
+        )
         dialog.get_by_role("button", name="Delete", exact=True).click()
         expect(page).to_have_url(f"{tab.url}/ui/providers")
 

@@ -139,6 +139,9 @@ def test_runs_are_filtered_reached_from_an_answer(person: Person) -> None:
         tab.expected_problems.append("404")
         page.goto(f"{tab.url}/ui/runs/01a201c1-9860-7658-90cf-d1532fa01612")
         expect(page.get_by_role("alert")).to_contain_text("run")
+        expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+        page.get_by_role("button", name="Back to the list").click()
+        expect(page).to_have_url(f"{tab.url}/ui/runs")
 
 
 def test_a_timeline_says_once_what_failed_and_what_came_out(person: Person) -> None:

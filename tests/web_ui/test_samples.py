@@ -106,7 +106,7 @@ def test_the_samples_are_made_and_answered_in_chinese(person: Person) -> None:
         take_screenshots(tab, "sample-task-chinese")
         tab.expected_problems.append("404")
         tab.open("/ui/chat/no-such-conversation")
-        expect(page.get_by_role("alert")).to_contain_text("没有这个对话。")
+        expect(page.get_by_role("alert")).to_contain_text("没有这个对话")
 
 
 def test_a_phone_offers_the_samples_too(person: Person) -> None:

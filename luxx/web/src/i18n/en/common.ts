@@ -45,7 +45,7 @@ const en = {
       count.steps && `${count.steps} ${count.steps === 1 ? 'step' : 'steps'} of tasks`,
       count.defaults && `the default of ${count.defaults} ${count.defaults === 1 ? 'user' : 'users'}`,
     ].filter(Boolean)
-    return parts.length ? `Used by ${parts.join(', ')}: these stop until another is chosen.` : 'Nothing has chosen it.'
+    return parts.length ? `Used by ${parts.join(', ')}: these get no answers until another is chosen.` : 'Nothing has chosen it.'
   },
   states: {
     queued: 'Queued',
@@ -109,6 +109,7 @@ const en = {
   missingTitle: 'There is no such page',
   missingText: 'The address may be wrong, or the thing was deleted.',
   missingAction: 'Go to the chat',
+  backToList: 'Back to the list',
   errorTitle: 'This could not be loaded',
   pageFailed: 'This page could not be loaded. Load it again.',
   tokens: (count: string) => `${count} tokens`,

@@ -31,7 +31,7 @@ const zh: CommonText = {
       count.steps && `${count.steps} 个任务步骤`,
       count.defaults && `${count.defaults} 位用户的默认设置`,
     ].filter(Boolean)
-    return parts.length ? `正在使用它的有：${parts.join('、')}。在另选之前，它们会停下来。` : '没有任何地方选用它。'
+    return parts.length ? `正在使用它的有：${parts.join('、')}。在另选之前，它们得不到回答。` : '没有任何地方选用它。'
   },
   areas: {
     chat: '对话',
@@ -110,6 +110,7 @@ const zh: CommonText = {
   missingTitle: '没有这个页面',
   missingText: '地址可能有误，或者内容已被删除。',
   missingAction: '前往对话',
+  backToList: '返回列表',
   errorTitle: '无法加载',
   pageFailed: '页面加载失败，请重新加载。',
   // After 万 there is no space.

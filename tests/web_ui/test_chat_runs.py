@@ -107,7 +107,7 @@ def test_a_permission_is_asked_in_place_and_disappears_in_every_tab(
         expect(page.get_by_text("Risk: low. Asked because")).to_be_visible()
         page.get_by_role("button", name="Edit the arguments").click()
         page.get_by_role("textbox", name="Arguments").fill('{"expression": "2 + 2"}')
-        page.get_by_role("button", name="Once").click()
+        page.get_by_role("button", name="Once, as edited").click()
         for each in (page, other):
             expect(said(each, "Evaluated.")).to_be_visible()
             expect(each.get_by_role("button", name="Once")).to_be_hidden()

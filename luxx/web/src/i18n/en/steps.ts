@@ -23,6 +23,7 @@ const en = {
   sentences: (...all: string[]) => all.filter(Boolean).join(' '),
   because: (reason: string) => `Asked because ${reason}.`,
   once: 'Once',
+  onceEdited: 'Once, as edited',
   onceHint: 'Run this call',
   always: 'Always',
   alwaysHint: (usual: string) => `Run it, and add a rule that allows ${usual}`,

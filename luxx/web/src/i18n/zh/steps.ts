@@ -25,6 +25,7 @@ const zh: StepsText = {
   sentences: (...all) => all.filter(Boolean).join(''),
   because: (reason) => `询问原因：${reason}。`,
   once: '仅此一次',
+  onceEdited: '按修改后的参数运行一次',
   onceHint: '执行这次调用',
   always: '始终允许',
   alwaysHint: (usual) => `执行，并添加允许 ${usual} 的规则`,

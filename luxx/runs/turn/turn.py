@@ -49,7 +49,7 @@ from luxx.wire.turn import StepStatus, Usage, steps_text
 INTERRUPTED_CALL = "The server stopped while the model was being called."
 UNKNOWN_COST = "What the interrupted model call cost is not known."
 LAST_ITERATION = (
-    "This run has reached tools.max_iterations; the next model call asks for the final answer. "
+    "This run has reached its limit of model calls; the next model call asks for the final answer. "
     "Send another message to continue, or ask an administrator to raise the limit."
 )
 INTERNAL_ERROR = LuxxError(

@@ -9,6 +9,11 @@ test.each([
   ['Notes.pdf is encrypted; attach a copy without a password', 'attachment_unreadable', 'Notes.pdf 已加密；请附加没有密码的副本。'],
   ['Writer failed 3 times in a row and is muted now. Unmute it to let it speak again.', '', 'Writer 连续失败 3 次，已被静音。取消静音后可再次发言。'],
   ['too many attempts to sign in; try again in 7 s', 'too_many', '登录尝试次数过多。请在 7 秒后再试。'],
+  [
+    'this needs permission level 4 (ADMIN); yours is 3 (EXECUTE); an administrator can raise it',
+    '',
+    '这需要“管理员”级别，你的级别是“执行”；管理员可以提高它。',
+  ],
   ['too many requests; try again in 1 s', 'too_many', '请求次数过多。请在 1 秒后再试。'],
   [
     'was ended: it sent a message of more than 16 MiB; Luxx tries again only after a restart',

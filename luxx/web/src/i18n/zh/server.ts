@@ -64,6 +64,10 @@ const PARTS: Record<string, string> = {
   medium: '中',
   high: '高',
   critical: '极高',
+  READ_ONLY: '只读',
+  WRITE: '写入',
+  EXECUTE: '执行',
+  ADMIN: '管理员',
 }
 
 /** What is true of every error of a kind. `{}` is the server's sentence. */

@@ -12,7 +12,7 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'it starts programs, and no sandbox is in force': '它会启动程序，而沙箱没有生效',
   'no rule matches, and its risk is {}': '没有匹配的规则，其风险为“{+1}”',
   '{} was not offered in this run': '此次运行没有提供 {1}',
-  '{} needs permission level {} ({}); yours is {} ({})': '{1} 需要权限级别 {2}（{3}）；你的级别是 {4}（{5}）',
+  '{} needs permission level {} ({}); yours is {} ({})': '{1} 需要“{+3}”级别；你的级别是“{+5}”',
   "the {}'s rule {} {}: {}": '{+1}的第 {2} 条规则：{4}',
   'it has too many words': '它的词太多',
   'it has more than {} commands': '它的命令超过 {1} 个',

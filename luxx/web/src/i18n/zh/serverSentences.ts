@@ -54,7 +54,7 @@ export const SENTENCES: Record<string, string> = {
   'this setup address is not valid; copy the whole address that the server printed': '此设置地址无效；请完整复制服务器显示的地址。',
   'this setup address was used already, or the password was set in another way; sign in with that password':
     '此设置地址已被使用，或密码已通过其他方式设置；请用那个密码登录。',
-  'this needs permission level {} ({}); yours is {}; an administrator can raise it': '这需要权限级别 {1}（{2}），你的是 {3}；管理员可以提高它。',
+  'this needs permission level {} ({}); yours is {} ({}); an administrator can raise it': '这需要“{+2}”级别，你的级别是“{+4}”；管理员可以提高它。',
   'only an administrator of the default tenant may see or change this': '只有默认租户的管理员可以查看或更改。',
   "there is no user '{}'": '没有用户“{1}”。',
   'another tenant has this name; choose another': '另一个租户已用此名称；请另选一个。',
@@ -88,7 +88,7 @@ export const SENTENCES: Record<string, string> = {
   'the model {} accepts no images; choose another model or omit them': '模型 {1} 不接受图片；请另选模型或去掉图片。',
   'this server limits spending, and the price of {} is unknown; choose another model, or ask an administrator to add its price to `models` in the configuration (0 if it is free)':
     '此服务器限制花费，而 {1} 的价格未知；请另选模型，或请管理员在配置的 `models` 中填写价格（免费则为 0）。',
-  "the provider refused the key {}: {}. Check this provider's key": '服务商拒绝了密钥：{2}。请检查这个服务商的密钥。',
+  "the provider refused the key {}: {}. Check this provider's key": '服务商拒绝了密钥。请检查这个服务商的密钥。服务商的说明：{2}',
   'the provider refused the request {}: {}': '服务商拒绝了请求：{2}',
   "the provider's account has no credit left, or has reached its spending limit: {}": '服务商的账户余额不足，或已达到花费上限：{1}',
   'the prompt is too long for the model: {}': '内容超出了模型的上下文长度：{1}',
@@ -124,8 +124,8 @@ export const SENTENCES: Record<string, string> = {
     '此次运行已达到 {1} 秒的上限；已生成的内容会保留。请减少一次的要求，或请管理员提高 limits.seconds_per_run。',
   'this run has reached its limit of {} tool calls and answers with the results so far. Send another message to continue, or ask an administrator to raise limits.tool_calls_per_run':
     '此次运行已达到 {1} 次工具调用的上限，将根据现有结果回答。请发送另一条消息继续，或请管理员提高 limits.tool_calls_per_run。',
-  'this run has reached tools.max_iterations; the next model call asks for the final answer. Send another message to continue, or ask an administrator to raise the limit':
-    '此次运行已达到 tools.max_iterations；下一次模型调用将要求给出最终回答。请发送另一条消息继续，或请管理员提高上限。',
+  'this run has reached its limit of model calls; the next model call asks for the final answer. Send another message to continue, or ask an administrator to raise the limit':
+    '此次运行已达到模型调用次数的上限；下一次模型调用将要求给出最终回答。请发送另一条消息继续，或请管理员提高上限。',
   'the reason is not known': '原因未知。',
   'this run was interrupted {} times; it is not started again by itself': '此次运行已中断 {1} 次，不会再自动重新开始。',
   "an internal error stopped this run; see the server's log. What was produced is kept":

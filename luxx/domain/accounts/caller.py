@@ -84,7 +84,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         if self.permission_level < level:
             raise NotAllowed(
                 f"this needs permission level {level} ({level.name}); "
-                f"yours is {int(self.permission_level)} ({self.permission_level.name}); an administrator can raise it"
+                f"yours is {int(self.permission_level)} ({self.permission_level.name}); "
+                "an administrator can raise it"
             )
 
     def has_scope(self, scope: KeyScope) -> bool:

@@ -122,12 +122,13 @@ const en = {
   startAgain: 'Start again',
   pause: 'Pause',
   resume: 'Resume',
+  nobodyCanSpeak: 'No seat can speak: unmute one or add one first',
   skip: 'Skip',
   skipHint: 'End the turns in progress; the room goes on',
   finish: 'End',
   finishHint: 'End the discussion now',
   say: 'Say something to the room',
-  sayHint: 'Enter sends, Shift Enter makes a new line. Those who speak next read it.',
+  sayHint: 'Enter sends, Shift+Enter makes a new line. Those who speak next read it.',
   watchOnly: 'You may watch this room. Ask its owner for the right to speak.',
   send: 'Say it',
 
@@ -171,7 +172,6 @@ const en = {
 
   endedTitle: 'The discussion has ended',
   errorTitle: 'The room cannot go on',
-  errorText: 'Repair what is named here, then resume.',
   reasons: {
     rounds: 'All rounds are done.',
     messages: 'The number of messages is reached.',

@@ -16,6 +16,8 @@ const en = {
   level: 'Level',
   tenant: 'Tenant',
   since: 'Account since',
+  accountAboutAdmin: 'You can change your email and your level here:',
+  accountUsers: 'Administration › Users',
   accountAbout: 'An administrator can change your email and your level.',
   levels: {
     1: { name: 'Read only', about: 'Chat, and use tools that only read.' },
@@ -37,7 +39,8 @@ const en = {
   providerHint: 'New conversations use the provider’s default model.',
   providerNone: 'Choose automatically',
   providerOff: 'A provider that is switched off',
-  asModel: 'As the model does',
+  asModel: 'As the model’s default',
+  asLimits: 'As the provider or the model allows',
   systemPrompt: 'System prompt',
   systemPromptHint: 'What every model learns first, for example how you want answers to be. Empty: nothing.',
 

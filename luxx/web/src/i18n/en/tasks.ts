@@ -89,6 +89,7 @@ const en = {
   unknownCost: 'no price known',
 
   result: 'Result',
+  partialResult: 'Partial result',
   resultNone: 'The result appears here when the steps are done.',
   chooseStep: 'Choose a step to see what it does.',
   details: 'Task',

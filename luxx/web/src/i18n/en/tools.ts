@@ -68,7 +68,7 @@ const en = {
   tryAbout: 'Shows which rule would decide about a call, and why. Nothing is run.',
   triedTool: 'Tool of the call',
   triedArguments: 'Arguments as JSON',
-  tainted: 'In a run that has read text from outside',
+  tainted: 'As in a run that has read text from outside',
   explain: 'Explain',
   compositions: 'Compositions',
   compositionsAbout: 'Up to five tools combined into one that models are offered like any other.',

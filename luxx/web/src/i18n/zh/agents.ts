@@ -10,7 +10,7 @@ const zh: AgentsText = {
   noneTitle: '没有智能体',
   noMatchTitle: '没有这样的智能体',
   noMatchText: '没有名称或角色包含这些词。',
-  homeTitle: '描述一位帮手',
+  homeTitle: '创建智能体',
   homeText: '智能体有名称、指令、模型和工具。可以与它聊天，让它加入房间，或让任务使用它。',
   shared: '已共享',
   shipped: '内置',

@@ -17,7 +17,7 @@ const zh: ModelSettingsText = {
   },
   seat: { provider: '默认服务商', tools: '所有可用的工具', skills: '全部', settings: '模型默认', calls: '按服务器的设置' },
   seatOfAgent: { provider: '与智能体相同', tools: '与智能体相同', skills: '与智能体相同', settings: '与智能体相同', calls: '与智能体相同' },
-  maxIterations: '每个回答的模型调用次数',
+  maxIterations: '每个回答的模型调用次数上限',
   chooseProvider: '请选择其他服务商，或使用默认服务商。',
   thinking: '思考',
   thinkingHint: '能够思考的模型会先思考再回答，用时更长，费用更高。',
@@ -29,7 +29,7 @@ const zh: ModelSettingsText = {
   high: '高',
   temperature: '温度',
   temperatureHint: '从 0（最可能的词）到 2（更多变化）。留空则不发送。',
-  maxTokens: '每个回答的词元数',
+  maxTokens: '每个回答的词元上限',
   maxTokensHint: '超出部分会被截断。留空则采用服务商的设置或模型的上限。',
 }
 

@@ -85,7 +85,7 @@ const zh: RoomsText = {
     tokens: (limit) => `${limit} 词元`,
     cost: (limit) => `最多 ${limit}`,
   },
-  more: (count) => `另有 ${count} 项`,
+  more: (count) => `另有 ${count} 个结束条件`,
 
   seatStates: {
     speaking: '发言中',
@@ -121,12 +121,13 @@ const zh: RoomsText = {
   startAgain: '再次开始',
   pause: '暂停',
   resume: '继续',
+  nobodyCanSpeak: '没有可以发言的席位；请先取消静音或添加席位',
   skip: '跳过',
   skipHint: '结束当前发言，讨论继续',
   finish: '结束',
   finishHint: '立即结束讨论',
   say: '对房间说点什么',
-  sayHint: 'Enter 发送，Shift Enter 换行。之后发言的成员会读到。',
+  sayHint: 'Enter 发送，Shift+Enter 换行。之后发言的成员会读到。',
   watchOnly: '你可以旁观这个房间。如需发言，请联系房主。',
   send: '发送',
 
@@ -170,7 +171,6 @@ const zh: RoomsText = {
 
   endedTitle: '讨论已结束',
   errorTitle: '房间无法继续',
-  errorText: '请先解决此处指出的问题，然后继续。',
   reasons: {
     rounds: '所有轮次已完成。',
     messages: '已达到消息数。',

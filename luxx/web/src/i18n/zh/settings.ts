@@ -16,6 +16,8 @@ const zh: SettingsText = {
   level: '级别',
   tenant: '租户',
   since: '注册时间',
+  accountAboutAdmin: '邮箱和级别可在此更改：',
+  accountUsers: '管理 › 用户',
   accountAbout: '管理员可以更改你的邮箱和级别。',
   levels: {
     1: { name: '只读', about: '可以聊天，并使用只读取的工具。' },
@@ -36,7 +38,8 @@ const zh: SettingsText = {
   providerHint: '新对话使用该服务商的默认模型。',
   providerNone: '自动选择',
   providerOff: '已停用的服务商',
-  asModel: '由模型决定',
+  asModel: '模型默认',
+  asLimits: '按服务商或模型的上限',
   systemPrompt: '系统提示词',
   systemPromptHint: '每个模型首先得到的内容，例如你希望怎样的回答。留空则没有。',
 

@@ -48,8 +48,8 @@ const zh: TasksText = {
   removeStep: '删除步骤',
   removeStepTitle: (name) => `删除“${name}”？`,
   removeStepText: '它产生的内容会一并删除。',
-  stepGoal: '它产生什么',
-  expectedOutput: '结果的样子',
+  stepGoal: '产出',
+  expectedOutput: '结果应有的格式',
   sentences: (...all) => all.filter(Boolean).join(''),
   dependsOn: '需要以下步骤的结果',
   needsNothing: '无',
@@ -89,6 +89,7 @@ const zh: TasksText = {
   unknownCost: '价格未知',
 
   result: '结果',
+  partialResult: '部分结果',
   resultNone: '步骤完成后，结果会显示在这里。',
   chooseStep: '选择一个步骤，查看它做什么。',
   details: '任务',

@@ -28,7 +28,7 @@ const en = {
   active: 'Active',
   off: 'Switched off',
   mustChange: 'Must choose a password',
-  you: 'you',
+  you: ' (you)',
   password: 'Password',
   email: 'Email',
   emailHint: 'Optional.',

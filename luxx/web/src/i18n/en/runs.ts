@@ -13,7 +13,7 @@ const en = {
   noMatchTitle: 'No such runs',
   noMatchText: 'Choose another kind or state.',
   homeTitle: 'Look at what a run did',
-  homeText: 'Open a run: its timeline shows every model call, tool call and question, and what was known at each moment. Nothing is called again.',
+  homeText: 'The timeline of a run shows every model call, tool call and question, and what was known at each moment. Nothing is called again.',
   stop: 'Stop',
   untitled: 'Without a model',
   started: 'Started',

@@ -28,7 +28,7 @@ const zh: AdminText = {
   active: '正常',
   off: '已停用',
   mustChange: '需要设置密码',
-  you: '你',
+  you: '（你）',
   password: '密码',
   email: '邮箱',
   emailHint: '可选。',

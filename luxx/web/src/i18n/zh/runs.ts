@@ -13,7 +13,7 @@ const zh: RunsText = {
   noMatchTitle: '没有这样的运行',
   noMatchText: '请选择其他类型或状态。',
   homeTitle: '查看一次运行做了什么',
-  homeText: '打开一次运行：时间线显示每次模型调用、工具调用和提问，以及每个时刻的状态。不会再次调用任何东西。',
+  homeText: '运行的时间线显示每次模型调用、工具调用和提问，以及每个时刻的状态。不会再次调用任何东西。',
   stop: '停止',
   untitled: '没有模型',
   started: '开始',

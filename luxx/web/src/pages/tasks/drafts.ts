@@ -2,7 +2,10 @@
 import { useQuery } from '@pinia/colada'
 import { computed } from 'vue'
 import { api, ask } from '@/api/client'
+import type { Schema } from '@/api/types'
 import { GONE } from '@/components/forms/modelSettings'
+import { useCommonText } from '@/i18n/en/common'
+import { useModels } from '@/stores/models'
 import type { PlannedStep, TaskStepView } from './tasks'
 
 export interface StepDraft {
@@ -65,13 +68,19 @@ export function freeId(drafts: readonly { id: string }[]): string {
 
 /** The agents that a task or a step can have, behind the choice of none. */
 export function useAgentChoices(none: () => string) {
+  const models = useModels()
+  const common = useCommonText()
   const agents = useQuery({
     key: ['agents', 'choices'],
     query: () => ask(api.GET('/agents', { params: { query: { page_size: 100 } } })),
   })
+  function labelOf(agent: Schema<'AgentView'>): string {
+    const lost = models.lostProvider(agent)
+    return lost === null ? agent.name : `${agent.name} · ${common.lostProvider(lost)}`
+  }
   const choices = computed(() => [
     { value: '', label: none() },
-    ...(agents.data.value?.items ?? []).map((agent) => ({ value: String(agent.id), label: agent.name })),
+    ...(agents.data.value?.items ?? []).map((agent) => ({ value: String(agent.id), label: labelOf(agent) })),
   ])
   return { choices, areKnown: computed(() => agents.data.value !== undefined) }
 }

@@ -213,7 +213,7 @@ def test_an_invitation_and_a_message_in_an_idle_room_arrive_without_polling(
         expect(page.get_by_text("You may watch this room.")).to_be_visible()
         owner.api.delete(f"{path}/members/{person.get('/auth/me')['id']}")
         tab.expected_problems.append("404")
-        expect(page.get_by_role("button", name="Try again")).to_be_visible()
+        expect(page.get_by_role("button", name="Back to the list")).to_be_visible()
     owner.api.close()
 
 

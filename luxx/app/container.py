@@ -64,7 +64,7 @@ from luxx.providers.transport import Transport
 from luxx.runs.admission import Admission
 from luxx.runs.engine.driver import RunDriver, RunLoop
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
-from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_logs, discard_old_calls, forget_untold_endings
+from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_endings, delete_old_logs, discard_old_calls
 from luxx.runs.orchestration.service import OrchestratedRuns
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
@@ -176,7 +176,7 @@ class Services(CoreServices):
     async def _discard_old_calls(self) -> None:
         if (now := await self.store.read(deletion_time)) is not None:
             await discard_old_calls(self.store, now)
-            await forget_untold_endings(self.store, now)
+            await delete_old_endings(self.store, now)
 
     async def _warn_of_open_registration(self) -> None:
         auth, limits = self.config.auth, self.config.limits

@@ -24,7 +24,7 @@ from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.engine.processes import ProcessKind, register, this_process
 from luxx.runs.log.events import NOTICES, RunEndedRow
-from luxx.runs.log.retention import UNTOLD_SECONDS, forget_untold_endings
+from luxx.runs.log.retention import UNNOTIFIED_SECONDS, delete_old_endings
 from luxx.runs.models import RunRow
 from luxx.runs.streams import notices as module
 from luxx.runs.streams.notices import Notices
@@ -331,7 +331,7 @@ async def test_the_end_that_a_dead_process_did_not_tell_is_told_once(
     run_id = await put_run(store, NEW_CONVERSATION, "completed")
     await put_ending(store, run_id, "there")
     # No hint says so, and there is no socket to tell.
-    await forget_untold_endings(store, utc_now())
+    await delete_old_endings(store, utc_now())
     async with process(store, Bus("here")) as here:
         first, second = Listener(), Listener()
         here.listen(1, first)
@@ -354,9 +354,9 @@ async def test_the_end_that_a_dead_process_did_not_tell_is_told_once(
 async def test_endings_that_nobody_was_there_to_be_told_of_are_deleted(store: Store) -> None:
     run_id = await put_run(store, NEW_CONVERSATION, "completed")
     await put_ending(store, run_id, "gone")
-    await forget_untold_endings(store, utc_now() + timedelta(seconds=UNTOLD_SECONDS - 30))
+    await delete_old_endings(store, utc_now() + timedelta(seconds=UNNOTIFIED_SECONDS - 30))
     assert await stored_endings(store) == [run_id]
-    await forget_untold_endings(store, utc_now() + timedelta(seconds=UNTOLD_SECONDS + 30))
+    await delete_old_endings(store, utc_now() + timedelta(seconds=UNNOTIFIED_SECONDS + 30))
     assert await stored_endings(store) == []
 
 

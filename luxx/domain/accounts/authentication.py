@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import jwt
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select
+from sqlalchemy import Connection, Row, Select, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, Peer, RateLimits
@@ -165,20 +165,24 @@ _SIGN_IN_QUERY = (
 USER_QUERY = select(_U.id, _U.tenant_id, _U.username, _U.permission_level, _U.is_active).where(
     _U.id == bindparam("user_id")
 )
-"""What `caller_of_row` reads of one user; a query that asks for more adds columns."""
+"""What `caller_without_sign_in` reads of a user; a query that asks for more adds columns."""
 
 
 def user_as_caller(connection: Connection, user_id: int) -> Caller:
     """The user as the database has them now, for work that outlives its request. Raises NotAllowed if the
     user is disabled or deleted."""
-    return caller_of_row(connection.execute(USER_QUERY, {"user_id": user_id}).one_or_none())
+    return caller_without_sign_in(active_user(connection, USER_QUERY, {"user_id": user_id}))
 
 
-def caller_of_row(user: Row[*tuple[Any, ...]] | None) -> Caller:
-    """The user of a row of `USER_QUERY`. Raises NotAllowed if the user is disabled or deleted."""
+def active_user(
+    connection: Connection, query: Select[*tuple[Any, ...]], values: dict[str, Any]
+) -> Row[*tuple[Any, ...]]:
+    """The row that `USER_QUERY`, or a query that adds columns to it, finds for these values. Raises
+    NotAllowed if the user is disabled or deleted."""
+    user = connection.execute(query, values).one_or_none()
     if user is None or not user.is_active:
         raise NotAllowed("the user of this run is disabled", kind="account_disabled")
-    return caller_without_sign_in(user)
+    return user
 
 
 def caller_of_turn(session: Session, user_id: int) -> Caller:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import networkx as nx
 else:
 
-    class LoadedByUse:
+    class LazyModule:
         """The module networkx. The first graph loads it: it has 12 MB, and takes a tenth of a start."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(importlib.import_module("networkx"), name)
 
-    nx = LoadedByUse()
+    nx = LazyModule()
 
 MAX_CYCLES = 20
 """Cycles that are named; a dense graph has more than anybody reads."""

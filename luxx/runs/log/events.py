@@ -120,7 +120,7 @@ class RunEndedRow(Base):
     """A run that has ended, until `reader` has done what follows from that. `process` is who ended it.
 
     The transaction that ends the run inserts it. A reader whose work is rows deletes it in the transaction
-    of these rows; one that tells others deletes it afterwards, so they may be told twice.
+    of these rows; one that notifies others deletes it afterwards, so they may be notified twice.
     """
 
     __tablename__ = "run_ended"

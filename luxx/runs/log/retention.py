@@ -1,5 +1,5 @@
 """Retention: deletes the logs, tool calls and tool outputs of runs that ended long ago, the content of calls
-that store nothing, and the rows of endings that were told.
+that store nothing, and the rows of endings whose notifications were sent.
 
 The rows of the runs and the messages stay. A log is deleted from its beginning in small transactions, so that
 other writers are not blocked.
@@ -192,35 +192,37 @@ async def discard_old_calls(store: Store, now: datetime) -> None:
         await store.write_rows(lambda connection, call=call: discard_call(connection, call))
 
 
-UNTOLD_SECONDS = 600.0
-"""How long it is kept that a run has ended whose user has no open socket to be told by."""
+UNNOTIFIED_SECONDS = 600.0
+"""How long it is kept that a run has ended whose user has no open socket."""
 
 _endings = table_of(RunEndedRow)
 _is_notice = _endings.c.reader == NOTICES
-_forget_own = delete(_endings).where(
+_delete_own = delete(_endings).where(
     _is_notice, _endings.c.process == bindparam("process"), _endings.c.ended_at < bindparam("until")
 )
-_forget_told = delete(_endings).where(_is_notice, _endings.c.run_id == bindparam("b_run"))
-_is_untold = (_is_notice, _endings.c.ended_at < bindparam("until"))
-_has_untold, _forget_untold = (
-    select(_endings.c.run_id).where(*_is_untold),
-    delete(_endings).where(*_is_untold),
+_delete_notified = delete(_endings).where(_is_notice, _endings.c.run_id == bindparam("b_run"))
+_is_unnotified = (_is_notice, _endings.c.ended_at < bindparam("until"))
+_has_unnotified, _delete_unnotified = (
+    select(_endings.c.run_id).where(*_is_unnotified),
+    delete(_endings).where(*_is_unnotified),
 )
 
 
-def forget_endings(connection: Connection, process: str, until: datetime, told: Collection[str]) -> None:
+def delete_notified_endings(
+    connection: Connection, process: str, until: datetime, notified: Collection[str]
+) -> None:
     """Deletes the endings whose notifications were sent: those of this process before `until`, which it
     announced to all processes at once, and these runs of any process."""
-    connection.execute(_forget_own, {"process": process, "until": until})
-    if told:
-        connection.execute(_forget_told, [{"b_run": run_id} for run_id in told])
+    connection.execute(_delete_own, {"process": process, "until": until})
+    if notified:
+        connection.execute(_delete_notified, [{"b_run": run_id} for run_id in notified])
 
 
-async def forget_untold_endings(store: Store, now: datetime) -> None:
-    """Deletes the endings that nobody could be told of for UNTOLD_SECONDS."""
-    values = {"until": now - timedelta(seconds=UNTOLD_SECONDS)}
-    if await store.read_rows(lambda connection: connection.execute(_has_untold.limit(1), values).first()):
-        await store.write_rows(lambda connection: connection.execute(_forget_untold, values))
+async def delete_old_endings(store: Store, now: datetime) -> None:
+    """Deletes the endings that nobody could be notified of for UNNOTIFIED_SECONDS."""
+    values = {"until": now - timedelta(seconds=UNNOTIFIED_SECONDS)}
+    if await store.read_rows(lambda connection: connection.execute(_has_unnotified.limit(1), values).first()):
+        await store.write_rows(lambda connection: connection.execute(_delete_unnotified, values))
 
 
 def check_log(connection: Connection, run: RunRow) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.clock import id_at, utc_now
 from luxx.infra.store.engine import Store
-from luxx.runs.log.retention import forget_endings
+from luxx.runs.log.retention import delete_notified_endings
 from luxx.runs.streams.sessions import (
     NOTIFICATION_TEXTS,
     RunChange,
@@ -34,7 +34,7 @@ from luxx.runs.streams.sessions import (
     read_memberships,
     read_states,
     read_subjects,
-    read_untold,
+    read_unnotified,
     subject_notification,
 )
 from luxx.wire.run import ENDED, RunStatus
@@ -110,11 +110,11 @@ class Notices:
         """Statuses of runs when their user's first listener came: not notified, only later changes are."""
         self._has_changes = asyncio.Event()
         self._next_sweep = 0.0
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         """Ended runs whose row is not needed any more."""
         self._next_deletion = 0.0
         self._own_until = 0.0
-        """Until then this process may have rows of runs that it ended and told of."""
+        """Until then this process may have rows of runs that it ended and notified of."""
         self._last_left: datetime | None = None
         bus.subscribe(Topic.NOTICE, self._on_message)
         bus.subscribe(Topic.SUBJECT, self._on_subject)
@@ -181,7 +181,7 @@ class Notices:
                 await self._notify_subjects()
                 await self._record_initial_statuses()
                 await self._announce_memberships()
-                await self._delete_told()
+                await self._delete_notified()
                 if self._listeners and time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + SWEEP_SECONDS
                     await self._sweep()
@@ -233,29 +233,29 @@ class Notices:
         for change in changes:
             self._notify_listeners(change, is_watched=pending[change.run_id])
             if change.status in ENDED:
-                self._told.add(change.run_id)
+                self._notified.add(change.run_id)
 
-    async def _delete_told(self) -> None:
+    async def _delete_notified(self) -> None:
         """Deletes the rows of endings whose notifications were sent, once in SWEEP_SECONDS."""
         now = time.monotonic()
-        if now < self._next_deletion or (not self._told and now > self._own_until):
+        if now < self._next_deletion or (not self._notified and now > self._own_until):
             return
         self._next_deletion = now + SWEEP_SECONDS
         # What this process ended so long ago was announced.
-        await self._forget(utc_now() - timedelta(seconds=SWEEP_SECONDS))
+        await self._delete_endings(utc_now() - timedelta(seconds=SWEEP_SECONDS))
 
-    async def _forget(self, until: datetime) -> None:
-        told = frozenset(self._told)
+    async def _delete_endings(self, until: datetime) -> None:
+        notified = frozenset(self._notified)
         await self._store.write_rows(
-            lambda connection: forget_endings(connection, self._bus.process, until, told)
+            lambda connection: delete_notified_endings(connection, self._bus.process, until, notified)
         )
-        self._told -= told
+        self._notified -= notified
 
     async def close(self) -> None:
-        """Deletes the rows of the endings that were told, once no hint is handled any more. Those since the
-        last listener left are told after the next start."""
+        """Deletes the rows of the endings whose notifications were sent, once no hint is handled any more.
+        Those since the last listener left are sent after the next start."""
         try:
-            await self._forget(utc_now() if self._listeners else self._last_left or utc_now())
+            await self._delete_endings(utc_now() if self._listeners else self._last_left or utc_now())
         except SQLAlchemyError as error:
             logger.warning("notices_failed", error=str(error))
 
@@ -321,21 +321,21 @@ class Notices:
         for change in changes:
             if known_statuses.get(change.run_id) != (change.status, change.waiting_seq):
                 self._notify_listeners(change)
-        await self._tell_untold()
+        await self._notify_missed()
         for statuses in (self._initial_statuses, self._last_statuses):
             for run_id in statuses.keys() - current_ids:
                 del statuses[run_id]
 
-    async def _tell_untold(self) -> None:
+    async def _notify_missed(self) -> None:
         """Announces the endings of processes that are not there any more."""
         users = list(self._listeners)
-        untold = await self._store.read_rows(
-            lambda connection: read_untold(connection, self._bus.process, users)
+        missed = await self._store.read_rows(
+            lambda connection: read_unnotified(connection, self._bus.process, users)
         )
-        for run_id in untold.keys() - self._told:
-            self.notify(run_id, untold[run_id])
+        for run_id in missed.keys() - self._notified:
+            self.notify(run_id, missed[run_id])
             # The row goes after the hint was handled, also where the run has no session any more.
-            self._told.add(run_id)
+            self._notified.add(run_id)
 
     async def _read_of(self, users: list[int]) -> list[RunChange]:
         if not users:

@@ -107,7 +107,7 @@ _changes_after = _changes.where(
     or_(_runs.c.user_id.in_(_users), _runs.c.subject_id.in_(_joined)), _runs.c.id > bindparam("after")
 )
 _endings = table_of(RunEndedRow)
-_untold = select(_endings.c.run_id, _endings.c.user_id).where(
+_unnotified = select(_endings.c.run_id, _endings.c.user_id).where(
     _endings.c.reader == NOTICES,
     _endings.c.process != bindparam("process"),
     _endings.c.process.not_in(select(table_of(ProcessRow).c.id)),
@@ -301,13 +301,13 @@ def read_changes_of(
     return list(changes.values())
 
 
-def read_untold(connection: Connection, process: str, user_ids: Sequence[int]) -> dict[str, int]:
-    """The runs of these users that a process ended which is not there any more and may have told nobody, with
-    the user of each."""
+def read_unnotified(connection: Connection, process: str, user_ids: Sequence[int]) -> dict[str, int]:
+    """The runs of these users that a process ended which is not there any more and may have notified nobody,
+    with the user of each."""
     found: dict[str, int] = {}
     for first in range(0, len(user_ids), IDS_PER_QUERY):
         values = {"process": process, "users": list(user_ids[first : first + IDS_PER_QUERY])}
-        found |= {row.run_id: row.user_id for row in connection.execute(_untold, values)}
+        found |= {row.run_id: row.user_id for row in connection.execute(_unnotified, values)}
     return found
 
 

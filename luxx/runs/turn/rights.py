@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.authentication import USER_QUERY, caller_of_row
+from luxx.domain.accounts.authentication import USER_QUERY, active_user, caller_without_sign_in
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
@@ -63,20 +63,20 @@ def read_rights(
     user, or InvalidInput if the provider was disabled.
     """
     values = {"user_id": user_id, "provider_id": request.provider_id, "agent_id": request.agent_id}
-    row = connection.execute(_choices_of_user, values).one_or_none()
-    caller = caller_of_row(row)
-    if row is None or not row.has_provider:
+    row = active_user(connection, _choices_of_user, values)
+    caller = caller_without_sign_in(row)
+    if not row.has_provider:
         try:
             select_provider_row(Session(bind=connection), caller, request.provider_id, None)
         except NotFound as error:
             raise lost_provider_of_run(request) from error
-    if request.agent_id is not None and (row is None or not row.has_agent):
+    if request.agent_id is not None and not row.has_agent:
         raise Conflict(
             "the agent of this run was deleted or is no longer shared with you, so its permission rules are "
             "gone too; choose another agent, then send the message again",
             kind="agent_not_found",
         )
-    if row is not None and not row.has_rules and not request.rule_agents:
+    if not row.has_rules and not request.rule_agents:
         return caller, ()
     return caller, rules_for(connection, caller, subject_id, request.rule_agents)
 

@@ -97,7 +97,7 @@ export function followWaits(): void {
   const cache = useQueryCache()
   /** Sessions whose runs began to wait, until these end. */
   const followed = new Map<string, () => void>()
-  /** Runs whose end was shown: after a crash the server may tell it again. */
+  /** Runs whose end was shown: after a crash the server may send it again. */
   const shown = new Set<string>()
   /** Rooms whose membership was announced to the reader. */
   const announced = new Set<string>()

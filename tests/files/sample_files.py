@@ -24,6 +24,19 @@ def png(size: int = 0) -> bytes:
     return head + chunk(ihdr) + chunk(data) + chunk(b"IEND") + b"\x00" * size
 
 
+def large_images(side: int) -> dict[str, bytes]:
+    """The beginnings of images, by their names, whose headers declare this width and height; at most 16,384,
+    except for the PNG."""
+    two = side.to_bytes(2, "big")
+    bits = (side - 1 | side - 1 << 14).to_bytes(4, "little")
+    return {
+        "large.png": png()[:16] + side.to_bytes(4, "big") * 2 + png()[24:],
+        "large.gif": b"GIF89a" + side.to_bytes(2, "little") * 2 + b"\x00\x00\x00;",
+        "large.jpg": JPEG[:20] + b"\xff\xc0\x00\x11\x08" + two * 2 + b"\x03" * 10,
+        "large.webp": b"RIFF\x1a\x00\x00\x00WEBPVP8L\x0d\x00\x00\x00\x2f" + bits + b"\x00" * 9,
+    }
+
+
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00" + b"\x00" * 20
 GIF = b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"
 WEBP = b"RIFF\x1a\x00\x00\x00WEBPVP8L" + b"\x00" * 14

@@ -11,7 +11,7 @@ from api.bad_requests import UNKNOWN_ID
 from api.client import ApiClient
 from api.server_process import ServerProcess
 
-from files.sample_files import GIF, JPEG, WEBP, Json, clear, pdf, png, put
+from files.sample_files import GIF, JPEG, WEBP, Json, clear, large_images, pdf, png, put
 from luxx.providers.scripted import ScriptedProvider
 
 IMAGES = {"image/png": png(), "image/jpeg": JPEG, "image/gif": GIF, "image/webp": WEBP}
@@ -149,6 +149,32 @@ def test_an_image_is_stored_with_its_message_and_not_returned_in_lists(
         assert (response.content, response.headers["content-type"]) == (data, kind)
         assert response.headers["content-disposition"].startswith("attachment")
     assert base64.b64encode(data).decode() not in json.dumps(anna.state())
+
+
+LARGE = large_images(10_001)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [*LARGE.items(), ("bomb.png", png()[:16] + b"\x7f\xff\xff\xff" * 2 + png()[24:])],
+    ids=[*LARGE, "bomb.png"],
+)
+def test_an_image_of_too_many_pixels_is_refused_before_anything_decodes_it(
+    anna: ApiClient, chat: str, name: str, data: bytes
+) -> None:
+    uploaded = put(anna, name, data)
+    for attachment in (image(data, name), {"file_id": uploaded["id"]}):
+        failure = refuse(anna, 413, chat, attachment)
+        assert failure["error"] == (
+            f"{name} has more than 100 million pixels, the limit for an image; attach a smaller copy"
+        )
+        body = {"attachments": [attachment]}
+        assert anna.bad("POST", "/messages/attachments/check", 413, json=body)["error"] == failure["error"]
+
+
+def test_an_image_of_100_million_pixels_is_sent(anna: ApiClient, chat: str) -> None:
+    asked = send(anna, chat, *(image(data, name) for name, data in large_images(10_000).items()))
+    assert [each["name"] for each in asked["attachments"]] == list(large_images(10_000))
 
 
 def test_what_can_be_attached_passes_the_check_and_nothing_is_stored(anna: ApiClient, chat: str) -> None:

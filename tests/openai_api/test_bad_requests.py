@@ -1,5 +1,6 @@
 """Refused requests of `/v1`: the form of OpenAI's errors, the status, and a sentence that says what to do."""
 
+import base64
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from api.client import INSIDES
 
 from luxx.providers.scripted import ScriptedProvider
-from openai_api.conftest import IMAGE_URL, Person
+from openai_api.conftest import IMAGE_URL, Person, png
 from openai_api.test_chat import HELLO, MODEL, WEATHER
 
 CHAT = "/v1/chat/completions"
@@ -176,6 +177,17 @@ def test_too_large_body_is_413(ann: Person) -> None:
 def test_many_images_are_413(ann: Person) -> None:
     parts = [{"type": "image_url", "image_url": {"url": IMAGE_URL}}] * 21
     check(ann.api.http.post(CHAT, json={"model": MODEL, **user(*parts)}), 413, None, "too_large")
+
+
+def test_an_image_of_too_many_pixels_is_413(ann: Person) -> None:
+    large = png()[:16] + (10_001).to_bytes(4, "big") * 2 + png()[24:]
+    url = "data:image/png;base64," + base64.b64encode(large).decode()
+    check(
+        ann.api.http.post(CHAT, json={"model": MODEL, **image(url)}),
+        413,
+        "messages[0].content[0].image_url.url",
+        "too_large",
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -121,8 +121,23 @@ def image(data: Any, **more: Any) -> Json:
         ({"a": {}}, NONE),
         (text_of(png(MAX_IMAGE_BYTES)), {PAST: 1}),
         ("A" * 20_000_000, {PAST: 1}),
+        (text_of(png()[:16] + b"\x7f\xff\xff\xff" * 2 + png()[24:]), {PAST: 1}),
     ],
-    ids=["no base64", "odd", "cut", "space", "svg", "pdf", "empty", "int", "list", "map", "large", "endless"],
+    ids=[
+        "no base64",
+        "odd",
+        "cut",
+        "space",
+        "svg",
+        "pdf",
+        "empty",
+        "int",
+        "list",
+        "map",
+        "large",
+        "endless",
+        "pixels",
+    ],
 )
 def test_bad_images_are_counted_and_everything_else_is_imported(
     ann: ApiClient, talk: str, data: Any, losses: dict[str, int]

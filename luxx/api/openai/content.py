@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from luxx.api.routes.messages import ResponseFormat, response_schema
 from luxx.domain.context.messages import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES, PastMessage
 from luxx.domain.files.attachments import GivenAttachment
+from luxx.domain.files.image_formats import MAX_GIVEN_PIXELS, has_too_many_pixels
 from luxx.domain.files.names import image_type
 from luxx.errors import InvalidInput, TooLarge
 from luxx.infra.clock import new_id
@@ -217,6 +218,9 @@ def read_image(url: str, field: str) -> PromptImage:
         raise InvalidInput("the data of an image must be a PNG, JPEG, GIF or WebP image", field=field)
     if len(data) > MAX_IMAGE_BYTES:
         raise TooLarge(f"an image may have at most {MAX_IMAGE_BYTES / 1_000_000:.1f} MB", field=field)
+    if has_too_many_pixels(data):
+        problem = f"an image may have at most {MAX_GIVEN_PIXELS // 1_000_000} million pixels"
+        raise TooLarge(problem, field=field)
     return PromptImage(media_type=kind, data=data)
 
 

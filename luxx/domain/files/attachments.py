@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.files.image_formats import MAX_GIVEN_PIXELS, has_too_many_pixels
 from luxx.domain.files.names import extension_of, image_type
 from luxx.domain.files.service import FileService
 from luxx.domain.files.storage import OpenFile
@@ -225,6 +226,12 @@ def _check_one_source(given: GivenAttachment, path: str) -> None:
 def _check_image_size(name: str, image: PromptImage) -> PromptImage:
     if len(image.data) > MAX_IMAGE_BYTES:
         raise _too_long(name, MAX_IMAGE_BYTES)
+    if has_too_many_pixels(image.data):
+        display_name, millions = " ".join(name.split()), MAX_GIVEN_PIXELS // 1_000_000
+        raise TooLarge(
+            f"{display_name} has more than {millions} million pixels, the limit for an image; attach a "
+            "smaller copy"
+        )
     return image
 
 

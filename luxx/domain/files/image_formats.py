@@ -1,4 +1,5 @@
-"""Whether bytes are one complete image that can be shown: PNG, JPEG or WebP, its size in pixels, its limits.
+"""The size of an image in pixels, as its header declares it, and whether bytes are one complete image that
+can be shown: PNG, JPEG or WebP within limits.
 
 The bytes are from programs and MCP servers. What a browser decodes is bounded by the size that the image
 declares; of a PNG the compressed data are unpacked to see that they have that size.
@@ -14,6 +15,11 @@ from luxx.domain.files.names import image_type
 
 MAX_SIDE = 10_000
 MAX_PIXELS = 16_000_000
+"""The limits of an image that is shown."""
+
+MAX_GIVEN_PIXELS = 100_000_000
+"""The limit of an image that a person gives to a model: more than cameras of phones make."""
+
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _DEPTHS = frozenset({1, 2, 4, 8, 16})
@@ -60,47 +66,84 @@ def image_format(data: bytes) -> ImageFormat:
     return ImageFormat(media_type=image_type(data) or "", width=width, height=height)
 
 
+def has_too_many_pixels(data: bytes) -> bool:
+    """Whether the header of an image declares more than MAX_GIVEN_PIXELS; who decodes it stores them all."""
+    width, height = declared_size(data) or (0, 0)
+    return width * height > MAX_GIVEN_PIXELS
+
+
+def declared_size(data: bytes) -> tuple[int, int] | None:
+    """The size in the header of a PNG, JPEG, GIF or WebP image; None if it has no header. Decodes nothing."""
+    match image_type(data):
+        case "image/png" if data[12:16] == b"IHDR" and len(data) >= 24:
+            width, height = struct.unpack(">II", data[16:24])
+            return width, height
+        case "image/gif" if len(data) >= 10:
+            width, height = struct.unpack("<HH", data[6:10])
+            return width, height
+        case "image/jpeg":
+            return _jpeg_header(data)
+        case "image/webp":
+            return _webp_header(data)
+        case _:
+            return None
+
+
 def _check_size(width: int, height: int) -> None:
     if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS):
         raise NotDisplayable(f"has {width} × {height} pixels, which is too many")
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
+def _jpeg_header(data: bytes) -> tuple[int, int] | None:
     """The size in the header of the first frame, before the compressed data."""
-    at, size = 2, None
-    while size is None and at + 4 <= len(data) and data[at] == 0xFF:
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == 0xFF or marker in _SIZELESS_MARKERS:
             at += 1 if marker == 0xFF else 2
             continue
         if marker in _FRAME_MARKERS and at + 9 <= len(data):
             height, width = struct.unpack(">HH", data[at + 5 : at + 9])
-            size = width, height
+            return width, height
         at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    size = _jpeg_header(data)
     if size is None or not data.endswith(b"\xff\xd9"):
         raise NotDisplayable(_NOT_ONE_IMAGE)
     _check_size(*size)
     return size
 
 
-def _webp_size(data: bytes) -> tuple[int, int]:
-    length = int.from_bytes(data[4:8], "little") + 8
+def _webp_header(data: bytes) -> tuple[int, int] | None:
     kind, body = data[12:16], data[20:30]
-    if length not in (len(data), len(data) - 1) or len(body) < 10:
-        raise NotDisplayable(_NOT_ONE_IMAGE)
+    if len(body) < 10:
+        return None
     if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
         width, height = (side & 0x3FFF for side in struct.unpack("<HH", body[6:10]))
     elif kind == b"VP8L" and body[0] == 0x2F:
         bits = int.from_bytes(body[1:5], "little")
         width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    elif kind == b"VP8X" and body[0] & 2:
-        raise NotDisplayable("is an animated image")
     elif kind == b"VP8X":
         width, height = (int.from_bytes(body[at : at + 3], "little") + 1 for at in (4, 7))
     else:
-        raise NotDisplayable("is a WebP image of an unknown type")
-    _check_size(width, height)
+        return None
     return width, height
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    length = int.from_bytes(data[4:8], "little") + 8
+    if length not in (len(data), len(data) - 1) or len(data) < 30:
+        raise NotDisplayable(_NOT_ONE_IMAGE)
+    if data[12:16] == b"VP8X" and data[20] & 2:
+        raise NotDisplayable("is an animated image")
+    size = _webp_header(data)
+    if size is None:
+        raise NotDisplayable("is a WebP image of an unknown type")
+    _check_size(*size)
+    return size
 
 
 def _png_size(data: bytes) -> tuple[int, int]:

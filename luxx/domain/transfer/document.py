@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.domain.files.image_formats import has_too_many_pixels
 from luxx.domain.files.names import image_type
 from luxx.domain.transfer.draft import (
     CONVERSATION_SETTINGS,
@@ -261,7 +262,12 @@ def _check_attachments(message: JsonObject, losses: Losses) -> None:
         kind = image_type(data)
         if kind is None:
             losses.add("attachments that are not images")
-        elif len(data) > MAX_IMAGE_BYTES or count == MAX_IMAGES or size + len(data) > MAX_IMAGES_BYTES:
+        elif (
+            len(data) > MAX_IMAGE_BYTES
+            or count == MAX_IMAGES
+            or size + len(data) > MAX_IMAGES_BYTES
+            or has_too_many_pixels(data)
+        ):
             losses.add(TOO_LARGE)
         else:
             count += 1

@@ -174,6 +174,7 @@ export const SENTENCES: Record<string, string> = {
   '{} cannot be attached: it is neither text in UTF-8, nor a PDF, nor a PNG, JPEG, GIF or WebP image':
     '无法附加 {1}：它不是 UTF-8 文本、PDF，也不是 PNG、JPEG、GIF 或 WebP 图片。',
   '{} is larger than {} MB, the limit for this type of file': '{1} 超过 {2} MB，即此类文件的上限。',
+  '{} has more than {} million pixels, the limit for an image; attach a smaller copy': '{1} 的像素数超过图片的上限（{2} 百万）；请附加较小的副本。',
   '{} is larger than {} MiB, the limit for a PDF': '{1} 超过 {2} MiB，即 PDF 的上限。',
   '{} contains no text; its pages are images': '{1} 不含文字；它的页面都是图片。',
   '{} is encrypted; attach a copy without a password': '{1} 已加密；请附加没有密码的副本。',

@@ -17,11 +17,19 @@ from luxx.domain.accounts.models import Tenant, UserSettings
 from luxx.domain.accounts.rights import check_still_admin
 from luxx.domain.audit import MAX_NAMES, Action, AuditEntry, Detail, record
 from luxx.domain.owned import Shared
-from luxx.errors import AmbiguousName, ConfigError, InvalidInput, NotAllowed, NotFound, Unavailable
+from luxx.errors import (
+    AmbiguousName,
+    ConfigError,
+    Conflict,
+    InvalidInput,
+    NotAllowed,
+    NotFound,
+    Unavailable,
+)
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault, mask
-from luxx.infra.store.lost_names import keep_name
+from luxx.infra.store.lost_names import keep_name, lost_error
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.providers.local.model import LOCAL
 from luxx.providers.models import (
@@ -92,6 +100,22 @@ def visible_row(session: Session, caller: Caller, provider_id: int) -> ProviderR
     if row is None:
         raise PROVIDERS.not_found(provider_id)
     return row
+
+
+def lost_provider_error(
+    session: Session, caller: Caller, provider_id: int | None, name: str | None, chosen_by: str
+) -> Conflict:
+    """The error for a provider that was chosen for something and that the caller cannot use any more.
+
+    `name`: the name that was kept; None: its present one. Whoever chose it for the caller, as the owner of a
+    shared agent, could choose only what was shared in the caller's tenant; of other tenants nothing is told.
+    """
+    if name is None and provider_id is not None:
+        of_tenant = select(ProviderRow.name).where(
+            ProviderRow.id == provider_id, ProviderRow.tenant_id == caller.tenant_id
+        )
+        name = session.scalar(of_tenant)
+    return lost_error("provider", name, chosen_by)
 
 
 def provider_named(session: Session, caller: Caller, name: str, field: str) -> ProviderRow:

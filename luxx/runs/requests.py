@@ -1,7 +1,6 @@
 """Resolves the request of a chat run: each value from the message, conversation, agent or user."""
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.lost_names import lost_error
 from luxx.infra.store.tables import read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
+from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.turn.request import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
@@ -183,8 +183,14 @@ class RequestResolver:
         if agent.lost_agent is not None:
             raise lost_error("agent", agent.lost_agent, _chooser(agent))
         provider_id, model, source = _provider_and_model((options, *defaults))
-        with _lost_providers_of(source):
+        try:
             selection = self.providers.select_provider(session, caller, provider_id, model, default=settings)
+        except NotFound as error:
+            if source is None or isinstance(source, AnswerOptions):
+                raise
+            raise lost_provider_error(
+                session, caller, provider_id, source.lost_provider, _chooser(source)
+            ) from error
         choice = selection.choice
         if selection.row.models_at is not None:
             self.providers.model_lists.check(selection.row, choice.model)
@@ -313,18 +319,6 @@ def _check_project(conversation: ConversationRow) -> None:
             kind="project_not_found",
             detail={"lost": {"project": conversation.lost_project}},
         )
-
-
-@contextmanager
-def _lost_providers_of(source: Source | None) -> Generator[None]:
-    """Raises Conflict in place of NotFound if the provider that does not exist was chosen before the request,
-    by this source."""
-    try:
-        yield
-    except NotFound as error:
-        if source is None or isinstance(source, AnswerOptions):
-            raise
-        raise lost_error("provider", source.lost_provider, _chooser(source)) from error
 
 
 def _chooser(source: ConversationRow | AgentSettings) -> str:

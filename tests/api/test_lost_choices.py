@@ -204,12 +204,12 @@ def test_what_is_no_longer_shared_stops_wherever_others_chose_it(
     boss.good("PUT", f"/agents/{helper}", json={"is_shared": False})
     before, said = len(upstream.requests), {"content": "x"}
     for refused in (say(user, by_agent, 409), user.bad("POST", f"/agents/{agent}/invoke", 409, json=said)):
-        assert refused["detail"]["kind"] == "provider_not_found"
+        refusal(refused, "provider_not_found", "team")
         assert "'Through'" in refused["error"]
+        assert refused["detail"]["lost"] == {"provider": "team"}
     refusal(user.bad("POST", f"/chat-rooms/{seated['id']}/start", 409), "agent_not_found", "Helper")
     refusal(user.bad("POST", f"/chat-rooms/{seat_by_team['id']}/start", 409), "provider_not_found", "team")
-    refused = user.bad("POST", f"/chat-rooms/{selecting['id']}/start", 409)
-    assert refused["detail"]["kind"] == "provider_not_found"
+    refusal(user.bad("POST", f"/chat-rooms/{selecting['id']}/start", 409), "provider_not_found", "team")
     refusal(user.bad("POST", f"/tasks/{of_step['id']}/execute", 409), "agent_not_found", "Helper")
     refusal(user.bad("POST", f"/tasks/{of_task['id']}/execute", 409), "provider_not_found", "team")
     called = {"model": "agent/Helper", "messages": [{"role": "user", "content": "x"}]}
@@ -234,7 +234,10 @@ def test_what_a_user_chose_in_a_tenant_is_not_replaced_in_another(
     user.sign_in(user.user["username"], PASSWORD)
     connect(user, upstream)
 
-    assert say(user, by_team, 409)["detail"]["kind"] == "provider_not_found"
+    boss.good("PUT", f"/providers/{team}", json={"name": "Plans of next year"})
+    refused = say(user, by_team, 409)
+    assert refused["detail"]["kind"] == "provider_not_found"
+    assert "Plans of next year" not in refused["error"]
     assert say(user, by_agent, 409)["detail"]["kind"] == "agent_not_found"
     assert say(user, by_default, 409)["detail"]["kind"] == "provider_not_found"
 

@@ -460,6 +460,7 @@ async def test_a_named_agent_does_the_task_with_its_own_template(server: ServerP
         *parent(
             Call(name="delegate", arguments={"task": "Review.", "agent": "reviewer"}, id="call-sub"),
             Call(name="delegate", arguments={"task": "Review.", "agent": "nobody"}, id="call-unknown"),
+            Call(name="delegate", arguments={"task": "Review.", "agent": "stranded"}, id="call-stranded"),
         ),
         Rule(name="child", when=When(system="Be strict."), reply=[Text(text="One problem.")]),
     ]
@@ -467,10 +468,14 @@ async def test_a_named_agent_does_the_task_with_its_own_template(server: ServerP
         conversation = await new_delegating_chat(ann, model)
         template = {"system_prompt": "Be strict.", "tools": ["file_read"], "temperature": 0.1}
         agent = await ann.post("/agents", {"name": "Reviewer", **template})
+        gone = await ann.connect(f"{model.url}/")
+        await ann.post("/agents", {"name": "Stranded", "provider_id": gone})
+        assert (await ann.ask("DELETE", f"/providers/{gone}")).is_success
         screen = await ann.wait_for_end((await ann.start_run(conversation, "Go.", tools=True))["id"])
         by_call = await results(ann, conversation)
         assert by_call["call-sub"]["data"]["answer"] == "One problem."
         assert "there is no agent named 'nobody'" in by_call["call-unknown"]["error"]
+        assert "of the agent 'Stranded' was deleted or is no longer" in by_call["call-stranded"]["error"]
         (request,) = requests_of(model, "child")
         assert request["messages"][0]["content"] == "Be strict."
         assert request["temperature"] == 0.1

@@ -21,6 +21,7 @@ from luxx.features.rooms.stops import Stop, check_size, check_stop
 from luxx.infra.field_errors import FieldError, FieldErrors
 from luxx.infra.store.lost_names import lost_error
 from luxx.providers.model_lists import ModelLists
+from luxx.providers.queries import lost_provider_error
 from luxx.providers.queries import visible_row as visible_provider
 
 FindUnknownNames = Callable[[Session, Caller, Sequence[str] | None, Sequence[str] | None], dict[str, str]]
@@ -83,7 +84,9 @@ def check_choices(session: Session, room: ChatRoomRow) -> None:
         try:
             visible_provider(session, owner, settings.provider_id or 0)
         except NotFound as error:
-            raise lost_error("provider", settings.lost_provider, settings.chosen_by) from error
+            raise lost_provider_error(
+                session, owner, settings.provider_id, settings.lost_provider, settings.chosen_by
+            ) from error
 
 
 def checked_policy(

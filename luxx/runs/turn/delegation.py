@@ -15,7 +15,7 @@ from importlib.resources import files
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, func, select
 
-from luxx.errors import InvalidInput, NotFound, ToolFailed
+from luxx.errors import Conflict, InvalidInput, NotFound, ToolFailed
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
 from luxx.runs.cancel import mark_cancelled
@@ -229,7 +229,7 @@ class Delegator:
             return await self.run.services.store.read(
                 lambda session: self.resources.agent_request(session, user_id, name, request)
             )
-        except (NotFound, InvalidInput) as error:
+        except (NotFound, InvalidInput, Conflict) as error:
             raise ToolFailed(error.message) from error
 
     def _request(

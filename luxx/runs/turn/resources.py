@@ -36,6 +36,7 @@ from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError
 from luxx.infra.store.lost_names import lost_error
 from luxx.providers.adapter import CompletionRequest, Target, run_sized
 from luxx.providers.catalog import ModelCard, ProviderSelection
+from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
@@ -263,16 +264,22 @@ class ResourceFinder:
     def agent_request(self, session: Session, user_id: int, name: str, request: ChatRequest) -> ChatRequest:
         """The request of a run with the values of the user's agent of this name, where it has one.
 
-        The tools are those of the request that the agent also has. Raises NotFound or InvalidInput for an
-        agent or a provider that the user may not use.
+        The tools are those of the request that the agent also has. Raises NotFound, InvalidInput or Conflict
+        for an agent or a provider that the user may not use.
         """
         caller = user_as_caller(session.connection(), user_id)
         agent = settings_of(agent_named(session, caller, name))
+        chosen_by = f"the agent '{agent.name}'"
         if agent.lost_provider is not None:
-            raise lost_error("provider", agent.lost_provider, f"the agent '{agent.name}'")
+            raise lost_error("provider", agent.lost_provider, chosen_by)
         model = agent.model or (request.model if agent.provider_id is None else None)
         provider_id = agent.provider_id or request.provider_id
-        selection = self.providers.select_provider(session, caller, provider_id, model)
+        try:
+            selection = self.providers.select_provider(session, caller, provider_id, model)
+        except NotFound as error:
+            if agent.provider_id is None:
+                raise
+            raise lost_provider_error(session, caller, agent.provider_id, None, chosen_by) from error
         choice = selection.choice
         self.providers.model_lists.check(selection.row, choice.model)
         return replace(

@@ -110,7 +110,7 @@ class QuestionService:
         has ended.
         """
 
-        def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool, int]:
+        def write_answer(session: Session) -> tuple[QuestionView, StoredAnswer, bool]:
             if given.answer == Permission.ALWAYS:
                 caller.require_scope(KeyScope.ADMIN, "the answer 'always', which writes a permission rule,")
                 lock_until_commit(session.connection(), Lock.TENANT_RULES, caller.tenant_id)
@@ -123,10 +123,10 @@ class QuestionService:
                 store_rule(session, caller, self._tools, question, answered)
             stored = store_answer(session.connection(), row, answered)
             session.refresh(row)
-            return question_view(row, run.subject_id, caller), stored, is_rule, run.user_id
+            return question_view(row, run.subject_id, caller), stored, is_rule
 
-        view, stored, is_rule, user_id = await self._store.write(write_answer)
-        self._continue_runs(user_id, [stored])
+        view, stored, is_rule = await self._store.write(write_answer)
+        self._continue_runs([stored])
         if is_rule:
             await self.answer_covered(caller.user_id)
         return view
@@ -152,7 +152,7 @@ class QuestionService:
         except (Conflict, SQLAlchemyError):
             logger.exception("covered_questions_not_answered", user_id=user_id)
             return
-        self._continue_runs(user_id, stored)
+        self._continue_runs(stored)
 
     async def answer_due(self) -> None:
         """Answers overdue questions with their recommended option; every process may do this."""
@@ -166,23 +166,22 @@ class QuestionService:
     async def _answer_if_due(self, question_id: str) -> bool:
         """Answers the question if it is overdue. Returns whether this call answered it."""
         try:
-            answered_due = await self._store.write(lambda session: _answer_due(session, question_id))
+            stored = await self._store.write(lambda session: _answer_due(session, question_id))
         except Conflict:
             return False  # Another process or a person has answered it.
-        if answered_due is None:
+        if stored is None:
             return False
-        user_id, stored = answered_due
         logger.info("question_timed_out", run_id=stored.run_id)
-        self._continue_runs(user_id, [stored])
+        self._continue_runs([stored])
         return True
 
-    def _continue_runs(self, user_id: int, stored_answers: list[StoredAnswer]) -> None:
+    def _continue_runs(self, stored_answers: list[StoredAnswer]) -> None:
         for stored in stored_answers:
             if stored.is_input:
                 self._engine.deliver(stored.run_id)
             else:
                 self._hub.announce_log(stored.run_id, stored.seq)
-            self._notify(stored.run_id, user_id)
+            self._notify(stored.run_id, None)  # In every process: members of a room may listen there.
         if any(stored.is_last for stored in stored_answers):
             self._engine.wake()
 
@@ -253,7 +252,7 @@ def _check_choice(question: Question, answer: AnswerValue) -> None:
         raise invalid_answer("answer", "at least one visible character is needed")
 
 
-def _answer_due(session: Session, question_id: str) -> tuple[int, StoredAnswer] | None:
+def _answer_due(session: Session, question_id: str) -> StoredAnswer | None:
     """Stores the recommended option as the answer. Raises Conflict if the question is not open."""
     row = session.get(QuestionRow, question_id)
     run = None if row is None else session.get(RunRow, row.run_id)
@@ -271,4 +270,4 @@ def _answer_due(session: Session, question_id: str) -> tuple[int, StoredAnswer] 
         answer=recommended if question.multiple else recommended[0],
         answered_by=AnsweredBy.TIMEOUT,
     )
-    return row.user_id, store_answer(session.connection(), row, answered)
+    return store_answer(session.connection(), row, answered)

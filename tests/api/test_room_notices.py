@@ -1,8 +1,10 @@
 """Sockets show rooms and tasks to those who may see them, and say when a person is needed."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from api.conftest import connect
 from api.room_rows import new_room
 from api.schema import Document
 from api.server_process import ServerProcess
-from api.socket_client import open_socket
+from api.socket_client import new_ticket, open_socket, open_with_ticket
 from luxx.providers.scripted import ScriptedProvider
+from luxx.runs.streams.notices import SWEEP_SECONDS
 
 JSON = {"accept": "application/json"}
 numbers = itertools.count()
@@ -110,6 +113,39 @@ def test_a_task_that_waits_for_approval_notifies_its_owner(join: Join) -> None:
         assert other.subscribe(task["id"])["detail"]["kind"] == "session_not_found"
         owner.good("POST", f"/tasks/{task['id']}/cancel")
         own.until(status="cancelled")
+
+
+def test_rooms_and_tasks_that_wait_for_a_slot_are_announced_at_their_admission(
+    tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    settings = {
+        "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1",
+        "LUXX_PROVIDERS__ALLOW_PRIVATE": upstream.url.removeprefix("http://"),
+    }
+    with (
+        ServerProcess(tmp_path, **settings) as server,
+        ApiClient(server, None).register("patient") as owner,
+    ):
+        connect(owner, upstream)
+        body = {
+            "conversation_id": owner.good("POST", "/conversations", json={})["id"],
+            "content": "wait here",
+        }
+        owner.good("POST", "/messages/stream", json=body, headers=JSON)
+        with open_with_ticket(server.url, new_ticket(owner)) as socket:
+            for path, action in (("chat-rooms", "start"), ("tasks", "execute")):
+                began = time.monotonic()
+                for _ in range(4):
+                    if path == "tasks":
+                        subject = owner.good("POST", "/tasks", json={"name": "T", "goal": "G"})
+                    else:
+                        subject = new_room(owner, "A")
+                    socket.subscribe(subject["id"])
+                    owner.good("POST", f"/{path}/{subject['id']}/{action}", headers=JSON)
+                    socket.until(session_id=subject["id"], status="queued")
+                # The sweep would have announced at most one of them in each of its intervals.
+                assert time.monotonic() - began < 2 * SWEEP_SECONDS
+        upstream.release("waiting")
 
 
 def test_a_message_in_an_idle_room_is_announced_to_all_but_its_author(join: Join) -> None:

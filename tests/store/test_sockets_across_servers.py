@@ -12,7 +12,7 @@ from api.conftest import connect
 from api.server_process import ServerProcess
 from api.socket_client import new_ticket, open_socket, open_with_ticket
 
-from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
+from luxx.providers.scripted import Call, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 from luxx.runs.streams.notices import SWEEP_SECONDS
 from store.databases import new_database
 
@@ -32,9 +32,15 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
-    with ScriptedProvider(
-        Script(rules=[Rule(reply=[Text(text="I am"), Gate(name="go"), Finish()])])
-    ) as model:
+    asks = {"decision_type": "confirmation", "context": "Go on?", "options": []}
+    rules = [
+        Rule(
+            when=When(system="You are Asker", has_tool_result=False),
+            reply=[Call(name="ask_decision", arguments=asks), Finish(reason="tool_calls")],
+        ),
+        Rule(reply=[Text(text="I am"), Gate(name="go"), Finish()]),
+    ]
+    with ScriptedProvider(Script(rules=rules)) as model:
         yield model
 
 
@@ -91,6 +97,40 @@ def test_a_socket_reports_events_of_another_server(
             client.drain()
             here.good("POST", "/auth/logout")
             assert client.wait_closed(CUT_SECONDS)[0] == 4401
+
+
+def test_a_member_elsewhere_learns_at_once_that_a_question_was_answered(
+    postgresql: str, tmp_path: Path, upstream: ScriptedProvider
+) -> None:
+    """Also where the room then waits for a slot, so that no process drives it."""
+    settings = {"LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "1"}
+    accepted = {"accept": "application/json"}
+    with (
+        pair_of(postgresql, tmp_path, upstream, **settings) as (here, there, _),
+        ApiClient(there.server, None).register("reader") as member,
+        open_socket(member) as client,
+    ):
+        rooms = dict[str, str]()
+        for _ in range(3):
+            seats = [{"name": "Asker", "tools": ["ask_decision"]}]
+            body = {"title": "Plans", "task": "Talk.", "agents": seats}
+            room = here.good("POST", "/chat-rooms", json=body)["id"]
+            body = {"user_id": member.user["id"], "right": "watch"}
+            here.good("POST", f"/chat-rooms/{room}/members", json=body)
+            client.subscribe(room)
+            rooms[room] = here.good("POST", f"/chat-rooms/{room}/start", headers=accepted)["id"]
+            client.until(session_id=room, status="waiting")
+        body = {"conversation_id": here.good("POST", "/conversations", json={})["id"], "content": "hello"}
+        here.good("POST", "/messages/stream", json=body, headers=accepted)
+        began = time.monotonic()
+        for room, run in rooms.items():
+            (question,) = here.good("GET", f"/runs/{run}/questions")["items"]
+            path = f"/runs/{run}/questions/{question['id']}/answer"
+            here.good("POST", path, json={"answer": "yes"})
+            client.until(session_id=room, status="queued")
+        # The sweep would have announced at most one of them in each of its intervals.
+        assert time.monotonic() - began < SWEEP_SECONDS
+        upstream.release("go")
 
 
 def test_the_end_that_a_killed_server_did_not_tell_is_told_by_another(

@@ -194,7 +194,7 @@ def test_a_room_is_created_from_agents_paused_spoken_in_and_resumed(
         page.get_by_label("Task", exact=True).fill("Write the notes for the next release.")
         page.get_by_role("button", name="Writer", exact=True).click()
         page.get_by_role("button", name="Critic", exact=True).click()
-        page.get_by_role("button", name="Somebody new").click()
+        page.get_by_role("button", name="New seat").click()
         expect(page.get_by_role("button", name="Create and start")).to_be_disabled()
         expect(page.get_by_text("Give every seat a name of its own.")).to_be_visible()
         page.get_by_role("button", name="Remove the seat").last.click()

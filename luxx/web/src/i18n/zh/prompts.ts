@@ -7,7 +7,7 @@ const zh: PromptsText = {
   noMatchTitle: '没有找到',
   noMatchText: '没有提示词的名称、标题或说明包含这些词。请减少搜索词。',
   noneTitle: '还没有提示词',
-  noneText: '点击上方的 + 新建。',
+  noneText: '点击上方的 + 新建一个。',
   homeTitle: '反复使用的文本',
   homeText: '把文本保存一次，可带变量，例如 {{language}}。在对话中输入 / 和名称，填写变量后文本会插入输入框。',
   createPrompt: '新建提示词',

@@ -3,16 +3,16 @@ import common from './common'
 
 const zh: TasksText = {
   tasks: '任务',
-  newTask: '新任务',
+  newTask: '新建任务',
   importTask: '导入任务文件',
   searchPlaceholder: '搜索任务',
   noMatchTitle: '没有找到',
   noMatchText: '没有任务的名称或目标包含这些词。请少用几个词。',
   noneTitle: '还没有任务',
-  noneText: '用上方的 + 创建一个。',
+  noneText: '点击上方的 + 新建一个。',
   homeTitle: '从目标到结果',
   homeText: '你给出目标。模型拟出步骤，你可以随意修改，然后智能体执行已就绪的步骤，可以同时执行多个。每个步骤的运行过程都看得见。',
-  createTask: '创建任务',
+  createTask: '新建任务',
   stepProgress: (done, all) => `已完成 ${done}/${all} 个步骤`,
   noSteps: '还没有步骤',
 

@@ -124,5 +124,5 @@ def test_the_library_on_a_phone(person: Person) -> None:
         page.get_by_role("link", name="/translate").click()
         expect(page.get_by_label("Name")).to_have_value("translate")
         check_both_themes(tab, "prompts-phone-edit")
-        page.get_by_role("button", name="All prompts").click()
+        page.get_by_role("link", name="Back").click()
         expect(page.get_by_role("link", name="/translate")).to_be_visible()

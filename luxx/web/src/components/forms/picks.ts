@@ -1,4 +1,6 @@
 /** What a PickList offers. */
+import type { OptionGroup } from './optionList'
+
 export interface PickOption {
   id: string
   label: string
@@ -9,7 +11,4 @@ export interface PickOption {
   isChosen?: boolean
 }
 
-export interface PickGroup {
-  title: string
-  options: PickOption[]
-}
+export type PickGroup = OptionGroup<PickOption>

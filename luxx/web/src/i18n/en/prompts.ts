@@ -31,7 +31,6 @@ const en = {
   removeText: 'The prompt is deleted. Messages that were written with it stay.',
   removeShared: 'It is deleted for everybody in the tenant. Messages that were written with it stay.',
   saved: 'Saved.',
-  back: 'All prompts',
 
   saveAsPrompt: 'Save as prompt',
   commands: 'Commands',

@@ -30,7 +30,6 @@ const zh: PromptsText = {
   removeText: '提示词将被删除。用它写的消息会保留。',
   removeShared: '将为租户中的所有人删除。用它写的消息会保留。',
   saved: '已保存。',
-  back: '所有提示词',
 
   saveAsPrompt: '保存为提示词',
   commands: '命令',

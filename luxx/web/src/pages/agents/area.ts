@@ -7,9 +7,9 @@ export default defineArea({
   routes: [
     {
       path: '/agents',
+      name: 'agents',
       component: () => import('./AgentsPage.vue'),
       children: [
-        { path: '', name: 'agents', component: () => import('./AgentsHome.vue') },
         { path: 'new', name: 'agent-new', component: () => import('./AgentView.vue') },
         { path: ':id(\\d+)', name: 'agent', component: () => import('./AgentView.vue'), props: true },
       ],

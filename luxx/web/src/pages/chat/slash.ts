@@ -1,7 +1,7 @@
 /** Slash commands: what a composer that begins with `/` offers. */
 import { useQuery } from '@pinia/colada'
 import { computed, type Ref, ref, watch } from 'vue'
-import { useListKeys } from '@/components/forms/listKeys'
+import { useOptionKeys } from '@/components/forms/optionList'
 import { usePromptsText } from '@/i18n/en/prompts'
 import { listAllPrompts, type Prompt, PROMPTS_KEY } from '@/stores/prompts'
 
@@ -36,19 +36,22 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
     ]
     return matching.slice(0, 100)
   })
-  const keys = useListKeys(options, choose)
+  const keys = useOptionKeys(
+    words,
+    computed(() => [{ title: '', options: options.value }]),
+    choose,
+  )
 
   watch(words, (now, before) => {
-    keys.active.value = 0
     if (now === null || before === null) isDismissed.value = false
   })
 
   /** Whether the list took the key. */
   function onKey(event: KeyboardEvent): boolean {
-    if (options.value.length === 0) return false
+    if (keys.options.value.length === 0) return false
     if (event.key === 'Escape') isDismissed.value = true
     else if (event.key === 'Tab' && !event.shiftKey) {
-      const option = options.value[keys.active.value]
+      const option = keys.options.value[keys.active.value]
       if (option) choose(option)
     } else if (['ArrowDown', 'ArrowUp', 'Enter'].includes(event.key) && !event.shiftKey) keys.onKey(event)
     else return false
@@ -56,5 +59,5 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
     return true
   }
 
-  return { options, keys, onKey }
+  return { keys, onKey }
 }

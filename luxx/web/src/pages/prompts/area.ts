@@ -7,9 +7,9 @@ export default defineArea({
   routes: [
     {
       path: '/prompts',
+      name: 'prompts',
       component: () => import('./PromptsPage.vue'),
       children: [
-        { path: '', name: 'prompts', component: () => import('./PromptsHome.vue') },
         { path: 'new', name: 'prompt-new', component: () => import('./PromptEditor.vue') },
         { path: ':id', name: 'prompt', component: () => import('./PromptEditor.vue'), props: true },
       ],

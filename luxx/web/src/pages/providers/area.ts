@@ -7,11 +7,9 @@ export default defineArea({
   routes: [
     {
       path: '/providers',
+      name: 'providers',
       component: () => import('./ProvidersPage.vue'),
-      children: [
-        { path: '', name: 'providers', component: () => import('./ProvidersHome.vue') },
-        { path: ':id(\\d+)', name: 'provider', component: () => import('./ProviderView.vue'), props: true },
-      ],
+      children: [{ path: ':id(\\d+)', name: 'provider', component: () => import('./ProviderView.vue'), props: true }],
     },
   ],
 })

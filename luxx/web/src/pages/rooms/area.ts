@@ -7,9 +7,9 @@ export default defineArea({
   routes: [
     {
       path: '/rooms',
+      name: 'rooms',
       component: () => import('./RoomsPage.vue'),
       children: [
-        { path: '', name: 'rooms', component: () => import('./RoomsHome.vue') },
         { path: 'new', name: 'room-new', component: () => import('./NewRoomView.vue') },
         { path: ':id', name: 'room', component: () => import('./RoomView.vue'), props: true },
       ],

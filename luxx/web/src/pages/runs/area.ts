@@ -7,11 +7,9 @@ export default defineArea({
   routes: [
     {
       path: '/runs',
+      name: 'runs',
       component: () => import('./RunsPage.vue'),
-      children: [
-        { path: '', name: 'runs', component: () => import('./RunsHome.vue') },
-        { path: ':id', name: 'run', component: () => import('./RunView.vue'), props: true },
-      ],
+      children: [{ path: ':id', name: 'run', component: () => import('./RunView.vue'), props: true }],
     },
   ],
 })

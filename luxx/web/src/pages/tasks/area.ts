@@ -7,9 +7,9 @@ export default defineArea({
   routes: [
     {
       path: '/tasks',
+      name: 'tasks',
       component: () => import('./TasksPage.vue'),
       children: [
-        { path: '', name: 'tasks', component: () => import('./TasksHome.vue') },
         { path: 'new', name: 'task-new', component: () => import('./NewTaskView.vue') },
         { path: ':id', name: 'task', component: () => import('./TaskView.vue'), props: true },
       ],

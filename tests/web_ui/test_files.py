@@ -56,8 +56,10 @@ def test_files_are_uploaded_shown_downloaded_and_deleted(person: Person, tmp_pat
 
         tab.expected_problems.append("409")
         page.get_by_role("button", name="Delete notes").click()
-        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
-        expect(page.get_by_role("region", name="Notices")).to_contain_text("empty")
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Delete", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("empty")
+        dialog.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="notes", exact=True).click()
         expect(page).to_have_url(f"{tab.url}/ui/files/notes")
         expect(page.get_by_role("button", name="list.txt", exact=True)).to_be_visible()

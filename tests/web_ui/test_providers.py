@@ -1,7 +1,7 @@
 """The pages of providers: connecting, testing, changing and deleting one."""
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
 from web_ui.axe import check_both_themes
@@ -32,6 +32,19 @@ def connect(person: Person, url: str) -> int:
     return int(person.post("/providers", body)["id"])
 
 
+def refuse_deletion(route: Route) -> None:
+    if route.request.method != "DELETE":
+        route.fallback()
+        return
+    refusal = {
+        "success": False,
+        "error": "The server is stopping.",
+        "code": 503,
+        "detail": {"kind": "stopping"},
+    }
+    route.fulfill(status=503, json=refusal)
+
+
 def test_a_provider_is_tested_changed_and_deleted(person: Person, models: ScriptedProvider) -> None:
     provider_id = connect(person, models.url)
     with person.tab() as tab:
@@ -59,8 +72,16 @@ def test_a_provider_is_tested_changed_and_deleted(person: Person, models: Script
         assert (changed["name"], changed["max_tokens"]) == ("Office", 512)
         expect(page.get_by_role("link", name="Office")).to_be_visible()
 
+        # What fails is said in the dialog, which stays open for another attempt.
+        address = f"**/providers/{provider_id}"
+        page.route(address, refuse_deletion)
+        tab.expected_problems.append("503")
         page.get_by_role("button", name="Delete Office").click()
-        page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Delete", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_have_text("The server is stopping.")
+        page.unroute(address)
+        dialog.get_by_role("button", name="Delete", exact=True).click()
         expect(page).to_have_url(f"{tab.url}/ui/providers")
         expect(page.get_by_role("link", name="Office")).to_have_count(0)
         assert all(each["id"] != provider_id for each in person.get("/providers")["items"])

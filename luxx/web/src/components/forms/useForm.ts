@@ -6,8 +6,10 @@ export interface Form {
   isBusy: Ref<boolean>
   /** The problem of a field of the body. */
   problem: (field: string) => string
-  /** The refusal as a whole, where no field of the body is wrong, and its kind. */
+  /** The refusal in words; in `refusal` only where no field of the body is wrong. */
+  message: ComputedRef<string>
   refusal: ComputedRef<string>
+  /** The kind of the refusal. */
   kind: ComputedRef<string>
   reset: () => void
   /** Returns whether the work succeeded. */
@@ -17,7 +19,8 @@ export interface Form {
 export function useForm(): Form {
   const isBusy = ref(false)
   const error = shallowRef<ApiError | null>(null)
-  const refusal = computed(() => (error.value && Object.keys(error.value.fields).length === 0 ? error.value.message : ''))
+  const message = computed(() => error.value?.message ?? '')
+  const refusal = computed(() => (Object.keys(error.value?.fields ?? {}).length === 0 ? message.value : ''))
 
   function problem(field: string): string {
     return error.value?.fields[`$.${field}`] ?? ''
@@ -42,5 +45,5 @@ export function useForm(): Form {
     }
   }
 
-  return { isBusy, problem, refusal, kind: computed(() => error.value?.kind ?? ''), reset, send }
+  return { isBusy, problem, message, refusal, kind: computed(() => error.value?.kind ?? ''), reset, send }
 }

@@ -1,6 +1,5 @@
-/** A list whose rows are added and edited in a dialog, and deleted after a question. */
+/** A list whose rows are added and edited in a dialog, and deleted after a question (`ConfirmDialog`). */
 import { type ComputedRef, type Ref, ref, type ShallowRef, shallowRef } from 'vue'
-import { useBusy } from '@/components/busy'
 import { useDraft } from '@/components/forms/useDraft'
 import { type Form, useForm } from '@/components/forms/useForm'
 
@@ -27,13 +26,11 @@ export interface RowEditor<T, D> {
   save: () => Promise<void>
   /** The row that a person is asked about before it is deleted. */
   removed: ShallowRef<T | null>
-  isRemoving: () => boolean
-  remove: () => Promise<void>
+  remove: (row: T) => Promise<void>
 }
 
 export function useRowEditor<T extends { id: number | string }, D>(rows: Rows<T, D>): RowEditor<T, D> {
   const { isBusy, problem, refusal, reset, send } = useForm()
-  const { busy, run } = useBusy(rows.refetch)
   const isOpen = ref(false)
   const edited: ShallowRef<T | null> = shallowRef(null)
   const removed: ShallowRef<T | null> = shallowRef(null)
@@ -68,10 +65,13 @@ export function useRowEditor<T extends { id: number | string }, D>(rows: Rows<T,
     })
   }
 
-  async function remove(): Promise<void> {
-    const row = removed.value
-    if (row && (await run('delete', () => rows.remove(row)))) removed.value = null
+  async function remove(row: T): Promise<void> {
+    try {
+      await rows.remove(row)
+    } finally {
+      await rows.refetch()
+    }
   }
 
-  return { isOpen, edited, draft, isBusy, problem, refusal, edit, close, save, removed, isRemoving: () => busy.value !== '', remove }
+  return { isOpen, edited, draft, isBusy, problem, refusal, edit, close, save, removed, remove }
 }

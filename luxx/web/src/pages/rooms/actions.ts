@@ -5,12 +5,10 @@ import { api, ask, asApiError } from '@/api/client'
 import type { Schema } from '@/api/types'
 import { useBusy } from '@/components/busy'
 import type { SentMark } from '@/components/forms/useSent'
-import { useNotices } from '@/stores/notices'
 import { pathOf, resumeRoom, type Seat, startRoom, useRoomLists } from './rooms'
 import type { LiveRoom } from './useRoom'
 
 export function useRoomActions(room: LiveRoom) {
-  const notices = useNotices()
   const router = useRouter()
   const { reload } = useRoomLists()
   const params = pathOf(room.id)
@@ -65,14 +63,10 @@ export function useRoomActions(room: LiveRoom) {
         await reload()
         await router.push(`/rooms/${copy.id}`)
       }),
-    async remove(): Promise<void> {
-      try {
-        await ask(api.DELETE('/chat-rooms/{room_id}', { params }))
-        await reload()
-        await router.push('/rooms')
-      } catch (error) {
-        notices.showError(error)
-      }
+    remove: async () => {
+      await ask(api.DELETE('/chat-rooms/{room_id}', { params }))
+      await reload()
+      await router.push('/rooms')
     },
   }
 }

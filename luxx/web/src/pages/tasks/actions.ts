@@ -39,14 +39,10 @@ export function useTaskActions(task: LiveTask) {
         await copyText(await (await readFile(`/tasks/${task.id}/graph?format=mermaid`)).text())
         notices.show({ kind: 'info', text: text.mermaidCopied })
       }),
-    async remove(): Promise<void> {
-      try {
-        await ask(api.DELETE('/tasks/{task_id}', { params }))
-        await reload()
-        await router.push('/tasks')
-      } catch (error) {
-        notices.showError(error)
-      }
+    remove: async () => {
+      await ask(api.DELETE('/tasks/{task_id}', { params }))
+      await reload()
+      await router.push('/tasks')
     },
   }
 }

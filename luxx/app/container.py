@@ -32,13 +32,13 @@ from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.chats import ChatService
 from luxx.features.rooms.calls import RoomCallService
+from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
 from luxx.features.rooms.orchestration import RoomOrchestration, fail_room
 from luxx.features.rooms.running import RoomRunService
 from luxx.features.rooms.seats import SeatService, copy_agent_to_seats
 from luxx.features.rooms.service import RoomService
-from luxx.features.rooms.transfer import RoomTransfer
 from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.planning import Planner, settings_for
 from luxx.features.tasks.proposals import PlanService, fail_task, load_task_run

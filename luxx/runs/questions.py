@@ -12,7 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, KeyScope
-from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.errors import Conflict, NotFound
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run, member_subjects
@@ -216,13 +217,9 @@ def _edited_arguments(tools: ToolSet, question: Question, arguments: dict[str, A
     found = tools.lookup(str(question.tool))
     problems = found[1].problems(arguments) if found is not None else {}
     if problems:
-        problem_text = "; ".join(problems.values())
-        fields = {f"$.{path}": problem for path, problem in problems.items()}
-        raise InvalidInput(
-            f"these arguments do not fit {question.tool}: {problem_text}",
-            kind="arguments_invalid",
-            fields=fields,
-        )
+        errors = FieldErrors({f"$.{path}": problem for path, problem in problems.items()})
+        message = f"these arguments do not fit {question.tool}: {'; '.join(problems.values())}"
+        raise errors.refusal(message=message, kind="arguments_invalid")
     return msgspec.json.encode(arguments).decode()
 
 

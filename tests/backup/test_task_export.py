@@ -28,7 +28,7 @@ from luxx.domain.conversations.models import ProjectRow
 from luxx.errors import LuxxError
 from luxx.features.prompts import PROMPTS
 from luxx.features.tasks.models import TaskRow, TaskTemplateRow
-from luxx.features.tasks.transfer import read_tasks
+from luxx.features.tasks.user_export import read_tasks
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.infra.store.search_words import SearchKind

@@ -5,11 +5,11 @@ from luxx.infra.field_errors import MAX_PATH_CHARS, MAX_REPORTED_FIELDS, FieldEr
 
 
 def test_a_refusal_names_every_field() -> None:
-    errors = FieldErrors()
+    errors = FieldErrors(subject="the document is not valid")
     errors.add("$.name", "too long")
     errors.add("$.model", "unknown")
     errors.add("$.model", "not chosen")
-    refusal = errors.refusal("the document is not valid", kind="document_invalid")
+    refusal = errors.refusal(kind="document_invalid")
     assert isinstance(refusal, InvalidInput)
     assert refusal.kind == "document_invalid"
     assert refusal.fields == {"$.name": "too long", "$.model": "unknown; not chosen"}

@@ -25,10 +25,11 @@ from luxx.api.http.request_input import (
 )
 from luxx.api.routes.messages import TOO_LARGE_PAGE, MessagePage, MessageText, check_text
 from luxx.domain.conversations.views import MessageView
-from luxx.features.rooms.document import MAX_CHARACTERS, RoomDocument
+from luxx.features.rooms.document import RoomDocument, RoomTransfer
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
 from luxx.features.rooms.models import (
+    MAX_DOCUMENT_CHARACTERS,
     MemberView,
     NewMember,
     NewRoom,
@@ -43,7 +44,6 @@ from luxx.features.rooms.models import (
 from luxx.features.rooms.running import RoomRunService
 from luxx.features.rooms.seats import SeatService
 from luxx.features.rooms.service import RoomService
-from luxx.features.rooms.transfer import RoomTransfer
 from luxx.wire.run import MemberRight
 
 InjectedRooms = NamedDependency[RoomService]
@@ -200,7 +200,9 @@ class RoomController(Controller):
         self, request: Request[Any, Any, Any], caller: InjectedCaller, room_transfer: InjectedRoomTransfer
     ) -> Success[RoomDetail]:
         """Create a room from its file, as YAML or JSON. Providers and agents are found by their names."""
-        given = await parse_document(await request.body(), RoomDocument, max_characters=MAX_CHARACTERS)
+        given = await parse_document(
+            await request.body(), RoomDocument, max_characters=MAX_DOCUMENT_CHARACTERS
+        )
         return success(await room_transfer.import_room(caller, given.document, given.wrong), "room created")
 
 

@@ -22,8 +22,9 @@ from luxx.api.http.request_input import (
     document_body,
     parse_document,
 )
-from luxx.features.tasks.document import MAX_CHARACTERS, TaskDocument
+from luxx.features.tasks.document import TaskDocument
 from luxx.features.tasks.models import (
+    MAX_DOCUMENT_CHARACTERS,
     MAX_STEPS,
     NewTask,
     NewTaskStep,
@@ -212,7 +213,7 @@ class TaskController(Controller):
         """Create a task from a document: JSON with `Content-Type: application/json`, else YAML."""
         is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
         given = await parse_document(
-            await request.body(), TaskDocument, max_characters=MAX_CHARACTERS, is_json=is_json
+            await request.body(), TaskDocument, max_characters=MAX_DOCUMENT_CHARACTERS, is_json=is_json
         )
         return success(await tasks.import_task(caller, given.document, given.wrong), "task created")
 

@@ -18,8 +18,9 @@ from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, Te
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.skills.registry import Skill, SkillRegistry
 from luxx.domain.skills.tools import allowed_here
-from luxx.errors import InvalidInput, NotAllowed, NotFound
+from luxx.errors import NotAllowed, NotFound
 from luxx.infra.clock import new_id
+from luxx.infra.field_errors import FieldErrors
 from luxx.tools.compositions.service import CompositionService, CompositionView
 from luxx.tools.core import (
     CallActions,
@@ -196,7 +197,7 @@ def _check_was_run(done: Executed) -> None:
         case CallStatus.DENIED | CallStatus.REJECTED:
             raise NotAllowed(message)
         case CallStatus.INVALID:
-            raise InvalidInput(message, kind="arguments_invalid", fields=done.problems)
+            raise FieldErrors(done.problems).refusal(message=message, kind="arguments_invalid")
         case (
             CallStatus.DONE
             | CallStatus.CACHED

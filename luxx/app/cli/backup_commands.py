@@ -15,7 +15,7 @@ from luxx.domain.backup.user_export import check_database_revision, export_of, e
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
 from luxx.features.rooms.user_export import ROOM_EXPORT
-from luxx.features.tasks.transfer import TASK_EXPORT
+from luxx.features.tasks.user_export import TASK_EXPORT
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store, database_error
 

@@ -4,8 +4,7 @@ A user sees their own agents, those shared in the tenant and the ones that ship 
 administrator shares. `document.py` defines the exported document, `shipped.py` stores the shipped agents.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from luxx.domain.owned import given_fields
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import AmbiguousName, InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
-from luxx.infra.field_errors import NOTHING_WRONG, FieldError, FieldErrors
+from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
@@ -168,24 +167,24 @@ class AgentService:
         rules = [rule.permission_rule() for rule in document.rules]
         if rules:
             caller.require_scope(KeyScope.ADMIN, "a document with permission rules ($.rules)")
-        of_rules = list(_rule_errors(rules))
+        of_rules = _rule_problems(rules)
 
         def work(session: Session) -> ImportedAgent:
-            errors = FieldErrors(wrong)
-            errors.extend(of_rules)
+            errors = FieldErrors(wrong, subject="the document is not valid")
+            errors.add_all(of_rules)
             unknown = self.unknown_names(session, caller, document.tools, document.skills)
-            errors.extend(FieldError(f"$.{name}", problem) for name, problem in unknown.items())
+            errors.add_all({f"$.{name}": problem for name, problem in unknown.items()})
 
             def provider_id(name: str, model: str | None, path: str = "$") -> int:
+                field = f"{path}.provider"
+                provider = errors.named(field, lambda: provider_named(session, caller, name, field))
+                if provider is None:
+                    return 0
                 try:
-                    provider = provider_named(session, caller, name, f"{path}.provider")
                     ModelLists().check(provider, model, f"{path}.model")
-                    return provider.id
                 except UnlistedModel as error:
                     errors.add(f"{path}.model", error.message)
-                except (NotFound, AmbiguousName) as error:
-                    errors.add(f"{path}.provider", error.message)
-                return 0
+                return provider.id
 
             main_id = None if document.provider is None else provider_id(document.provider, document.model)
             named = [(each, f"$.fallbacks[{index}]") for index, each in enumerate(document.fallbacks)]
@@ -193,7 +192,7 @@ class AgentService:
                 AgentFallback(provider_id=provider_id(each.provider, each.model, path), model=each.model)
                 for each, path in named
             ]
-            errors.raise_if_any("the document is not valid")
+            errors.raise_if_any()
             row = self.add(session, caller, document.new_agent(main_id, fallbacks))
             if rules:
                 owner = _owner(caller, row.id)
@@ -248,12 +247,15 @@ def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocume
     return document_of(view, provider, fallbacks, rules)
 
 
-def _rule_errors(rules: Sequence[PermissionRule]) -> Iterator[FieldError]:
+def _rule_problems(rules: Sequence[PermissionRule]) -> dict[str, str]:
+    """What is wrong with each rule, by the path of its field."""
+    problems: dict[str, str] = {}
     for index, rule in enumerate(rules):
         try:
             check_rule(f"$.rules[{index}]", rule)
         except InvalidInput as error:
-            yield from starmap(FieldError, error.fields.items())
+            problems |= error.fields
+    return problems
 
 
 def _owner(caller: Caller, agent_id: int) -> Owner:

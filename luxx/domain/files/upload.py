@@ -251,4 +251,4 @@ def _boundary(content_type: str) -> str:
 
 
 def _invalid_upload(path: str, problem: str) -> LuxxError:
-    return FieldErrors({path: problem}).refusal("the upload is not valid", kind="upload_invalid")
+    return FieldErrors({path: problem}, subject="the upload is not valid").refusal(kind="upload_invalid")

@@ -4,21 +4,19 @@ All problems of a request are collected before it is refused, so that a client l
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import starmap
 
 from msgspec import UNSET
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AGENTS, AgentSettings
+from luxx.domain.agents.queries import AgentSettings
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import policy_of, read_seats
 from luxx.features.rooms.stops import Stop, check_size, check_stop
-from luxx.infra.field_errors import FieldError, FieldErrors
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.lost_names import lost_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import lost_provider_error
@@ -41,24 +39,13 @@ def check_provider(
     """Adds a problem unless the caller may use the provider and it may have the model."""
     if provider_id is None:
         return
+    provider = errors.found(f"{path}.provider_id", lambda: visible_provider(session, caller, provider_id))
+    if provider is None:
+        return
     try:
-        provider = visible_provider(session, caller, provider_id)
         ModelLists().check(provider, model)
-    except NotFound as error:
-        errors.add(f"{path}.provider_id", error.message, error.kind)
     except UnlistedModel as error:
         errors.add(f"{path}.model", error.message)
-
-
-def check_agent(
-    session: Session, caller: Caller, agent_id: int, field: str, errors: FieldErrors
-) -> AgentRow | None:
-    """The agent; adds a problem and returns None unless the caller may use it."""
-    try:
-        return AGENTS.visible(session, caller, agent_id)
-    except NotFound as error:
-        errors.add(field, error.message, error.kind)
-        return None
 
 
 def selector_settings(policy: RoomPolicy) -> AgentSettings:
@@ -115,7 +102,7 @@ def check_room_stop(stop: Stop | None, seat_ids: Iterable[int], errors: FieldErr
         check_stop(stop)
         check_size(stop)
     except InvalidInput as error:
-        errors.extend(starmap(FieldError, error.fields.items()))
+        errors.add_all(error.fields)
         return
     known = set(seat_ids)
     for field, seat_id in seats_in(stop):

@@ -12,6 +12,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.rooms.models import MAX_MEMBERS, ChatRoomRow, MemberView, NewMember, RoomRight
 from luxx.features.rooms.queries import find_room
 from luxx.infra.clock import utc_now
+from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import SubjectMemberRow, includes
@@ -63,7 +64,7 @@ class MemberService:
         """
         if (new.user_id is None) == (new.username is None):
             problem = "give either user_id or username"
-            raise InvalidInput(problem, fields={"$.user_id": problem, "$.username": problem})
+            raise FieldErrors({"$.user_id": problem, "$.username": problem}).refusal(message=problem)
 
         def work(session: Session) -> MemberView:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)

@@ -30,6 +30,7 @@ from luxx.wire.turn import Usage
 
 MAX_SEATS = 20
 MAX_MEMBERS = 100
+MAX_DOCUMENT_CHARACTERS = 1_000_000
 DEFAULT_ROUNDS = 10
 NAME_KEY_LENGTH = 300
 """Case folding makes a name up to three times as long."""

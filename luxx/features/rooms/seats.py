@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import color_of
+from luxx.domain.agents.queries import AGENTS, color_of
 from luxx.errors import Conflict, NotFound
-from luxx.features.rooms.checks import FindUnknownNames, check_agent, check_provider, seats_in
+from luxx.features.rooms.checks import FindUnknownNames, check_provider, seats_in
 from luxx.features.rooms.models import (
     MAX_SEATS,
     ChatRoomRow,
@@ -125,7 +125,8 @@ class SeatService:
     ) -> RoomAgentRow:
         agent = None
         if new.agent_id is not None:
-            agent = check_agent(session, caller, new.agent_id, f"{path}.agent_id", errors)
+            agent_id = new.agent_id
+            agent = errors.found(f"{path}.agent_id", lambda: AGENTS.visible(session, caller, agent_id))
         elif new.name is None:
             errors.add(f"{path}.name", "a seat without an agent (agent_id) needs a name")
         inherited = None if agent is None else agent.provider_id
@@ -176,8 +177,9 @@ class SeatService:
                 name_key = changes.name.strip().casefold()
                 _check_name(name_key, _other_names(session, room, seat_id), "$", errors)
             self._check_references(session, caller, changes, "$", errors)
-            if isinstance(changes.agent_id, int):
-                check_agent(session, caller, changes.agent_id, "$.agent_id", errors)
+            agent_id = changes.agent_id
+            if isinstance(agent_id, int):
+                errors.found("$.agent_id", lambda: AGENTS.visible(session, caller, agent_id))
             errors.raise_if_any()
             _choose_agent(session, row, changes)
             self._check_changed_model(session, caller, row, changes, errors)

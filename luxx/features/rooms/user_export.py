@@ -1,6 +1,6 @@
 """The rooms of a user with their messages in an export of all their data, and their import elsewhere.
 
-An import of a single file is stricter: `transfer.py` refuses what this one leaves out with a note.
+An import of a single file is stricter: `document.py` refuses what this one leaves out with a note.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,13 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.transfer.draft import ORIGIN_DETAILS
 from luxx.errors import AmbiguousName, InvalidInput, LuxxError, NotFound
 from luxx.features.rooms.checks import check_room_stop
-from luxx.features.rooms.document import RoomDocument, SeatDocument, stop_with_ids
+from luxx.features.rooms.document import SEAT_FIELDS, RoomDocument, SeatDocument, document_of, stop_with_ids
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewSeat, RoomAgentRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import seat_rows
 from luxx.features.rooms.seats import seat_row
 from luxx.features.rooms.service import encode_policy, encode_stop, index_room
-from luxx.features.rooms.transfer import SEAT_FIELDS, document_of
 from luxx.infra.clock import new_id
 from luxx.infra.field_errors import FieldErrors
 from luxx.providers.queries import provider_named

@@ -5,7 +5,7 @@ definition nor that of a step before it has changed; otherwise it is `pending` a
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,15 +19,14 @@ from luxx.domain.conversations.search_index import index_subject
 from luxx.errors import Conflict
 from luxx.features.tasks.checks import (
     ReferenceChecker,
+    TaskErrors,
+    check_graph,
+    check_metadata,
+    check_task,
     graph_of,
-    graph_problems,
-    metadata_problems,
     path_in_list,
-    refuse,
-    task_problems,
-    with_wrong,
 )
-from luxx.features.tasks.graph import Problem, TaskStepStatus
+from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import (
     MAX_VERSIONS,
     NewTask,
@@ -40,7 +39,6 @@ from luxx.features.tasks.models import (
 )
 from luxx.features.tasks.queries import definition_of, searched_tasks, step_row, step_rows
 from luxx.infra.clock import new_id, utc_now
-from luxx.infra.field_errors import NOTHING_WRONG, FieldError
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.models import RunRow
 from luxx.wire.run import IN_PROGRESS
@@ -56,30 +54,26 @@ def create_task(
     caller: Caller,
     new: NewTask,
     references: ReferenceChecker,
-    more: Sequence[FieldError] = (),
-    wrong: Mapping[str, str] = NOTHING_WRONG,
+    errors: TaskErrors,
 ) -> TaskRow:
-    """Adds a task with its steps. `more`: problems that the caller found already. `wrong`: the fields of its
-    document that are wrong, which `new` does not have.
-
-    Raises InvalidInput or NotFound with every problem.
-    """
-    new = replace(new, steps=with_ids(new.steps, []))
-    fields, problems = new_task_problems(session, caller, new, references)
-    refuse(with_wrong([*more, *fields], wrong), () if wrong else problems)
+    """Adds a task with its steps. Raises InvalidInput or NotFound with the given `errors` and its own."""
+    new = check_new_task(session, caller, new, references, errors)
+    errors.raise_if_any()
     return add_task(session, caller, new)
 
 
-def new_task_problems(
-    session: Session, caller: Caller, new: NewTask, references: ReferenceChecker
-) -> tuple[list[FieldError], list[Problem]]:
-    """Everything that is wrong with a task whose steps have ids, by field and as its graph names it."""
-    fields, problems = graph_problems(new.steps)
-    fields = metadata_problems(new.metadata) + fields
-    fields += task_problems(
-        session, caller, provider_id=new.provider_id, agent_id=new.agent_id, project_id=new.project_id
+def check_new_task(
+    session: Session, caller: Caller, new: NewTask, references: ReferenceChecker, errors: TaskErrors
+) -> NewTask:
+    """The task, all of whose steps have ids. Adds everything that is wrong with it."""
+    new = replace(new, steps=with_ids(new.steps, []))
+    check_metadata(new.metadata, errors)
+    check_graph(new.steps, errors)
+    check_task(
+        session, caller, errors, provider_id=new.provider_id, agent_id=new.agent_id, project_id=new.project_id
     )
-    return fields + references.problems(session, caller, new.steps), problems
+    references.check(session, caller, new.steps, errors)
+    return new
 
 
 def add_task(session: Session, caller: Caller, new: NewTask) -> TaskRow:
@@ -101,13 +95,16 @@ def change_task(session: Session, caller: Caller, row: TaskRow, changes: TaskCha
 
     Raises InvalidInput or NotFound with every problem.
     """
-    fields = [] if changes.metadata is UNSET else metadata_problems(changes.metadata)
+    errors = TaskErrors()
+    if changes.metadata is not UNSET:
+        check_metadata(changes.metadata, errors)
     given = {
         name: value
         for name in ("provider_id", "agent_id", "project_id")
         if (value := getattr(changes, name)) is not UNSET
     }
-    refuse([*fields, *task_problems(session, caller, **given)])
+    check_task(session, caller, errors, **given)
+    errors.raise_if_any()
     _set_fields(row, changes)
     row.updated_at = utc_now()
     session.flush()
@@ -130,8 +127,10 @@ def add_steps(
     def path_of(index: int) -> str:
         return path_in_list(index - count) if index >= count else "$.steps"
 
-    fields, problems = graph_problems([*existing, *added], path_of)
-    refuse([*fields, *references.problems(session, caller, added)], problems)
+    errors = TaskErrors()
+    check_graph([*existing, *added], errors, path_of)
+    references.check(session, caller, added, errors)
+    errors.raise_if_any()
     replace_steps(session, row, [*existing, *added])
     return [str(step.id) for step in added]
 
@@ -142,8 +141,10 @@ def replace_graph(
     """Replaces all steps. Raises what `add_steps` raises."""
     check_idle(session, row)
     steps = with_ids(new, [])
-    fields, problems = graph_problems(steps)
-    refuse([*fields, *references.problems(session, caller, steps)], problems)
+    errors = TaskErrors()
+    check_graph(steps, errors)
+    references.check(session, caller, steps, errors)
+    errors.raise_if_any()
     replace_steps(session, row, steps)
 
 
@@ -167,11 +168,13 @@ def change_step(
     def path_of(index: int) -> str:
         return "$"
 
-    fields, problems = graph_problems(changed, path_of)
+    errors = TaskErrors()
+    check_graph(changed, errors, path_of)
     # What was named earlier and cannot be used any more does not prevent other changes.
     named = {name: given[name] for name in ("agent_id", "required_tools", "required_skills") if name in given}
     new = NewTaskStep(name=step_id, **named)
-    refuse([*fields, *references.problems(session, caller, [new], path_of)], problems)
+    references.check(session, caller, [new], errors, path_of)
+    errors.raise_if_any()
     if "agent_id" in given:
         stored.lost_agent = None
     replace_steps(session, row, changed)

@@ -1,9 +1,9 @@
-"""What a task and the steps of its graph may contain: every problem with its field, for one refusal."""
+"""What a task and the steps of its graph may contain. All problems are collected for one refusal."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice, starmap
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +15,7 @@ from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AGENTS
 from luxx.domain.conversations.service import own_project
 from luxx.domain.skills.registry import SkillRegistry
-from luxx.errors import InvalidInput, NotFound
+from luxx.errors import InvalidInput
 from luxx.features.tasks.graph import GraphStep, Problem, ProblemKind, TaskGraph
 from luxx.features.tasks.models import (
     MAX_DEPENDENCIES,
@@ -24,7 +24,7 @@ from luxx.features.tasks.models import (
     MAX_STEPS,
     NewTaskStep,
 )
-from luxx.infra.field_errors import FieldError, FieldErrors, follows_from
+from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.runs.turn.request import ChatRequest
 from luxx.tools.core import ToolDefinition
@@ -56,40 +56,73 @@ def graph_of(steps: Iterable[NewTaskStep]) -> TaskGraph:
     )
 
 
-def graph_problems(
-    steps: Sequence[NewTaskStep], path_of: PathOf = path_in_list
-) -> tuple[list[FieldError], list[Problem]]:
-    """What is wrong with the graph of these steps, by field and as the graph names it."""
-    too_large = list(_size_problems(steps))
-    if too_large:
-        return too_large, []
-    found = graph_of(steps).problems()
+class TaskErrors(FieldErrors):
+    """The wrong fields of a task or of a graph, and what is wrong with the graph as it names it."""
+
+    def __init__(self, wrong: Mapping[str, str] = NOTHING_WRONG, *, root: str = "$") -> None:
+        super().__init__(wrong, root=root, limit=MAX_LISTED)
+        self._are_ids_known = not any(_STEP_IDS.fullmatch(path) for path in wrong)
+        self._graph: list[Problem] = []
+
+    def add_to_graph(self, path: str, problem: Problem) -> None:
+        """Adds what is wrong with the graph, unless the steps that it names may be wrong themselves."""
+        if self._are_ids_known or problem.kind == ProblemKind.DUPLICATE_ID:
+            self.add(path, problem.message)
+        if not self._wrong:
+            self._graph.append(problem)
+
+    def raise_if_any(self) -> None:
+        """Raises one error with all of them: its message has the first, its details the others."""
+        if not self._errors:
+            return
+        detail: dict[str, Any] = {"problem_count": len(self._errors)}
+        if self._graph:
+            detail["problems"] = msgspec.to_builtins(self._graph[:MAX_LISTED])
+        first, *others = self._errors
+        more = f"; and {len(others)} more, see detail.fields" if others else ""
+        raise self.refusal(
+            message=f"{first.path}: {first.problem}{more}",
+            kind="graph_invalid" if self._graph else "task_invalid",
+            detail=detail,
+        )
+
+
+_STEP_IDS = re.compile(r"\$(?:\.document)?\.steps(?:\[\d+\](?:\.id)?)?")
+"""The fields without which the ids of the steps are not known."""
+
+
+def check_graph(steps: Sequence[NewTaskStep], errors: TaskErrors, path_of: PathOf = path_in_list) -> None:
+    """Adds what is wrong with the graph of these steps."""
+    if _is_too_large(steps, errors):
+        return
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for index, step in enumerate(steps):
         last[step.id or ""] = index
         first.setdefault(step.id or "", index)
-    fields: list[FieldError] = []
-    for problem in found:
+    for problem in graph_of(steps).problems():
         if problem.kind == ProblemKind.DUPLICATE_ID:
             path = path_of(last[problem.step_ids[0]]) + ".id"
         else:
             path = path_of(first[problem.step_ids[0]]) + ".depends_on"
-        fields.append(FieldError(path, problem.message))
-    return fields, found
+        errors.add_to_graph(path, problem)
 
 
-def _size_problems(steps: Sequence[NewTaskStep]) -> Iterator[FieldError]:
+def _is_too_large(steps: Sequence[NewTaskStep], errors: TaskErrors) -> bool:
     dependencies = sum(len(step.depends_on) for step in steps)
     characters = sum(_characters(step) for step in steps)
-    for number, what, limit in (
-        (len(steps), "steps", MAX_STEPS),
-        (dependencies, "dependencies", MAX_DEPENDENCIES),
-        (characters, "characters in the texts of its steps", MAX_GRAPH_CHARACTERS),
-    ):
-        if number > limit:
-            message = f"the graph has {number:,} {what}; the limit is {limit:,}"
-            yield FieldError("$.steps", message)
+    too_large = [
+        f"the graph has {number:,} {what}; the limit is {limit:,}"
+        for number, what, limit in (
+            (len(steps), "steps", MAX_STEPS),
+            (dependencies, "dependencies", MAX_DEPENDENCIES),
+            (characters, "characters in the texts of its steps", MAX_GRAPH_CHARACTERS),
+        )
+        if number > limit
+    ]
+    for problem in too_large:
+        errors.add("$.steps", problem)
+    return bool(too_large)
 
 
 def _characters(step: NewTaskStep) -> int:
@@ -105,24 +138,26 @@ class ReferenceChecker:
     tools: ToolSources
     skills: SkillRegistry
 
-    def problems(
-        self, session: Session, caller: Caller, steps: Sequence[NewTaskStep], path_of: PathOf = path_in_list
-    ) -> list[FieldError]:
-        """The agents, tools and skills of these steps that the caller cannot use."""
+    def check(
+        self,
+        session: Session,
+        caller: Caller,
+        steps: Sequence[NewTaskStep],
+        errors: FieldErrors,
+        path_of: PathOf = path_in_list,
+    ) -> None:
+        """Adds the agents, tools and skills of these steps that the caller cannot use."""
         known_agents = usable_agents(session, caller, {step.agent_id for step in steps if step.agent_id})
         names = {name for step in steps for name in step.required_tools or ()}
         tools = self.tools.for_caller(session, caller, names)
         known_tools = {name for name in names if tools.lookup(name)}
         known_skills = self.skills.for_caller(session, caller)
-        found: list[FieldError] = []
         for index, step in enumerate(steps):
             path = path_of(index)
             if step.agent_id is not None and step.agent_id not in known_agents:
-                error = AGENTS.not_found(step.agent_id)
-                found.append(missing_error(f"{path}.agent_id", error))
-            found += unknown_names(f"{path}.required_tools", "tool", step.required_tools, known_tools)
-            found += unknown_names(f"{path}.required_skills", "skill", step.required_skills, known_skills)
-        return found
+                add_missing_agent(f"{path}.agent_id", step.agent_id, errors)
+            check_names(f"{path}.required_tools", "tool", step.required_tools, known_tools, errors)
+            check_names(f"{path}.required_skills", "skill", step.required_skills, known_skills, errors)
 
     def check_step(self, session: Session, caller: Caller, step: NewTaskStep, request: ChatRequest) -> None:
         """Raises InvalidInput if the turn of a step would lack a tool or a skill that the step requires."""
@@ -176,46 +211,39 @@ def usable_agents(session: Session, caller: Caller, ids: Set[int | None]) -> set
     return set(session.scalars(query))
 
 
-def task_problems(
+def check_task(
     session: Session,
     caller: Caller,
+    errors: FieldErrors,
     *,
     provider_id: int | None = None,
     agent_id: int | None = None,
     project_id: str | None = None,
-) -> list[FieldError]:
-    """The provider, agent and project of a task that the caller cannot use; None is not checked."""
-    found: list[FieldError] = []
-    if agent_id is not None and not usable_agents(session, caller, {agent_id}):
-        found.append(missing_error("$.agent_id", AGENTS.not_found(agent_id)))
-    try:
-        if provider_id is not None:
-            visible_provider(session, caller, provider_id)
-    except NotFound as error:
-        found.append(missing_error("$.provider_id", error))
-    try:
-        if project_id is not None:
-            own_project(session, caller, project_id)
-    except NotFound as error:
-        found.append(missing_error("$.project_id", error))
-    return found
+) -> None:
+    """Adds the provider, agent and project of a task that the caller cannot use; None is not checked."""
+    if agent_id is not None:
+        errors.found("$.agent_id", lambda: AGENTS.visible(session, caller, agent_id))
+    if provider_id is not None:
+        errors.found("$.provider_id", lambda: visible_provider(session, caller, provider_id))
+    if project_id is not None:
+        errors.found("$.project_id", lambda: own_project(session, caller, project_id))
 
 
-def metadata_problems(metadata: dict[str, Any]) -> list[FieldError]:
-    """What JSON cannot hold, or what is too large."""
+def check_metadata(metadata: dict[str, Any], errors: FieldErrors) -> None:
+    """Adds what JSON cannot hold, or what is too large."""
     found = list(islice(_metadata_problems("$.metadata", metadata, 0), MAX_LISTED))
     if not found and (size := len(msgspec.json.encode(metadata))) > MAX_METADATA_BYTES:
-        message = f"has {size:,} bytes as JSON; the limit is {MAX_METADATA_BYTES:,}"
-        found.append(FieldError("$.metadata", message))
-    return found
+        found = [("$.metadata", f"has {size:,} bytes as JSON; the limit is {MAX_METADATA_BYTES:,}")]
+    for path, problem in found:
+        errors.add(path, problem)
 
 
-def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[FieldError]:
+def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
     if depth > MAX_METADATA_DEPTH:
-        yield FieldError("$.metadata", f"is nested deeper than {MAX_METADATA_DEPTH} levels")
+        yield "$.metadata", f"is nested deeper than {MAX_METADATA_DEPTH} levels"
     elif isinstance(value, int | float) and not -MAX_NUMBER <= value <= MAX_NUMBER:
         # Also false for "not a number", which YAML can write.
-        yield FieldError(path, "must be a number of at most 64 bits")
+        yield path, "must be a number of at most 64 bits"
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[Any]", value)):
             yield from _metadata_problems(f"{path}[{index}]", item, depth + 1)
@@ -224,51 +252,17 @@ def _metadata_problems(path: str, value: Any, depth: int) -> Iterator[FieldError
             yield from _metadata_problems(f"{path}.{name}", item, depth + 1)
 
 
-def refuse(fields: Sequence[FieldError], problems: Sequence[Problem] = ()) -> None:
-    """Raises one error with all problems, if there are any: NotFound if each is something missing."""
-    if not fields:
-        return
-    errors = FieldErrors(limit=MAX_LISTED)
-    errors.extend(fields)
-    detail: dict[str, Any] = {"problem_count": len(fields)}
-    if problems:
-        detail["problems"] = msgspec.to_builtins(list(problems[:MAX_LISTED]))
-    more = f"; and {len(fields) - 1} more, see detail.fields" if len(fields) > 1 else ""
-    raise errors.refusal(
-        message=f"{fields[0].path}: {fields[0].problem}{more}",
-        kind="graph_invalid" if problems else "task_invalid",
-        detail=detail,
-    )
+def add_missing_agent(path: str, agent_id: int, errors: FieldErrors) -> None:
+    """Adds a field that names an agent which the caller does not have."""
+    error = AGENTS.not_found(agent_id)
+    errors.add(path, error.message, error.kind)
 
 
-def with_wrong(found: Iterable[FieldError], wrong: Mapping[str, str]) -> list[FieldError]:
-    """The wrong fields of a document first, then the problems that do not only follow from them."""
-    are_ids_wrong = any(_STEP_IDS.fullmatch(path) for path in wrong)
-    return [
-        *starmap(FieldError, wrong.items()),
-        *(
-            problem
-            for problem in found
-            if not follows_from(problem.path, wrong)
-            and not (are_ids_wrong and problem.path.endswith(".depends_on"))
-        ),
-    ]
-
-
-_STEP_IDS = re.compile(r"\$(?:\.document)?\.steps(?:\[\d+\](?:\.id)?)?")
-"""The fields without which the ids of the steps are not known."""
-
-
-def missing_error(path: str, error: NotFound) -> FieldError:
-    """The problem of a field that names something that the caller does not have."""
-    return FieldError(path, error.message, missing=error.kind)
-
-
-def unknown_names(
-    path: str, what: str, names: list[str] | None, known: Iterable[str]
-) -> Iterator[FieldError]:
-    """The problem of names of tools or skills that the caller does not have, if there are any."""
+def check_names(
+    path: str, what: str, names: list[str] | None, known: Iterable[str], errors: FieldErrors
+) -> None:
+    """Adds the names of tools or skills that the caller does not have."""
     unknown = sorted(set(names or ()) - set(known))
     if unknown:
         listed = ", ".join(unknown[:10])
-        yield FieldError(path, f"there is no {what} named {listed}; GET /{what}s lists yours")
+        errors.add(path, f"there is no {what} named {listed}; GET /{what}s lists yours")

@@ -1,17 +1,23 @@
 """A task as a YAML or JSON document, for other servers: agents and providers by name, no results.
 
+An import finds the ids of the names for a caller, who must be allowed to use what they name.
+
 `docs/task.schema.json` is the JSON schema of the document; a test compares it with `document_schema()`.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.document import ProviderName
-from luxx.domain.agents.models import AgentName, ToolNames
+from luxx.domain.agents.models import AgentName, AgentRow, ToolNames
+from luxx.domain.agents.queries import AGENTS, agent_named
+from luxx.errors import AmbiguousName, LuxxError, NotFound
 from luxx.features.tasks.models import (
     MAX_STEPS,
     ConcurrentSteps,
@@ -19,14 +25,16 @@ from luxx.features.tasks.models import (
     NewTaskStep,
     TaskGoal,
     TaskName,
+    TaskRow,
     TaskStepId,
     TaskStepIds,
     TaskStepText,
 )
+from luxx.features.tasks.queries import definition_of, step_rows, task_fields
+from luxx.infra.field_errors import FieldErrors
+from luxx.providers.queries import provider_name, provider_named
 
 VERSION = 1
-MAX_CHARACTERS = 500_000
-"""Characters of a document in YAML; the parser is slow. JSON is bounded by its fields."""
 
 
 class TaskStepDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -58,41 +66,64 @@ class TaskDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     steps: Annotated[list[TaskStepDocument], Meta(max_length=MAX_STEPS)] = []
 
 
-AgentIdOf = Callable[[str, str], int | None]
-"""The id of an agent by its name and the path of the field that names it."""
+def new_task_of(session: Session, caller: Caller, document: TaskDocument, errors: FieldErrors) -> NewTask:
+    """The task to create, with the ids of this server. Adds an error for each name of an agent or a provider
+    that the caller does not have, or has twice; the task is without them."""
+    ids: dict[str, int | LuxxError] = {}
 
+    def agent_id_of(name: str | None, path: str) -> int | None:
+        if name is None:
+            return None
+        key = name.strip().lower()
+        if key not in ids:
+            try:
+                ids[key] = agent_named(session, caller, name).id
+            except (NotFound, AmbiguousName) as error:
+                ids[key] = error
+        found = ids[key]
+        if isinstance(found, LuxxError):
+            errors.add(path, found.message)
+            return None
+        return found
 
-def new_task_of(document: TaskDocument, provider_id: int | None, agent_id_of: AgentIdOf) -> NewTask:
-    """The task to create, with the ids of this server."""
-
-    def id_of(name: str | None, path: str) -> int | None:
-        return None if name is None else agent_id_of(name, path)
+    def provider_id_of(name: str) -> int | None:
+        return errors.named("$.provider", lambda: provider_named(session, caller, name, "$.provider").id)
 
     values = {name: value for name, value in asdict(document).items() if name in NewTask.__struct_fields__}
-    values["agent_id"] = id_of(document.agent, "$.agent")
+    values["provider_id"] = None if document.provider is None else provider_id_of(document.provider)
+    values["agent_id"] = agent_id_of(document.agent, "$.agent")
     values["steps"] = [
         NewTaskStep(
-            agent_id=id_of(step.agent, f"$.steps[{index}].agent"),
+            agent_id=agent_id_of(step.agent, f"$.steps[{index}].agent"),
             **{name: value for name, value in asdict(step).items() if name != "agent"},
         )
         for index, step in enumerate(document.steps)
     ]
-    return NewTask(provider_id=provider_id, **values)
+    return NewTask(**values)
 
 
-def document_of(
-    task: NewTask, provider: str | None, agent: str | None, agent_names: dict[int, str]
-) -> TaskDocument:
-    """The document of a task. `agent_names`: the names of the agents of its steps, by their ids."""
-    values = {name: value for name, value in asdict(task).items() if name in TaskDocument.__struct_fields__}
+def document_of(session: Session, caller: Caller, row: TaskRow) -> TaskDocument:
+    """The document of a task. Names that the caller may not see any more are left out."""
+    steps = [definition_of(step) for step in step_rows(session, row.id)]
+    agent_ids = {step.agent_id for step in steps} | {row.agent_id}
+    query = select(AgentRow.id, AgentRow.name).where(AgentRow.id.in_(agent_ids), AGENTS.visible_to(caller))
+    agents: dict[int | None, str] = {found.id: found.name for found in session.execute(query)}
+    values = {
+        name: value for name, value in task_fields(row).items() if name in TaskDocument.__struct_fields__
+    }
     values["steps"] = [
         TaskStepDocument(
-            agent=None if step.agent_id is None else agent_names.get(step.agent_id),
+            agent=agents.get(step.agent_id),
             **{name: value for name, value in asdict(step).items() if name != "agent_id"},
         )
-        for step in task.steps
+        for step in steps
     ]
-    return TaskDocument(version=VERSION, provider=provider, agent=agent, **values)
+    return TaskDocument(
+        version=VERSION,
+        provider=provider_name(session, caller, row.provider_id),
+        agent=agents.get(row.agent_id),
+        **values,
+    )
 
 
 def document_schema() -> dict[str, Any]:

@@ -36,6 +36,9 @@ MAX_METADATA_BYTES = 20_000
 MAX_PLAN_AGENTS = 20
 """Agents that a planning model reads of."""
 
+MAX_DOCUMENT_CHARACTERS = 500_000
+"""Characters of a document in YAML; the parser is slow. JSON is bounded by its fields."""
+
 STEP_ID_LENGTH = 64
 
 

@@ -11,14 +11,13 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import AGENTS
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Conflict, LimitReached, LuxxError, ProviderFailed
 from luxx.features.tasks.checks import (
-    missing_error,
-    refuse,
-    task_problems,
-    unknown_names,
+    TaskErrors,
+    add_missing_agent,
+    check_names,
+    check_task,
     usable_agents,
 )
 from luxx.features.tasks.graph import TaskStepStatus
@@ -34,7 +33,6 @@ from luxx.features.tasks.planning import (
     planning_entry,
 )
 from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
-from luxx.infra.field_errors import FieldError
 from luxx.runs.admission import Admission
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
 from luxx.runs.models import find_run, run_view
@@ -221,7 +219,7 @@ class PlanService:
 
     async def _admit(self, caller: Caller, new: NewPlan) -> Run:
         def insert(session: Session) -> Run:
-            refuse(self._problems(session, caller, new))
+            self._check(session, caller, new)
             wish = PlanWish(goal=new.goal, constraints=new.constraints, tools=new.tools, agents=new.agents)
             chosen = ChosenModels(agent_id=new.agent_id, provider_id=new.provider_id)
             settings = self.planner.settings_for(session, caller.user_id, chosen)
@@ -234,18 +232,18 @@ class PlanService:
         size = len(new.goal) + len(new.constraints or "")
         return await self.admission.admit(caller, insert, size=size)
 
-    def _problems(self, session: Session, caller: Caller, new: NewPlan) -> list[FieldError]:
-        problems = task_problems(session, caller, provider_id=new.provider_id, agent_id=new.agent_id)
+    def _check(self, session: Session, caller: Caller, new: NewPlan) -> None:
+        """Raises one error with everything that the request names and the caller cannot use."""
+        errors = TaskErrors()
+        check_task(session, caller, errors, provider_id=new.provider_id, agent_id=new.agent_id)
         known_agents = usable_agents(session, caller, {*(new.agents or ())})
-        problems += [
-            missing_error(f"$.agents[{index}]", AGENTS.not_found(agent_id))
-            for index, agent_id in enumerate(new.agents or ())
-            if agent_id not in known_agents
-        ]
+        for index, agent_id in enumerate(new.agents or ()):
+            if agent_id not in known_agents:
+                add_missing_agent(f"$.agents[{index}]", agent_id, errors)
         if new.tools:
             usable = self.planner.references.usable_tools(session, caller)
-            problems += unknown_names("$.tools", "tool", new.tools, {tool.name for tool in usable})
-        return problems
+            check_names("$.tools", "tool", new.tools, {tool.name for tool in usable}, errors)
+        errors.raise_if_any()
 
 
 def _plan_of(session: Session, caller: Caller, run_id: str) -> PlanView | None:

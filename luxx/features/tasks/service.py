@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.features.tasks import changes
-from luxx.features.tasks.checks import ReferenceChecker
-from luxx.features.tasks.document import TaskDocument
+from luxx.features.tasks.checks import ReferenceChecker, TaskErrors
+from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
 from luxx.features.tasks.graph import TaskGraph
 from luxx.features.tasks.models import (
     NewTask,
@@ -41,7 +41,6 @@ from luxx.features.tasks.queries import (
     task_view,
     version_view,
 )
-from luxx.features.tasks.resolving import export, resolve
 from luxx.infra.field_errors import NOTHING_WRONG
 from luxx.infra.store.engine import Store
 from luxx.runs.models import RunRow, is_unended
@@ -69,7 +68,9 @@ class TaskService:
     async def create(self, caller: Caller, new: NewTask) -> TaskView:
         """Raises InvalidInput or NotFound with every problem; then nothing is created."""
         return await self.store.write(
-            lambda session: task_view(session, changes.create_task(session, caller, new, self.references))
+            lambda session: task_view(
+                session, changes.create_task(session, caller, new, self.references, TaskErrors())
+            )
         )
 
     async def import_task(
@@ -78,16 +79,16 @@ class TaskService:
         """Creates a task from a document, unless fields of it are `wrong`. Raises what `create` raises."""
 
         def work(session: Session) -> TaskView:
-            new, problems = resolve(session, caller, document)
-            row = changes.create_task(session, caller, new, self.references, problems, wrong)
-            return task_view(session, row)
+            errors = TaskErrors(wrong)
+            new = new_task_of(session, caller, document, errors)
+            return task_view(session, changes.create_task(session, caller, new, self.references, errors))
 
         return await self.store.write(work)
 
     async def export(self, caller: Caller, task_id: str) -> TaskDocument:
         """The document of a task. Raises NotFound, as all methods that take an id."""
         return await self.store.read(
-            lambda session: export(session, caller, own_task(session, caller, task_id))
+            lambda session: document_of(session, caller, own_task(session, caller, task_id))
         )
 
     async def get(self, caller: Caller, task_id: str) -> TaskView:

@@ -13,14 +13,12 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.owned import Shared, given_fields, view_of
 from luxx.errors import NotFound
-from luxx.features.tasks.changes import create_task, new_task_problems, with_ids
-from luxx.features.tasks.checks import ReferenceChecker, refuse, with_wrong
-from luxx.features.tasks.document import TaskDocument
-from luxx.features.tasks.graph import Problem
+from luxx.features.tasks.changes import check_new_task, create_task
+from luxx.features.tasks.checks import ReferenceChecker, TaskErrors
+from luxx.features.tasks.document import TaskDocument, new_task_of
 from luxx.features.tasks.models import ProjectId, TaskGoal, TaskName, TaskTemplateRow, TaskView
 from luxx.features.tasks.queries import task_view
-from luxx.features.tasks.resolving import resolve
-from luxx.infra.field_errors import NOTHING_WRONG, FieldError
+from luxx.infra.field_errors import NOTHING_WRONG
 from luxx.infra.store.engine import Store
 from luxx.wire.model_settings import ProviderId
 
@@ -150,7 +148,7 @@ class TaskTemplateService:
             try:
                 row = TASK_TEMPLATES.to_change(session, caller, template_id, changes)
             except NotFound:
-                refuse(with_wrong([], wrong))
+                TaskErrors(wrong).raise_if_any()
                 raise
             self._check(session, caller, changes.document, wrong)
             TASK_TEMPLATES.set(session, row, changes)
@@ -172,13 +170,13 @@ class TaskTemplateService:
 
         def work(session: Session) -> TaskView:
             row = TASK_TEMPLATES.visible(session, caller, template_id)
-            new, problems = resolve(session, caller, _document.decode(row.document))
             values = {name: value for name in given.__struct_fields__ if (value := getattr(given, name))}
-            replaced = {"$.agent": "agent_id", "$.provider": "provider_id"}
-            problems = [problem for problem in problems if replaced.get(problem.path) not in values]
-            return task_view(
-                session, create_task(session, caller, replace(new, **values), self.references, problems)
-            )
+            document = template_document(row)
+            replaced = [name for name in ("agent", "provider") if f"{name}_id" in values]
+            document = replace(document, **dict.fromkeys(replaced))
+            errors = TaskErrors()
+            new = replace(new_task_of(session, caller, document, errors), **values)
+            return task_view(session, create_task(session, caller, new, self.references, errors))
 
         return await self.store.write(work)
 
@@ -190,14 +188,11 @@ class TaskTemplateService:
         wrong: Mapping[str, str],
     ) -> None:
         """Raises one error with the `wrong` fields and every problem of the document."""
-        found: list[FieldError] = []
-        problems: list[Problem] = []
+        errors = TaskErrors(wrong, root="$.document")
         if document is not UNSET:
-            new, missing = resolve(session, caller, document)
-            new = replace(new, steps=with_ids(new.steps, []))
-            fields, problems = new_task_problems(session, caller, new, self.references)
-            found = [field._replace(path=f"$.document{field.path[1:]}") for field in (*missing, *fields)]
-        refuse(with_wrong(found, wrong), () if wrong else problems)
+            new = new_task_of(session, caller, document, errors)
+            check_new_task(session, caller, new, self.references, errors)
+        errors.raise_if_any()
 
 
 def template_document(row: TaskTemplateRow) -> TaskDocument:

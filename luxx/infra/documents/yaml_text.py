@@ -209,4 +209,4 @@ def _plain_text(path: str, text: str) -> str:
 
 
 def _refusal(path: str, problem: str) -> LuxxError:
-    return FieldErrors({path: problem}).refusal("the document is not valid")
+    return FieldErrors({path: problem}, subject="the document is not valid").refusal()

@@ -69,7 +69,8 @@ def check_composition(
 
 
 def _refusal(problems: dict[str, str]) -> LuxxError:
-    return FieldErrors(problems).refusal("this composition is not valid", kind="composition_invalid")
+    errors = FieldErrors(problems, subject="this composition is not valid")
+    return errors.refusal(kind="composition_invalid")
 
 
 def member_refusal(tool: ToolDefinition) -> str | None:

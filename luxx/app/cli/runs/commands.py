@@ -28,9 +28,9 @@ from luxx.app.cli.server_commands import (
     run_checked_command,
 )
 from luxx.errors import Conflict, InvalidInput, NotFound
-from luxx.features.rooms.document import MAX_CHARACTERS as MAX_ROOM_CHARACTERS
-from luxx.features.tasks.document import MAX_CHARACTERS as MAX_TASK_CHARACTERS
+from luxx.features.rooms.models import MAX_DOCUMENT_CHARACTERS as MAX_ROOM_CHARACTERS
 from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.models import MAX_DOCUMENT_CHARACTERS as MAX_TASK_CHARACTERS
 from luxx.wire.run import ENDED, Run, RunStatus
 
 HINT = "type a line to say it; /skip cuts a turn, /end ends the room, Ctrl-C pauses it, Ctrl-D leaves it"

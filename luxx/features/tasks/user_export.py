@@ -1,6 +1,6 @@
 """The tasks and templates of a user in an export of all their data, and their import on another server.
 
-An import of a single document is stricter: `service.py` refuses what this one leaves out with a note.
+An import of a single document (`document.py`) is stricter: it refuses what this one leaves out with a note.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,12 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.backup.user_export import FeatureExport
 from luxx.errors import LuxxError
 from luxx.features.tasks.changes import add_task
-from luxx.features.tasks.checks import graph_problems, metadata_problems
-from luxx.features.tasks.document import TaskDocument
-from luxx.features.tasks.models import TaskRow, TaskTemplateRow
+from luxx.features.tasks.checks import TaskErrors, check_graph, check_metadata
+from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
+from luxx.features.tasks.models import NewTask, TaskRow, TaskTemplateRow
 from luxx.features.tasks.queries import step_rows
-from luxx.features.tasks.resolving import export, resolve
 from luxx.features.tasks.templates import TASK_TEMPLATES, NewTaskTemplate, template_document
-from luxx.infra.field_errors import FieldError
+from luxx.infra.field_errors import FieldErrors
 
 
 class ExportedStepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +70,7 @@ def read_tasks(session: Session, caller: Caller, project_ids: Sequence[str]) -> 
     return ExportedTasks(
         tasks=[
             ExportedTask(
-                document=export(session, caller, row),
+                document=document_of(session, caller, row),
                 project=None if row.project_id is None else positions.get(row.project_id),
                 result=row.result,
                 results={
@@ -112,8 +111,9 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
     notes: dict[str, None] = {}
     for task in exported.tasks:
         document = task.document
-        new, missing = resolve(session, caller, document)
-        _check(document.name, [*graph_problems(new.steps)[0], *metadata_problems(new.metadata)])
+        missing = FieldErrors()
+        new = new_task_of(session, caller, document, missing)
+        _check(document.name, new)
         for error in missing:
             notes[f"the task {document.name}: {error.problem.partition(';')[0]}; it was left out"] = None
         if task.project is not None and 0 <= task.project < len(project_ids):
@@ -122,8 +122,7 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
         _keep_names(session, row, document)
         row.created_at, row.updated_at = task.created_at, task.updated_at
     for one in exported.templates:
-        new, _ = resolve(session, caller, one.template.document)
-        _check(one.template.name, [*graph_problems(new.steps)[0], *metadata_problems(new.metadata)])
+        _check(one.template.name, new_task_of(session, caller, one.template.document, FieldErrors()))
         times = {"created_at": one.created_at, "updated_at": one.updated_at}
         TASK_TEMPLATES.add(session, caller, one.template, is_shared=False, **times)
     if any(task.results for task in exported.tasks):
@@ -141,9 +140,12 @@ def _keep_names(session: Session, row: TaskRow, document: TaskDocument) -> None:
         stored.lost_agent = step.agent if stored.agent_id is None else None
 
 
-def _check(name: str, problems: list[FieldError]) -> None:
-    if problems:
-        raise LuxxError(f"the task {name} in it is not valid: {problems[0].path}: {problems[0].problem}")
+def _check(name: str, new: NewTask) -> None:
+    errors = TaskErrors()
+    check_graph(new.steps, errors)
+    check_metadata(new.metadata, errors)
+    for error in errors:
+        raise LuxxError(f"the task {name} in it is not valid: {error.path}: {error.problem}")
 
 
 TASK_EXPORT = FeatureExport(name="tasks", read=read_tasks, add=add_tasks)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from luxx.app.cli.doctor.checks import Finding, examine_installation
-from luxx.app.cli.doctor.deployment import examine_container, is_in_container_layer, unit_findings
+from luxx.app.cli.doctor.machine import examine_container, is_in_container_layer, unit_findings
 from luxx.infra.config.schema import AppConfig, Config, LocalConfig, ServerConfig, WorkspaceConfig
 
 DOCKER = """\

@@ -54,7 +54,7 @@ ONLY_IN = {
         "luxx.providers.discovery",
         "luxx.providers.local.model",
         "luxx.app.cli.server_api",
-        "luxx.app.cli.doctor.deployment",
+        "luxx.app.cli.doctor.machine",
         "luxx.app.cli.runs.follower",
         "luxx.infra.network.fetch",
     },

@@ -29,21 +29,19 @@ from luxx.api.routes.messages import ConversationBranchController, MessageBranch
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.prompts import PromptController
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
-from luxx.api.routes.room_runs import RoomRunController
 from luxx.api.routes.rooms import RoomController, RoomMemberController, SeatController
 from luxx.api.routes.runs import QuestionController, ReplayController, RunController
 from luxx.api.routes.service import ProbeController, ProcessController, ServiceInfoController
 from luxx.api.routes.setup import SetupController
-from luxx.api.routes.task_runs import PlanController, TaskRunController
+from luxx.api.routes.subject_runs import PlanController, RoomRunController, TaskRunController
 from luxx.api.routes.tasks import TaskController, TaskTemplateController
 from luxx.api.routes.tools import CompositionController, SkillController, ToolController
-from luxx.api.routes.ui import UiController
 from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.app.container import Services
 from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
 from luxx.infra.observe import Metrics
-from luxx.web.files import WebFiles
+from luxx.web.files import UiController, WebFiles
 
 CONTROLLERS: list[type[Controller]] = [
     AgentController,

@@ -23,8 +23,8 @@ from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.tenants import TenantService
 from luxx.domain.accounts.user_data import SettingsService
+from luxx.domain.agents.document import store_shipped_agents
 from luxx.domain.agents.queries import AGENTS, check_default_agent, default_agent_id
-from luxx.domain.agents.shipped import store_shipped_agents
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
@@ -74,8 +74,7 @@ from luxx.runs.turn.context import FailRun, RunServices
 from luxx.runs.turn.ending import fail_chat, fail_run
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.turn import TurnServices
-from luxx.wire.question import WhenAsked
-from luxx.wire.run import RunKind
+from luxx.wire.run import RunKind, WhenAsked
 
 PRUNE_SECONDS = 3600.0
 """The interval between deletions of old audit entries and run logs. The first one runs at the start."""

@@ -16,7 +16,7 @@ from luxx.domain.owned import Shared, SharedRow, SharedService, given_fields, vi
 from luxx.errors import InvalidInput
 from luxx.infra.clock import new_id
 from luxx.infra.store.engine import Store
-from luxx.wire.line import IN_LINE, LINE
+from luxx.infra.strict_json import IN_LINE, LINE
 
 MAX_PROMPTS = 500
 """Prompts of one user."""

@@ -1,4 +1,5 @@
-"""What is checked in JSON besides its types: duplicate keys, what costs time, and halves of surrogate pairs.
+"""What is checked in JSON besides its types: duplicate keys, what costs time, halves of surrogate pairs, and
+patterns of texts of one line.
 
 Some decoders use the first value of a duplicate, others the last. A decoder holds the interpreter's lock from
 the first byte to the last, so nothing else runs meanwhile, in no thread. 10 MB of text are decoded in
@@ -14,6 +15,23 @@ from math import isfinite
 from typing import Any, cast
 
 import msgspec
+
+IN_LINE = "one line without control characters"
+IN_NAME = "one line with a visible character"
+IN_PASTED = "one line, as copied"
+"""What the patterns below allow, in words: the description of a field, and its error message."""
+
+# The patterns end in `$(?!\n)`: in Python a bare `$` also matches before a final line break. `\Z` does not,
+# but in the OpenAPI document it has another meaning.
+LINE = r"^[^\x00-\x1f\x7f]*$(?!\n)"
+"""A line without control characters; may be empty."""
+
+NAME = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$(?!\n)"
+"""A line with at least one visible character."""
+
+PASTED = r"^[^\x00-\x1f\x7f]*[\r\n]*$(?!\n)"
+"""A pasted line, which may end in line breaks; the code that reads it must strip them."""
+
 
 _KEY_END = re.compile(rb'"\s*+:')
 """The closing quote of every key."""

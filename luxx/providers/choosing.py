@@ -16,8 +16,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User, UserSettings
 from luxx.domain.accounts.user_data import SettingsView
 from luxx.errors import Conflict, InvalidInput
-from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
-from luxx.infra.store.tables import read_once
+from luxx.infra.store.tables import Uses, forget_name, keep_name, read_once, uses_of
 from luxx.providers.models import ProviderChanges, ProviderRow
 from luxx.providers.queries import (
     PROVIDERS,

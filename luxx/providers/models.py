@@ -15,7 +15,7 @@ from luxx.domain.accounts.models import Tenant
 from luxx.domain.owned import SharedRow
 from luxx.errors import InvalidInput
 from luxx.infra.store.tables import Base, UtcDateTime
-from luxx.wire.line import IN_LINE, IN_NAME, IN_PASTED, LINE, NAME, PASTED
+from luxx.infra.strict_json import IN_LINE, IN_NAME, IN_PASTED, LINE, NAME, PASTED
 
 
 class ProviderRow(SharedRow):

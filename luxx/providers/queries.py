@@ -29,8 +29,7 @@ from luxx.errors import (
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault, mask
-from luxx.infra.store.lost_names import keep_name, lost_error
-from luxx.infra.store.tables import Lock, lock_until_commit
+from luxx.infra.store.tables import Lock, keep_name, lock_until_commit, lost_error
 from luxx.providers.local.model import LOCAL
 from luxx.providers.models import (
     AllowedHostRow,

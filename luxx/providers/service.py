@@ -22,7 +22,7 @@ from luxx.errors import InvalidInput, LuxxError, ProviderError, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store
-from luxx.infra.store.lost_names import Uses
+from luxx.infra.store.tables import Uses
 from luxx.providers.adapter import Target, run_sized
 from luxx.providers.addresses import AddressGuard, check_provider_url, parse_allowed_hosts
 from luxx.providers.catalog import (

@@ -32,7 +32,7 @@ from luxx.tools.permissions.service import Owner, append_rule, read_list, record
 from luxx.tools.permissions.subjects import subject_of
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import QuestionAnswered, Tainted
-from luxx.wire.question import (
+from luxx.wire.run import (
     AnsweredBy,
     AnswerValue,
     Permission,
@@ -40,8 +40,9 @@ from luxx.wire.question import (
     QuestionKind,
     QuestionStatus,
     QuestionView,
+    RunKind,
+    RunStatus,
 )
-from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.tool import PermissionRule, RuleAction
 
 DUE_AT_ONCE = 50

@@ -38,7 +38,8 @@ from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.context import RunServices
 from luxx.tools.core import ToolSet
 from luxx.wire.event import QuestionAnswered
-from luxx.wire.question import (
+from luxx.wire.run import (
+    ENDED,
     AnsweredBy,
     AnswerValue,
     Permission,
@@ -47,7 +48,6 @@ from luxx.wire.question import (
     QuestionStatus,
     QuestionView,
 )
-from luxx.wire.run import ENDED
 
 logger = structlog.get_logger()
 

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import CallMetadata, Hooks
 from luxx.tools.schema import ArgumentCheck
-from luxx.wire.composition import MemberEnded
-from luxx.wire.question import Question
-from luxx.wire.run import Assignment, SubagentEnd
+from luxx.wire.run import Assignment, Question, SubagentEnd
 from luxx.wire.tool import (
     CommandPermission,
+    MemberEnded,
     Narrowing,
     PlacedRule,
     Risk,

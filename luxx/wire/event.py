@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.wire.composition import MemberEnded
-from luxx.wire.question import AnsweredBy, AnswerValue, Option, QuestionKind
-from luxx.wire.room_event import (
+from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
     MessageEnd,
     MessageStart,
     MessageStored,
+    PlanCreated,
+    Planning,
     RoomCompleted,
     RoomPaused,
     RoomStarted,
@@ -25,17 +25,14 @@ from luxx.wire.room_event import (
     RoundStart,
     Selecting,
     Steered,
-)
-from luxx.wire.run import Run, RunStatus
-from luxx.wire.task_event import (
-    PlanCreated,
-    Planning,
     StepComplete,
     StepSkipped,
     StepStart,
     TaskComplete,
     TaskPaused,
 )
+from luxx.wire.run import AnsweredBy, AnswerValue, Option, QuestionKind, Run, RunStatus
+from luxx.wire.tool import MemberEnded
 from luxx.wire.turn import EventBase, Step, Usage
 
 

@@ -1,9 +1,15 @@
-"""Tools: the definition that a model gets, a call, its result; permission rules, skills and narrowings."""
+"""Tools: the definition that a model gets, a call, its result; permission rules, skills and narrowings.
+
+Also compositions, named chains of tools as their owner writes them, and the results of their members.
+"""
 
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from luxx.wire.turn import StepFile
 
 
 class CommandPermission(IntEnum):
@@ -116,3 +122,147 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
 
     by: str
     entries: tuple[str, ...]
+
+
+MAX_MEMBERS = 5
+MAX_FALLBACKS = 3
+MAX_SECONDS = 3600
+
+ToolName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$(?!\n)",
+        description="letters, digits, '_' and '-', beginning with a letter or '_'",
+    ),
+]
+MemberId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=32,
+        pattern=r"^[a-z][a-z0-9_]*$(?!\n)",
+        description="lower case letters, digits and '_', beginning with a letter",
+    ),
+]
+ParameterName = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
+        description="letters, digits and '_', beginning with a letter or '_'",
+    ),
+]
+ResultPath = Annotated[str, Meta(max_length=200)]
+
+
+class CompositionKind(StrEnum):
+    """`sequential`: one by one; `parallel`: all at once; `conditional`: results choose the next member."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+    CONDITIONAL = "conditional"
+
+
+class ParameterType(StrEnum):
+    STRING = "string"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    ARRAY = "array"
+    OBJECT = "object"
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An argument of the composition; members refer to it by `{"$from": "input", "path": name}`."""
+
+    name: ParameterName
+    type: ParameterType = ParameterType.STRING
+    description: Annotated[str, Meta(max_length=1000)] = ""
+    required: bool = True
+
+
+class MemberOutcome(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ANY = "any"
+
+
+class Comparison(StrEnum):
+    """`less` and `greater` compare two numbers or two texts; `contains` a text, a list or an object."""
+
+    EQUAL = "equal"
+    UNEQUAL = "unequal"
+    LESS = "less"
+    GREATER = "greater"
+    CONTAINS = "contains"
+    EXISTS = "exists"
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The next member after a member of a `conditional` composition: a later member, or `end`.
+
+    The branch applies if the member ended as `on` says and, with `compare`, the value at `path` in its result
+    compares so with `value`.
+    """
+
+    go: Annotated[str, Meta(min_length=1, max_length=32)]
+    on: MemberOutcome = MemberOutcome.SUCCESS
+    path: ResultPath | None = None
+    compare: Comparison | None = None
+    value: Any = None
+
+
+class Fallback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that is tried if the one before it failed."""
+
+    tool: ToolName
+    arguments: dict[str, Any] = {}
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that a composition makes. In `arguments`, `{"$from": source, "path": path}` is replaced by a
+    value of the `input`, of the `previous` result, or of the result of an earlier member by its id; by its
+    `default` if there is no such value."""
+
+    id: MemberId
+    tool: ToolName
+    arguments: dict[str, Any] = {}
+    fallbacks: Annotated[list[Fallback], Meta(max_length=MAX_FALLBACKS)] = []
+    then: Annotated[list[Branch], Meta(max_length=10)] = []
+
+
+class Composition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A composition as its owner writes it; `name` is its tool name, `timeout_seconds` limits the call."""
+
+    name: ToolName
+    description: Annotated[str, Meta(min_length=1, max_length=4000)]
+    kind: CompositionKind = CompositionKind.SEQUENTIAL
+    parameters: Annotated[list[Parameter], Meta(max_length=20)] = []
+    members: Annotated[list[Member], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    timeout_seconds: Annotated[int, Meta(ge=1, le=MAX_SECONDS)] = 120
+
+
+class MemberStatus(StrEnum):
+    """`denied`: by level or rule; `rejected`: by a person, and then no fallback is tried."""
+
+    DONE = "done"
+    FAILED = "failed"
+    DENIED = "denied"
+    REJECTED = "rejected"
+
+
+class MemberEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished call of a member. `key` is equal for the same position, tool and arguments."""
+
+    key: str
+    id: str
+    tool: str
+    status: MemberStatus
+    result: ToolResult
+    duration_ms: int
+    is_untrusted: bool = False
+    images: tuple[StepFile, ...] = ()
+    note: str | UnsetType = UNSET

@@ -31,8 +31,8 @@ from backup.sample_data import (
 )
 from backup.test_bad_archives import HOSTILE, members_of, pack_archive, tar_of
 from luxx.domain.accounts.models import User, UserSettings
+from luxx.domain.agents.document import store_shipped_agents
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.shipped import store_shipped_agents
 from luxx.domain.backup import user_import as person_import
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.user_export import export_user
@@ -45,7 +45,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import FilesConfig
 from luxx.providers.models import ProviderRow
 from luxx.tools.compositions.service import new_row
-from luxx.wire.composition import Composition, Member
+from luxx.wire.tool import Composition, Member
 
 
 def lists(name: str, description: str) -> Composition:

@@ -19,7 +19,7 @@ from process_environment import free_port
 from websockets.sync.client import connect as connect_socket
 
 from deployment.proxies import NAME, PROXIES, ReverseProxy, reverse_proxy
-from luxx.app.cli.doctor.deployment import examine_proxy
+from luxx.app.cli.doctor.machine import examine_proxy
 from luxx.infra.config.schema import AppConfig, Config, ServerConfig
 from luxx.providers.scripted import Counts, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 

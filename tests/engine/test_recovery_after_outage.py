@@ -22,8 +22,7 @@ from luxx.runs.engine import processes as leases
 from luxx.runs.models import ProcessRow, RunRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.service import RunStopper
-from luxx.wire.question import QuestionView
-from luxx.wire.run import RunKind, RunStatus
+from luxx.wire.run import QuestionView, RunKind, RunStatus
 
 ASKS = [
     Call(name="ask_decision", arguments={"decision_type": "risk", "context": "Dare I?", "options": []}),

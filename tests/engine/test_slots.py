@@ -25,8 +25,7 @@ from luxx.runs.engine.queue import QueuedRun, choose_next, kinds_of
 from luxx.runs.models import RunRow
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.requests import NewMessage
-from luxx.wire.question import QuestionStatus
-from luxx.wire.run import RunKind, RunStatus
+from luxx.wire.run import QuestionStatus, RunKind, RunStatus
 
 lines = st.lists(st.integers(1, 4), max_size=20).map(
     lambda users: [QueuedRun(user, f"run{rank}") for rank, user in enumerate(users)]

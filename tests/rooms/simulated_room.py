@@ -11,9 +11,10 @@ from sqlalchemy.orm import Session
 
 from luxx.errors import LuxxError, ProviderFailed
 from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow
-from luxx.features.rooms.orchestration import RoomOrchestration, SteerInput
+from luxx.features.rooms.orchestration import RoomOrchestration
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import read_seats
+from luxx.features.rooms.state import SteerInput
 from luxx.features.rooms.stops import HARD_MESSAGES, HARD_ROUNDS, Stop
 from luxx.infra.clock import new_id, utc_now
 from luxx.runs.log.events import LogEntry
@@ -23,7 +24,7 @@ from luxx.runs.turn.ending import CANCELLED, FINISHED, Closing, failure_ending
 from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.state import TurnState
 from luxx.wire.event import LoggedEvent
-from luxx.wire.room_event import MessageStart
+from luxx.wire.orchestration_event import MessageStart
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.turn import Step, StepType, Usage
 

@@ -9,7 +9,7 @@ from luxx.features.rooms.state import RoomState
 from luxx.features.rooms.stops import HARD_MESSAGES, Stop, fired_stop
 from luxx.runs.orchestration.interface import RunTotals
 from luxx.wire.event import CostUpdate, LoggedEvent, ProcessStep
-from luxx.wire.room_event import MessageEnd
+from luxx.wire.orchestration_event import MessageEnd
 from luxx.wire.turn import Step, StepType, Usage
 from rooms.simulated_room import simulated
 

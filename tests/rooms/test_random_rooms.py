@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import HARD_MESSAGES, HARD_ROUNDS, SpokenMessage, Stop, Totals, fired_stop
-from luxx.wire.room_event import FloorGiven, MessageStored, RoomCompleted
+from luxx.wire.orchestration_event import FloorGiven, MessageStored, RoomCompleted
 from rooms.simulated_room import Act, simulated
 
 KEYS = {name for name in Stop.__struct_fields__ if name not in ("any", "seat_id")} | {"finished"}

@@ -31,7 +31,7 @@ from luxx.wire.event import (
     Retrying,
     Warning,
 )
-from luxx.wire.question import AnsweredBy, QuestionKind
+from luxx.wire.run import AnsweredBy, QuestionKind
 from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
 
 LogEntry = Event | tuple[Event, CompletionNote]

@@ -28,8 +28,7 @@ from luxx.runs.models import QuestionRow, RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter
 from luxx.runs.requests import NewMessage
 from luxx.runs.service import RunStopper
-from luxx.wire.question import QuestionStatus
-from luxx.wire.run import ENDED, RunStatus
+from luxx.wire.run import ENDED, QuestionStatus, RunStatus
 from luxx.wire.tool import CommandPermission
 
 MANY = 200

@@ -26,7 +26,7 @@ from luxx.runs.streams import watch as module
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.watch import WAKE_SECONDS, RunWatch
 from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
-from luxx.wire.room_event import RoomCompleted, RoomPaused
+from luxx.wire.orchestration_event import RoomCompleted, RoomPaused
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.turn import CHAT_TURN, StepStatus, StepType, Usage
 

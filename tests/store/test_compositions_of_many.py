@@ -28,7 +28,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.sources import ToolSources
-from luxx.wire.composition import Composition, CompositionKind, Member
+from luxx.wire.tool import Composition, CompositionKind, Member
 
 ANN = Caller(
     user_id=1, tenant_id=1, username="ann", permission_level=CommandPermission.READ_ONLY, sign_in_id=""

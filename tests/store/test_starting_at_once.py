@@ -9,8 +9,8 @@ from migrated_databases import new_ready_database
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
+from luxx.domain.agents.document import shipped_documents, store_shipped_agents
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.shipped import shipped_documents, store_shipped_agents
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 
 SECONDS = 20.0

@@ -23,8 +23,8 @@ from luxx.runs.turn.ending import FINISHED, failure_ending
 from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.state import TurnState
 from luxx.wire.event import LoggedEvent
+from luxx.wire.orchestration_event import StepSkipped
 from luxx.wire.run import RunKind, RunStatus
-from luxx.wire.task_event import StepSkipped
 from luxx.wire.turn import Step, StepType, Usage
 
 Needs = dict[str, set[str]]

@@ -37,9 +37,17 @@ from luxx.tools.history import CallStatus, Executed
 from luxx.tools.permissions.judge import DecidedBy, PermissionVerdict
 from luxx.tools.permissions.rules import sort_rules
 from luxx.tools.sources import CallerTools
-from luxx.wire.composition import Branch, Composition, MemberStatus, Parameter, ParameterType
-from luxx.wire.question import Question, QuestionKind
-from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
+from luxx.wire.run import Question, QuestionKind
+from luxx.wire.tool import (
+    Branch,
+    Composition,
+    MemberStatus,
+    Parameter,
+    ParameterType,
+    PlacedRule,
+    RuleAction,
+    RuleScope,
+)
 from luxx.wire.turn import Step, StepType
 
 Json = dict[str, Any]

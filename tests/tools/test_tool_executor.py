@@ -30,8 +30,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
-from luxx.wire.question import Question, QuestionKind
-from luxx.wire.run import Assignment, SubagentEnd
+from luxx.wire.run import Assignment, Question, QuestionKind, SubagentEnd
 from luxx.wire.tool import PlacedRule, Risk, RuleAction, RuleScope
 from luxx.wire.turn import Step, StepType
 

@@ -12,7 +12,7 @@ from luxx.tools.compositions.chain import traits_of
 from luxx.tools.compositions.checking import check_composition
 from luxx.tools.core import CommandPermission, ToolContext, ToolDefinition, ToolRegistry, ToolSet
 from luxx.tools.sources import ToolSource, ToolSources
-from luxx.wire.composition import Composition, Member
+from luxx.wire.tool import Composition, Member
 
 LEVEL = CommandPermission.EXECUTE
 

@@ -10,8 +10,7 @@ from litestar.di import Provide
 from litestar.testing import TestClient
 
 from luxx.api.http.errors import HANDLERS
-from luxx.api.routes.ui import UiController
-from luxx.web.files import WebFiles
+from luxx.web.files import UiController, WebFiles
 
 BROWSER = {"accept": "text/html,*/*;q=0.8"}
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 import luxx
-from luxx.domain.agents.shipped import shipped_documents
+from luxx.domain.agents.document import shipped_documents
 from luxx.providers.scripted import Call, Rule, Script, Text, When
 from luxx.web.build import WEB
 from web_ui.person import Person

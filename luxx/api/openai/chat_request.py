@@ -19,18 +19,19 @@ from luxx.api.openai.content import (
     SchemaFormat,
     Temperature,
     check_tools,
+    left_out,
     read_image,
     result_of,
     schema_of,
+    thinking_options,
     tool_choice,
     tool_spec,
 )
-from luxx.api.openai.ignored import left_out, thinking_options
 from luxx.errors import InvalidInput
 from luxx.providers.openai_chat.reasoning import FIELD_KEY
 from luxx.runs.turn.request import GivenPrompt
 from luxx.wire.message import PromptImage
-from luxx.wire.question import WhenAsked
+from luxx.wire.run import WhenAsked
 from luxx.wire.tool import ToolSpec
 from luxx.wire.turn import REASONING_DETAILS_KEY
 

@@ -5,8 +5,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from luxx.api.openai.content import Given, ItemType, read_image, result_of
-from luxx.api.openai.ignored import left_out
+from luxx.api.openai.content import Given, ItemType, left_out, read_image, result_of
 from luxx.errors import InvalidInput
 from luxx.providers.openai_chat.reasoning import FIELD_KEY
 from luxx.wire.message import PromptImage

@@ -18,15 +18,16 @@ from luxx.api.openai.content import (
     SchemaFormat,
     Temperature,
     check_tools,
+    left_out,
     schema_of,
+    thinking_options,
     tool_choice,
     tool_spec,
 )
-from luxx.api.openai.ignored import left_out, thinking_options
 from luxx.api.openai.responses_input import InputItem, InputReader
 from luxx.errors import InvalidInput
 from luxx.runs.turn.request import GivenPrompt
-from luxx.wire.question import WhenAsked
+from luxx.wire.run import WhenAsked
 from luxx.wire.tool import ToolSpec
 
 

@@ -14,8 +14,7 @@ from luxx.api.http.request_input import IGNORES_QUERY, TAKES_CUT_TEXT, InjectedC
 from luxx.api.openai.answer import AnswerFailure, CollectedAnswer
 from luxx.api.openai.chat_answer import ChatChunks, chat_completion
 from luxx.api.openai.chat_request import ChatBody, read_messages
-from luxx.api.openai.content import Given
-from luxx.api.openai.ignored import ignored_members
+from luxx.api.openai.content import Given, ignored_members
 from luxx.api.openai.models import AgentModel, ModelEntry, ModelList, ModelNames, ProviderModel, RoomModel
 from luxx.api.openai.responses_answer import ResponseEvents, collected_response
 from luxx.api.openai.responses_request import ResponsesBody

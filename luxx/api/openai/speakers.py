@@ -9,7 +9,7 @@ import msgspec
 
 from luxx.features.rooms.calls import SpokenText, heading
 from luxx.wire.event import CostUpdate, ErrorEvent
-from luxx.wire.room_event import AgentError, MessageEnd, MessageStart, RoomCompleted
+from luxx.wire.orchestration_event import AgentError, MessageEnd, MessageStart, RoomCompleted
 from luxx.wire.run import StopReason
 from luxx.wire.turn import Usage
 

@@ -29,7 +29,7 @@ from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
 from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
 from luxx.features.chats import ChatService
-from luxx.infra.store.lost_names import Uses
+from luxx.infra.store.tables import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
 from luxx.runs.service import RunService

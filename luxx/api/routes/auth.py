@@ -33,7 +33,7 @@ from luxx.domain.accounts.service import AccountService, SignedIn
 from luxx.domain.accounts.setup import PasswordSetup
 from luxx.domain.accounts.users import EMAIL, USERNAME, UserView
 from luxx.errors import LuxxError, TooMany
-from luxx.wire.line import IN_NAME, NAME
+from luxx.infra.strict_json import IN_NAME, NAME
 
 InjectedAccounts = NamedDependency[AccountService]
 InjectedPeer = NamedDependency[Peer]

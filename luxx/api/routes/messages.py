@@ -41,7 +41,7 @@ from luxx.wire.message import (
     MAX_MESSAGE_TEXT,
 )
 from luxx.wire.model_settings import ModelSettings, first_given
-from luxx.wire.question import WhenAsked
+from luxx.wire.run import WhenAsked
 
 InjectedConversations = NamedDependency[ConversationService]
 InjectedChats = NamedDependency[ChatService]

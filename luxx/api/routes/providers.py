@@ -7,7 +7,7 @@ from litestar.params import FromPath, JSONBody
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize
 from luxx.domain.usage.provider_tests import ProviderTests
-from luxx.infra.store.lost_names import Uses
+from luxx.infra.store.tables import Uses
 from luxx.providers.check import ProviderCheck
 from luxx.providers.models import (
     AllowedHosts,

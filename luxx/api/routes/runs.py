@@ -30,11 +30,11 @@ from luxx.runs.models import RunFilter
 from luxx.runs.questions import GivenAnswer, QuestionFilter, QuestionService
 from luxx.runs.service import RunService
 from luxx.wire.event import Event
-from luxx.wire.question import QuestionStatus, QuestionView
-from luxx.wire.run import ENDED, Run, RunKind, RunStatus, TitledRun
+from luxx.wire.run import ENDED, QuestionStatus, QuestionView, Run, RunKind, RunStatus, TitledRun
 
 InjectedRuns = NamedDependency[RunService]
 
+LastEventId = Annotated[int | None, QueryParameter(ge=0, le=2**31 - 1)]
 LogPageSize = Annotated[int, QueryParameter(ge=1, le=1000)]
 
 
@@ -82,7 +82,7 @@ class RunController(Controller):
         runs: InjectedRuns,
         streams: NamedDependency[Streams],
         run_id: TextId,
-        last_event_id: Annotated[int | None, QueryParameter(ge=0, le=2**31 - 1)] = None,
+        last_event_id: LastEventId = None,
         from_sequence: Seq = 0,
         limit: LogPageSize = 100,
         accumulated: FromQuery[bool] = False,

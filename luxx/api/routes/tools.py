@@ -35,8 +35,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import OUTPUT_MINUTES, CallOutputs, CallStatus, Executed
 from luxx.tools.sources import tool_caller
-from luxx.wire.composition import Composition
-from luxx.wire.tool import PlacedRule
+from luxx.wire.tool import Composition, PlacedRule
 from luxx.wire.turn import StepFile
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]

@@ -16,7 +16,7 @@ from luxx.domain.accounts.rights import UserChange
 from luxx.domain.accounts.tenants import TenantChange, TenantService, TenantView
 from luxx.domain.accounts.user_data import SettingsChange, SettingsService, SettingsView
 from luxx.domain.accounts.users import UserFilter, UserView
-from luxx.wire.line import IN_NAME, NAME
+from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.tool import CommandPermission
 
 InjectedSettings = NamedDependency[SettingsService]

@@ -21,10 +21,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx import __version__
 from luxx.api.http.protocol import BoundedProtocol, socket_options
 from luxx.app.application import create_app
-from luxx.app.cli.agent_commands import add_agent_commands
+from luxx.app.cli.agent_and_conversation_commands import add_agent_commands, add_conversation_commands
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.chat_command import add_chat_options, chat
-from luxx.app.cli.conversation_commands import add_conversation_commands
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.login_commands import add_key_commands, add_login_commands
 from luxx.app.cli.provider_commands import add_provider_commands, print_models

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from luxx.wire.question import QuestionKind
+from luxx.wire.run import QuestionKind
 
 PROMPT = "answer> "
 READ_BYTES = 65536

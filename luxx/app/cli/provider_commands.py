@@ -17,7 +17,7 @@ from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi, ask
 from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, one_line
 from luxx.errors import InvalidInput, NotFound
-from luxx.infra.store.lost_names import Uses
+from luxx.infra.store.tables import Uses
 from luxx.providers.catalog import DEFAULT_MODELS
 from luxx.providers.check import WRONG_KEY, ProviderCheck
 from luxx.providers.models import NewProvider, ProviderChanges, ProviderView, UpstreamModels

@@ -1,11 +1,17 @@
-"""An agent as a YAML or JSON document, for other servers: providers by name, rules of the agent included."""
+"""An agent as a YAML or JSON document, for other servers: providers by name, rules of the agent included.
+
+Also the agents that ship with Luxx: the documents `shipped/*.yaml`, stored as rows at each start.
+"""
 
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from luxx.domain.agents.models import (
     MAX_FALLBACKS,
@@ -16,11 +22,15 @@ from luxx.domain.agents.models import (
     AgentName,
     AgentPrompt,
     AgentRole,
+    AgentRow,
     AgentView,
     NewAgent,
     TurnSettings,
 )
+from luxx.domain.agents.queries import BeforeLoss, end_default, set_fields
+from luxx.infra.clock import utc_now
 from luxx.infra.documents.yaml_text import parse_yaml
+from luxx.infra.store.tables import Lock, keep_name, lock_until_commit
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
 from luxx.wire.model_settings import first_given
@@ -28,6 +38,7 @@ from luxx.wire.tool import PermissionRule, RuleAction
 
 VERSION = 1
 MAX_CHARACTERS = 200_000
+FOLDER = files("luxx.domain.agents").joinpath("shipped")
 
 
 class FallbackDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -87,3 +98,34 @@ def document_of(
         system_prompt=agent.system_prompt,
         **first_given(agent, names=TURN_SETTINGS),
     )
+
+
+def shipped_documents() -> dict[str, AgentDocument]:
+    """The documents by the names of their files, in alphabetical order."""
+    found = sorted(FOLDER.iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".yaml"): decode_document(file.read_text("utf-8")) for file in found}
+
+
+def store_shipped_agents(session: Session, before_loss: BeforeLoss) -> None:
+    """Adds or updates the shipped agents, and deletes those that no longer ship."""
+    lock_until_commit(session.connection(), Lock.SHIPPED_AGENTS)
+    documents = shipped_documents()
+    rows = {
+        str(row.shipped_name): row
+        for row in session.scalars(select(AgentRow).where(AgentRow.shipped_name.is_not(None)))
+    }
+    for name in rows.keys() - documents.keys():
+        before_loss(session, rows[name], True)
+        keep_name(session.connection(), AgentRow, rows[name].id, rows[name].name)
+        end_default(session, rows[name])
+        session.delete(rows[name])
+    now = utc_now()
+    for name, document in documents.items():
+        row = rows.get(name)
+        if row is None:
+            row = AgentRow(shipped_name=name, color="", created_at=now, updated_at=now)
+            session.add(row)
+        set_fields(row, document.new_agent())
+        if session.is_modified(row):
+            row.updated_at = now
+    session.flush()

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.owned import SharedRow
 from luxx.infra.store.tables import ModelSettingsColumns
-from luxx.wire.line import IN_LINE, IN_NAME, LINE, NAME
+from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
 from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, ProviderId
 from luxx.wire.tool import PermissionRule
 
@@ -54,7 +54,7 @@ class TurnSettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
 class TurnColumns(ModelSettingsColumns):
     """The columns of a row with the settings of turns; `tools` and `skills` are JSON.
 
-    `lost_provider`: the name of a provider that was chosen and is gone (`infra/store/lost_names.py`).
+    `lost_provider`: the name of a provider that was chosen and is gone (`infra/store/tables.py`).
     """
 
     provider_id: Mapped[int | None] = mapped_column(

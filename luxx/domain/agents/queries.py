@@ -5,6 +5,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Row, func, select, update
 from sqlalchemy.orm import Session
 
@@ -12,23 +13,26 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
 from luxx.domain.agents.models import (
     TURN_SETTINGS,
+    AgentChanges,
     AgentFallback,
     AgentRow,
     AgentView,
+    NewAgent,
     TurnColumns,
     TurnSettings,
 )
-from luxx.domain.owned import Shared, view_of
+from luxx.domain.owned import Shared, given_fields, view_of
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
-from luxx.infra.store.lost_names import keep_name
+from luxx.infra.store.tables import keep_name
 from luxx.wire.model_settings import MAX_ID, first_given
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
 
-_names = msgspec.json.Decoder(list[str])
-_fallbacks = msgspec.json.Decoder(list[AgentFallback])
+decode_names = msgspec.json.Decoder(list[str]).decode
+decode_fallbacks = msgspec.json.Decoder(list[AgentFallback]).decode
+_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
 
 
 class AgentSettings(TurnSettings, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     role.
 
     `lost_agent` and `lost_provider` are the names of an agent and a provider that were chosen and are gone
-    (`infra/store/lost_names.py`). `chosen_by` is what chose the provider, for sentences; empty: the agent.
+    (`infra/store/tables.py`). `chosen_by` is what chose the provider, for sentences; empty: the agent.
     """
 
     id: int | None = None
@@ -84,7 +88,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         name=row.name,
         provider_id=row.provider_id,
         system_prompt=prompt_of(row.name, role, row.system_prompt),
-        fallbacks=_fallbacks.decode(row.fallbacks),
+        fallbacks=decode_fallbacks(row.fallbacks),
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,
@@ -98,7 +102,7 @@ def turn_settings_in(*rows: TurnColumns | Row[Any] | None) -> dict[str, Any]:
     values = first_given(*rows, names=TURN_SETTINGS)
     for name in ("tools", "skills"):
         if values[name] is not None:
-            values[name] = _names.decode(values[name])
+            values[name] = decode_names(values[name])
     return values
 
 
@@ -177,14 +181,14 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         AgentView,
         row,
         caller,
-        fallbacks=_fallbacks.decode(row.fallbacks),
+        fallbacks=decode_fallbacks(row.fallbacks),
         is_shipped=row.shipped_name is not None,
         **turn_settings_in(row),
     )
 
 
 def new_row(caller: Caller, name: str) -> AgentRow:
-    """A row of the caller with a color; `set_fields` of the service sets the others."""
+    """A row of the caller with a color; `set_fields` sets the others."""
     now = utc_now()
     return AgentRow(
         user_id=caller.user_id,
@@ -198,3 +202,30 @@ def new_row(caller: Caller, name: str) -> AgentRow:
 def color_of(name: str) -> str:
     """One of COLORS, always the same for the same name."""
     return COLORS[crc32(name.strip().encode()) % len(COLORS)]
+
+
+def set_fields(row: AgentRow, values: NewAgent | AgentChanges) -> list[str]:
+    """Sets the given fields and returns their names. Checks nothing."""
+    columns = given_fields(values)
+    if columns.get("color", "") is None:
+        del columns["color"]
+    for name, value in columns.items():
+        setattr(row, name, _column(name, value))
+    if "provider_id" in columns and row.lost_provider is not None:
+        row.lost_provider = None
+        if "model" not in columns:
+            row.model = None  # It belonged to the lost provider.
+    return list(columns)
+
+
+def _column(name: str, value: Any) -> Any:
+    """The value of a field as the row stores it."""
+    if value is None:
+        return None
+    if name == "fallbacks":
+        value = [replace(each, model=each.model and each.model.strip()) for each in value]
+    if name in _JSON_FIELDS:
+        return msgspec.json.encode(value).decode()
+    if name in ("name", "role", "model"):
+        return value.strip()
+    return value.lower() if name == "color" else value

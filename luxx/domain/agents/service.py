@@ -1,14 +1,11 @@
 """Agent management for users: list, create, change, delete, export, import.
 
 A user sees their own agents, those shared in the tenant and the ones that ship with Luxx. Only an
-administrator shares. `document.py` defines the exported document, `shipped.py` stores the shipped agents.
+administrator shares. `document.py` defines the exported document and stores the shipped agents.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-import msgspec
-from msgspec.structs import replace
 from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
@@ -23,24 +20,29 @@ from luxx.domain.agents.models import (
     ImportedAgent,
     NewAgent,
 )
-from luxx.domain.agents.queries import AGENTS, BeforeLoss, agent_named, agent_view, end_default, new_row
-from luxx.domain.owned import given_fields
+from luxx.domain.agents.queries import (
+    AGENTS,
+    BeforeLoss,
+    agent_named,
+    agent_view,
+    decode_fallbacks,
+    decode_names,
+    end_default,
+    new_row,
+    set_fields,
+)
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import AmbiguousName, InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
-from luxx.infra.store.lost_names import Uses, forget_name, keep_name, uses_of
+from luxx.infra.store.tables import Uses, forget_name, keep_name, uses_of
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import provider_name, provider_named
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.tools.permissions.service import Owner, check_rule, read_list, record_change, replace_list
 from luxx.tools.sources import ToolSources
 from luxx.wire.tool import PermissionRule
-
-_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
-_names = msgspec.json.Decoder(list[str])
-_fallbacks = msgspec.json.Decoder(list[AgentFallback])
 
 
 class AgentService:
@@ -212,8 +214,8 @@ class AgentService:
         if changed & {"provider_id", "model", "fallbacks", "is_shared"}:
             with session.no_autoflush:
                 _check_providers(session, caller, row)
-        tools = _names.decode(row.tools) if "tools" in changed and row.tools is not None else None
-        skills = _names.decode(row.skills) if "skills" in changed and row.skills is not None else None
+        tools = decode_names(row.tools) if "tools" in changed and row.tools is not None else None
+        skills = decode_names(row.skills) if "skills" in changed and row.skills is not None else None
         with session.no_autoflush:
             unknown = self.unknown_names(session, caller, tools, skills)
         for name, problem in unknown.items():
@@ -274,39 +276,12 @@ def owner_of_rules(session: Session, caller: Caller, agent_id: int, is_change: b
     return row.user_id
 
 
-def set_fields(row: AgentRow, values: NewAgent | AgentChanges) -> list[str]:
-    """Sets the given fields and returns their names. Checks nothing."""
-    columns = given_fields(values)
-    if columns.get("color", "") is None:
-        del columns["color"]
-    for name, value in columns.items():
-        setattr(row, name, _column(name, value))
-    if "provider_id" in columns and row.lost_provider is not None:
-        row.lost_provider = None
-        if "model" not in columns:
-            row.model = None  # It belonged to the lost provider.
-    return list(columns)
-
-
-def _column(name: str, value: Any) -> Any:
-    """The value of a field as the row stores it."""
-    if value is None:
-        return None
-    if name == "fallbacks":
-        value = [replace(each, model=each.model and each.model.strip()) for each in value]
-    if name in _JSON_FIELDS:
-        return msgspec.json.encode(value).decode()
-    if name in ("name", "role", "model"):
-        return value.strip()
-    return value.lower() if name == "color" else value
-
-
 def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
     """Everybody who may use the agent must be able to use its providers, which have its models."""
     named = [(row.provider_id, row.model, "$")] if row.provider_id is not None else []
     named += [
         (fallback.provider_id, fallback.model, f"$.fallbacks[{index}]")
-        for index, fallback in enumerate(_fallbacks.decode(row.fallbacks))
+        for index, fallback in enumerate(decode_fallbacks(row.fallbacks))
     ]
     for provider_id, model, path in named:
         field = f"{path}.provider_id"

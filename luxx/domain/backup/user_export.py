@@ -31,8 +31,8 @@ from luxx.errors import InvalidInput, LuxxError, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
-from luxx.wire.composition import Composition
 from luxx.wire.model_settings import ModelSettings, first_given
+from luxx.wire.tool import Composition
 
 
 class UserManifest(msgspec.Struct, frozen=True, kw_only=True):

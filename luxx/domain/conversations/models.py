@@ -23,7 +23,7 @@ class ProjectRow(Base):
 
 class ConversationRow(ModelSettingsColumns, Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
-    `lost_provider` and the like: see `infra/store/lost_names.py`. `lost_project` is kept only of a project
+    `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules.
 
     A row with an `import_id` is hidden (`access.py`): queries for a user's conversations require `import_id

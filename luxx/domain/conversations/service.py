@@ -40,8 +40,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.lost_names import keep_name
-from luxx.infra.store.tables import read_page
+from luxx.infra.store.tables import keep_name, read_page
 
 CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""

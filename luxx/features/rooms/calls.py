@@ -14,12 +14,18 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict
 from luxx.features.rooms.checks import check_choices
-from luxx.features.rooms.messages import NewRoomMessage, add_message
+from luxx.features.rooms.messages import (
+    NewRoomMessage,
+    RoomCall,
+    RoomRunRequest,
+    RoomValues,
+    add_message,
+    stored_room,
+)
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.queries import count_seats, find_room, policy_of
-from luxx.features.rooms.reading import RoomCall, RoomRunRequest, RoomValues, stored_room
 from luxx.features.rooms.running import owner_id_of, owner_of
 from luxx.infra.clock import new_id, utc_now
 from luxx.runs.admission import Admission, newest_run

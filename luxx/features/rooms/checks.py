@@ -17,7 +17,7 @@ from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import policy_of, read_seats
 from luxx.features.rooms.stops import Stop, check_size, check_stop
 from luxx.infra.field_errors import FieldErrors
-from luxx.infra.store.lost_names import lost_error
+from luxx.infra.store.tables import lost_error
 from luxx.providers.model_lists import ModelLists
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.queries import visible_row as visible_provider

@@ -50,8 +50,8 @@ from luxx.features.rooms.service import RoomService, detail_of, encode_policy, e
 from luxx.features.rooms.stops import MAX_PARTS, Amount, Count, Phrase, Stop
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
+from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.providers.queries import provider_name, provider_named
-from luxx.wire.line import IN_NAME, NAME
 
 VERSION = 1
 MAX_MARKDOWN_MIB = 32

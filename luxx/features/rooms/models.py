@@ -23,7 +23,7 @@ from luxx.domain.owned import OwnedColumns
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import Stop
 from luxx.infra.store.tables import Base, UtcDateTime
-from luxx.wire.line import IN_NAME, NAME
+from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.model_settings import ProviderId
 from luxx.wire.run import MemberRight
 from luxx.wire.turn import Usage

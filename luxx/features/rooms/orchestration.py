@@ -16,7 +16,14 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Conflict, LimitReached, LuxxError
 from luxx.features.rooms.checks import selector_settings
-from luxx.features.rooms.messages import NewRoomMessage
+from luxx.features.rooms.messages import (
+    NewRoomMessage,
+    entry_of,
+    entry_of_event,
+    read_messages,
+    read_request,
+    read_room,
+)
 from luxx.features.rooms.policies import (
     Choose,
     EndRound,
@@ -29,8 +36,7 @@ from luxx.features.rooms.policies import (
     reply,
 )
 from luxx.features.rooms.prompt import TranscriptEntry
-from luxx.features.rooms.reading import entry_of, entry_of_event, read_messages, read_request, read_room
-from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
+from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState, SteerInput
 from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_phrase, fired_stop
 from luxx.features.rooms.turns import (
     ResolveTurn,
@@ -66,8 +72,7 @@ from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.state import TurnState, context_after
 from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
 from luxx.wire.message import ContextRecord, UserContent
-from luxx.wire.question import WhenAsked
-from luxx.wire.room_event import (
+from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
     MessageStored,
@@ -79,7 +84,7 @@ from luxx.wire.room_event import (
     SteerAction,
     Steered,
 )
-from luxx.wire.run import OrchestratedTurn, RoomCopyTurn, RunStatus, StopReason
+from luxx.wire.run import OrchestratedTurn, RoomCopyTurn, RunStatus, StopReason, WhenAsked
 
 NO_SEAT_LEFT = LuxxError(
     "No seat of this room can speak: it has none, or all are muted. Add or unmute a seat, then resume.",
@@ -96,14 +101,6 @@ def fail_room(connection: Connection, run: FailedRun, error: LuxxError) -> RunFa
         completed = RoomCompleted(stop_reason=StopReason.ERROR.value, rounds=0)
         return RunFailure(events=[event, completed], status=RunStatus.FAILED)
     return RunFailure(events=[event, RoomPaused(round=number)], status=RunStatus.PAUSED)
-
-
-class SteerInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of an input of a person named `user`: `seat_id` gets the floor, `message_id` was said."""
-
-    user: str
-    seat_id: int | None = None
-    message_id: str | None = None
 
 
 _steer_input = msgspec.json.Decoder(SteerInput)

@@ -14,7 +14,6 @@ from luxx.errors import Conflict, NotFound
 from luxx.features.rooms.checks import check_choices
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
-from luxx.features.rooms.orchestration import SteerInput
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import (
     count_seats,
@@ -23,6 +22,7 @@ from luxx.features.rooms.queries import (
     read_seats,
     status_of,
 )
+from luxx.features.rooms.state import SteerInput
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.runs.admission import SubjectRunService, newest_run
@@ -36,7 +36,7 @@ from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.state import context_after
 from luxx.wire.event import CostUpdate, ProcessStep
 from luxx.wire.message import ContextRecord, PromptMessage, UserContent
-from luxx.wire.room_event import MessageStart
+from luxx.wire.orchestration_event import MessageStart
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 from luxx.wire.socket import NotificationKind
 

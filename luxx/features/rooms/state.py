@@ -10,7 +10,7 @@ from luxx.features.rooms.stops import SpokenMessage, Totals
 from luxx.runs.orchestration.interface import RunTotals
 from luxx.runs.turn.ending import PARTIAL
 from luxx.wire.event import LoggedEvent, TurnNote
-from luxx.wire.room_event import (
+from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
     MessageEnd,
@@ -27,6 +27,14 @@ from luxx.wire.room_event import (
 
 FAILURES_TO_MUTE = 2
 """A seat whose turns fail this often in a row is muted."""
+
+
+class SteerInput(Struct, frozen=True, kw_only=True):
+    """The data of an input of a person named `user`: `seat_id` gets the floor, `message_id` was said."""
+
+    user: str
+    seat_id: int | None = None
+    message_id: str | None = None
 
 
 class OpenMessage(Struct, frozen=True, kw_only=True):

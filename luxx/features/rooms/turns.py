@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
-from luxx.features.rooms.messages import NewRoomMessage, add_message, origin_of
+from luxx.features.rooms.messages import NewRoomMessage, RoomValues, add_message, origin_of
 from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow
 from luxx.features.rooms.policies import Choose
 from luxx.features.rooms.prompt import (
@@ -23,7 +23,6 @@ from luxx.features.rooms.prompt import (
     taint_of,
 )
 from luxx.features.rooms.queries import Seat
-from luxx.features.rooms.reading import RoomValues
 from luxx.features.rooms.state import FAILURES_TO_MUTE, OpenChoice, OpenMessage
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
@@ -35,7 +34,7 @@ from luxx.runs.turn.request import ChatRequest, Origin
 from luxx.runs.turn.state import TurnState
 from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import AssistantContent, ContextRecord
-from luxx.wire.room_event import (
+from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
     MessageEnd,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from luxx.features.tasks.graph import TaskGraph, TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep, TaskRow, TaskStepRow
-from luxx.wire.task_event import EstimateKind, PlanEstimate
+from luxx.wire.orchestration_event import EstimateKind, PlanEstimate
 from luxx.wire.turn import Usage
 
 MAX_MEASURED = 100

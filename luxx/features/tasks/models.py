@@ -17,9 +17,9 @@ from luxx.domain.owned import OwnedRow, SharedRow
 from luxx.features.tasks.graph import Problem, TaskStepStatus
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, UtcDateTime
-from luxx.wire.line import IN_NAME, NAME
+from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.model_settings import ProviderId
-from luxx.wire.task_event import PlanEstimate
+from luxx.wire.orchestration_event import PlanEstimate
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 
 MAX_STEPS = 200

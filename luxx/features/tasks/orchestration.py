@@ -71,17 +71,18 @@ from luxx.runs.turn.state import TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote, Warning
-from luxx.wire.room_event import SteerAction, Steered
-from luxx.wire.run import RunStatus, StopReason
-from luxx.wire.task_event import (
+from luxx.wire.orchestration_event import (
     PlanCreated,
     Planning,
+    SteerAction,
+    Steered,
     StepComplete,
     StepSkipped,
     StepStart,
     TaskComplete,
     TaskPaused,
 )
+from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import CUT_SHORT
 
 _request = msgspec.json.Decoder(ChatRequest)

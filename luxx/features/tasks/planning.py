@@ -29,7 +29,7 @@ from luxx.features.tasks.plan_text import Plan, PlanScope, parse_plan, plan_sche
 from luxx.features.tasks.run_rows import ChosenModels
 from luxx.features.tasks.turns import PLAN
 from luxx.infra.clock import new_id
-from luxx.infra.store.lost_names import lost_error
+from luxx.infra.store.tables import lost_error
 from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
@@ -39,8 +39,8 @@ from luxx.runs.turn.state import TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import UserContent
+from luxx.wire.orchestration_event import PlanCreated, PlannedStepInfo, Planning
 from luxx.wire.run import RunStatus
-from luxx.wire.task_event import PlanCreated, PlannedStepInfo, Planning
 from luxx.wire.turn import Step, StepType, TurnRef, steps_text
 
 MAX_PLAN_TRIES = 3

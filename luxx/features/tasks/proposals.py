@@ -58,8 +58,8 @@ from luxx.runs.turn.run_rows import RunOwner
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import TurnState
 from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote
+from luxx.wire.orchestration_event import PlanCreated, Planning, StepComplete, TaskComplete, TaskPaused
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
-from luxx.wire.task_event import PlanCreated, Planning, StepComplete, TaskComplete, TaskPaused
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,8 +25,8 @@ from luxx.runs.turn.turn_log import full_output_row
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import TurnNote
 from luxx.wire.message import UserContent, fenced
+from luxx.wire.orchestration_event import StepComplete, StepSkipped, StepStart
 from luxx.wire.run import RunStatus
-from luxx.wire.task_event import StepComplete, StepSkipped, StepStart
 from luxx.wire.turn import CUT_SHORT, WITHHELD, StepStatus, StepType, TurnRef, steps_text
 
 PLAN, RESULT = "task:plan", "task:result"

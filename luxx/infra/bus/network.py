@@ -20,8 +20,7 @@ import structlog
 from sqlalchemy import Engine
 
 from luxx.infra.bus.core import Bus, MessageHandler, PayloadFactory, Topic
-from luxx.infra.bus.postgresql import PostgresqlTransport
-from luxx.infra.bus.redis import RedisTransport
+from luxx.infra.bus.transports import PostgresqlTransport, RedisTransport
 from luxx.infra.observe import Metrics, redact
 
 MAX_QUEUED_BYTES = 4_000_000

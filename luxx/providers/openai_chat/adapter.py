@@ -1,7 +1,7 @@
 """The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
 `request.py` builds requests, `content.py` decodes chunks and assembles tool calls, `reasoning.py` splits
-inline thinking and has what must be sent back, `usage.py` reads the token counts.
+inline thinking and has what must be sent back.
 """
 
 from collections.abc import Callable
@@ -17,11 +17,13 @@ from luxx.providers.failures import as_provider_error, read_error, read_error_bo
 from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,
+    ChunkUsage,
     ContentPart,
     OpenAIChunk,
     ToolCallReader,
     decode_chunk,
     parse_models,
+    usage_of,
 )
 from luxx.providers.openai_chat.reasoning import (
     FIELD_KEY,
@@ -34,7 +36,6 @@ from luxx.providers.openai_chat.reasoning import (
     is_google_thought,
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
-from luxx.providers.openai_chat.usage import ChunkUsage, usage_of
 from luxx.providers.parsing import (
     FramingDetector,
     RetainedBytes,

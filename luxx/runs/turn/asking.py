@@ -36,16 +36,17 @@ from luxx.tools.core import (
 from luxx.tools.history import Executed
 from luxx.tools.permissions.service import PATTERN_LENGTH
 from luxx.wire.event import MembersEnded, ProcessStep, QuestionAnswered, QuestionAsked
-from luxx.wire.question import (
+from luxx.wire.run import (
     AnsweredBy,
     Option,
     Permission,
     Question,
     QuestionKind,
     QuestionStatus,
+    RunPhase,
+    RunStatus,
     WhenAsked,
 )
-from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.turn import Step, StepStatus
 
 CLARIFICATION_SECONDS = 60

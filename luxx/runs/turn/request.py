@@ -9,8 +9,7 @@ import msgspec
 
 from luxx.domain.context.messages import PastMessage
 from luxx.wire.model_settings import ModelSettings
-from luxx.wire.question import WhenAsked
-from luxx.wire.run import Delegated, InConversation, Invocation, OrchestratedTurn, RoomCopyTurn
+from luxx.wire.run import Delegated, InConversation, Invocation, OrchestratedTurn, RoomCopyTurn, WhenAsked
 from luxx.wire.tool import ToolChoice, ToolSpec
 
 

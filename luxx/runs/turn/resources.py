@@ -33,7 +33,7 @@ from luxx.domain.context.prompt import (
 from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
 from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
 from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
-from luxx.infra.store.lost_names import lost_error
+from luxx.infra.store.tables import lost_error
 from luxx.providers.adapter import CompletionRequest, Target, run_sized
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.queries import lost_provider_error

@@ -28,7 +28,7 @@ from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import CallStatus, Executed
 from luxx.tools.permissions.judge import brings_untrusted
 from luxx.tools.schema import with_items
-from luxx.wire.composition import (
+from luxx.wire.tool import (
     Composition,
     CompositionKind,
     Fallback,
@@ -37,8 +37,9 @@ from luxx.wire.composition import (
     MemberStatus,
     Parameter,
     ParameterType,
+    ToolCall,
+    ToolResult,
 )
-from luxx.wire.tool import ToolCall, ToolResult
 
 CATEGORY = "compositions"
 

@@ -25,7 +25,7 @@ from luxx.tools.compositions.templates import (
 )
 from luxx.tools.core import CommandPermission, ToolDefinition, ToolSet
 from luxx.tools.permissions.subjects import MCP_PREFIX
-from luxx.wire.composition import Branch, Comparison, Composition, CompositionKind, Fallback, Member
+from luxx.wire.tool import Branch, Comparison, Composition, CompositionKind, Fallback, Member
 
 MAX_BYTES = 64 * 1024
 """Limit for a composition as JSON."""

@@ -22,7 +22,7 @@ from luxx.tools.core import CommandPermission, FoundTool, Risk, ToolDefinition, 
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.schema import ArgumentCheck
 from luxx.tools.sources import ToolSource, ToolSources
-from luxx.wire.composition import Composition, CompositionKind, Member, Parameter
+from luxx.wire.tool import Composition, CompositionKind, Member, Parameter
 
 MAX_COMPOSITIONS = 50
 """Per user."""

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.errors import ToolFailed
-from luxx.wire.composition import Branch, Comparison, MemberOutcome
-from luxx.wire.tool import ToolResult
+from luxx.wire.tool import Branch, Comparison, MemberOutcome, ToolResult
 
 FROM = "$from"
 INPUT = "input"

@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from luxx.app.cli.agent_commands import agent_named
+from luxx.app.cli.agent_and_conversation_commands import agent_named
 from luxx.app.cli.chat.session import ChatSession
 from luxx.app.cli.chat.slash_commands import SlashCommands
 from luxx.app.cli.menu import (

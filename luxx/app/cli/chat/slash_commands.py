@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from luxx.app.cli.agent_commands import agent_named
+from luxx.app.cli.agent_and_conversation_commands import agent_named
 from luxx.app.cli.chat.session import ChatSession, ConversationPage
 from luxx.app.cli.server_commands import all_items, provider_named
 from luxx.domain.agents.models import AgentView

@@ -16,15 +16,17 @@ from sqlalchemy import URL, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.app.cli.doctor.deployment import examine_container, examine_proxy, examine_unit
 from luxx.app.cli.doctor.machine import (
+    examine_container,
     examine_mcp,
     examine_permissions,
+    examine_proxy,
     examine_registration,
     examine_sandbox,
     examine_sealed_keys,
     examine_secret,
     examine_skills,
+    examine_unit,
 )
 from luxx.app.cli.doctor.runtime import Finding, bad, examine_work, ok
 from luxx.app.serve import is_loopback

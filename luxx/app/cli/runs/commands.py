@@ -6,7 +6,7 @@ Exit codes: those of `follower.py`; 2 for options, files and names that cannot b
 import argparse
 from urllib.parse import quote
 
-from luxx.app.cli.agent_commands import agent_named
+from luxx.app.cli.agent_and_conversation_commands import agent_named
 from luxx.app.cli.runs.follower import RunFollower
 from luxx.app.cli.runs.room import RoomTranscript, ShownRoom
 from luxx.app.cli.runs.task import ShownTask, TaskTranscript

@@ -7,7 +7,9 @@ a package with an `Adapter` and a row in `registry.py`; it must pass `tests/cont
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -15,6 +17,8 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from luxx.errors import MalformedStream, ProviderError
+from luxx.providers.parsing import FramingDetector, RetainedBytes, SseEvent, SseSplitter, trailing_error
 from luxx.wire.message import PromptImage, PromptMessage, ToolPrompt, UserPrompt
 from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import ToolChoice, ToolSpec
@@ -104,6 +108,57 @@ class StreamParser(Protocol):
     def close(self) -> list[Delta]:
         """Call once at the end of the body. Raises StreamInterrupted if the completion is incomplete."""
         ...
+
+
+class EventStreamParser(ABC):
+    """Parses server-sent events or, from servers that ignore `stream`, one JSON body. A `StreamParser`.
+
+    An error inside the stream is raised after the earlier deltas were returned.
+    """
+
+    drain_seconds = 0.2
+
+    def __init__(self) -> None:
+        self._splitter = SseSplitter()
+        self._framing = FramingDetector()
+        self._retained = RetainedBytes()
+        self._failure: ProviderError | None = None
+
+    def feed(self, piece: bytes) -> list[Delta]:
+        if self._failure is not None:
+            raise self._failure
+        if not self._framing.is_events:
+            piece = self._framing.gather(piece)
+        out: list[Delta] = []
+        try:
+            self._read_piece(piece, out)
+        except ProviderError as error:
+            self._failure = error
+        # Deltas before a failure are returned first; the next call raises it.
+        if self._failure is not None and not out:
+            raise self._failure
+        return out
+
+    def _read_piece(self, piece: bytes, out: list[Delta]) -> None:
+        self._read_events(self._splitter.feed(piece), out)
+
+    def _read_rest(self, out: list[Delta]) -> None:
+        """Reads what is left at the end of the body. Raises ProviderError for an error in the stream."""
+        if self._failure is None and self._framing.is_json:
+            self._read_body(bytes(self._framing.body), out)
+        elif self._failure is None:
+            with suppress(MalformedStream):  # The stream was cut within its last event.
+                self._read_events(self._splitter.finish(), out)
+        if self._failure is not None:
+            raise self._failure
+        if (error := trailing_error(self._splitter.unparsed)) is not None:
+            raise error
+
+    @abstractmethod
+    def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None: ...
+
+    @abstractmethod
+    def _read_body(self, body: bytes, out: list[Delta]) -> None: ...
 
 
 class BuildRequest(Protocol):

@@ -25,7 +25,6 @@ from luxx.wire.turn import StepFile
 
 PREFIX = "mcp__"
 MOST = 64
-MOST_SERVER = 20
 MOST_TENANT = 20
 _DIGEST = 8
 _NOT_PLAIN = re.compile(r"[^a-z0-9-]")

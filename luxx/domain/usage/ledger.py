@@ -22,7 +22,6 @@ from sqlalchemy import (
     Table,
     func,
     insert,
-    select,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -99,12 +98,6 @@ def record(connection: Connection, entry: UsageEntry) -> None:
     row = asdict(entry) | asdict(entry.usage) | {"kind": str(entry.kind), "created_at": utc_now()}
     del row["usage"], row["total_tokens"]
     connection.execute(_insert, row)
-
-
-def spent_since(connection: Connection, user_id: int, since: datetime) -> SpentAmount:
-    """The tokens and cost of a user's completions since `since`, inclusive."""
-    is_counted = (UsageRow.user_id == user_id, UsageRow.created_at >= since)
-    return sum_rows(connection, select(*sums_of(table_of(UsageRow))).where(*is_counted))
 
 
 def sums_of(rows: Table) -> tuple[ColumnElement[int], ColumnElement[float]]:

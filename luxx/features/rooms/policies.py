@@ -5,7 +5,7 @@ or removed seat. A round has as many turns as there were active seats when it be
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import assert_never
 
@@ -89,7 +89,6 @@ class NobodyLeft(Struct, frozen=True):
 
 
 Next = Speak | EndRound | Choose | WaitForPerson | Finished | NobodyLeft
-Policy = Callable[[Floor], Next]
 
 
 def next_turn(policy: PolicyName, floor: Floor) -> Next:

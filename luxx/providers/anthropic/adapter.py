@@ -4,15 +4,14 @@
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
 
-from luxx.errors import MalformedStream, ProviderError
+from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter, Target, UpstreamRequest
+from luxx.providers.adapter import Adapter, EventStreamParser, Target, UpstreamRequest
 from luxx.providers.anthropic.content import (
     AnthropicEvent,
     ContentReader,
@@ -24,15 +23,11 @@ from luxx.providers.anthropic.request import build_message_request, build_models
 from luxx.providers.anthropic.turns import CONTENT_KEY, MODEL_KEY
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.parsing import (
-    FramingDetector,
-    RetainedBytes,
     SseEvent,
-    SseSplitter,
     decode_body,
     finish_reason,
     incomplete_error,
     json_objects,
-    trailing_error,
     unknown_finish,
 )
 from luxx.wire.turn import (
@@ -69,21 +64,17 @@ _STATUS_OF_ERROR = {
 """The status that the vendor documents per error type; inside a stream an error has only its type."""
 
 
-class AnthropicParser:
-    """Parses one completion: server-sent events or, from servers that ignore `stream`, one JSON body.
+class AnthropicParser(EventStreamParser):
+    """Parses one completion, which is complete after its stop reason.
 
-    An error inside the stream is raised after the earlier deltas were returned. The completion is complete
-    after its stop reason. It ends with the body, because one stream may contain several messages.
+    It ends with the body, because one stream may contain several messages.
     """
 
     drain_seconds = 2.0
 
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
-        self._splitter = SseSplitter()
+        super().__init__()
         self._content = ContentReader(new_call_id)
-        self._framing = FramingDetector()
-        self._retained = RetainedBytes()
-        self._failure: ProviderError | None = None
         self._usage = EventUsage()
         self._has_started = False
         self._is_open = False  # Whether the newest message has content and no end.
@@ -97,32 +88,9 @@ class AnthropicParser:
         """Whether a message ended. Usually nothing follows, but the body may still be open."""
         return self._has_stopped
 
-    def feed(self, piece: bytes) -> list[Delta]:
-        if self._failure is not None:
-            raise self._failure
-        if not self._framing.is_events:
-            piece = self._framing.gather(piece)
-        out: list[Delta] = []
-        try:
-            self._read_events(self._splitter.feed(piece), out)
-        except ProviderError as error:
-            self._failure = error
-        # Deltas before a failure are returned first; the next call raises it.
-        if self._failure is not None and not out:
-            raise self._failure
-        return out
-
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._framing.is_json:
-            self._read_body(bytes(self._framing.body), out)
-        elif self._failure is None:
-            with suppress(MalformedStream):  # The stream was cut within its last event.
-                self._read_events(self._splitter.finish(), out)
-        if self._failure is not None:
-            raise self._failure
-        if (error := trailing_error(self._splitter.unparsed)) is not None:
-            raise error
+        self._read_rest(out)
         if not self._finish and not self._has_stopped:
             raise incomplete_error(self._splitter.unparsed, has_begun=self._has_started)
         reason = finish_reason(_REASONS, self._finish, has_calls=self._content.has_calls)

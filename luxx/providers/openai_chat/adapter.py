@@ -5,13 +5,12 @@ inline thinking and has what must be sent back.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from luxx.errors import MalformedStream, ProviderError, ProviderFailed
+from luxx.errors import MalformedStream, ProviderFailed
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter
+from luxx.providers.adapter import Adapter, EventStreamParser
 from luxx.providers.citations import Citations, GeneratedImages
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.openai_chat.content import (
@@ -37,14 +36,10 @@ from luxx.providers.openai_chat.reasoning import (
 )
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
 from luxx.providers.parsing import (
-    FramingDetector,
-    RetainedBytes,
     SseEvent,
-    SseSplitter,
     decode_body,
     finish_reason,
     incomplete_error,
-    trailing_error,
     unknown_finish,
 )
 from luxx.wire.turn import (
@@ -103,22 +98,15 @@ gateways."""
 _REASONING_PARTS = frozenset({"reasoning", "thinking"})
 
 
-class OpenAIParser:
-    """Parses one completion: server-sent events or, from servers that ignore `stream`, one JSON body.
-
-    An error inside the stream is raised after the earlier deltas were returned. The completion is complete
-    after [DONE], a finish reason, or the usage in a last chunk without choices.
+class OpenAIParser(EventStreamParser):
+    """Parses one completion, which is complete after [DONE], a finish reason, or the usage in a last chunk
+    without choices.
     """
 
-    drain_seconds = 0.2
-
     def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
-        self._splitter = SseSplitter()
+        super().__init__()
         self._calls = ToolCallReader(new_call_id)
         self._inline = InlineThinking()
-        self._framing = FramingDetector()
-        self._retained = RetainedBytes()
-        self._failure: ProviderError | None = None
         self._has_ended = False
         self._has_chunks = False
         self._has_delta = False
@@ -145,43 +133,26 @@ class OpenAIParser:
     def _images(self) -> GeneratedImages:
         return GeneratedImages()
 
-    def feed(self, piece: bytes) -> list[Delta]:
-        if self._failure is not None:
-            raise self._failure
-        if not self._framing.is_events:
-            piece = self._framing.gather(piece)
-        out: list[Delta] = []
-        try:
-            if (data := self._splitter.single_event(piece)) is not None:
-                self._read_event(b"", data, out)
-            else:
-                self._read_events(self._splitter.feed(piece), out)
-        except ProviderError as error:
-            self._failure = error
-        # Deltas before a failure are returned first; the next call raises it.
-        if self._failure is not None and not out:
-            raise self._failure
-        return out
+    def _read_piece(self, piece: bytes, out: list[Delta]) -> None:
+        if (data := self._splitter.single_event(piece)) is not None:
+            self._read_event(b"", data, out)
+        else:
+            self._read_events(self._splitter.feed(piece), out)
 
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._framing.is_json:
-            self._read_chunk(decode_body(decode_chunk, bytes(self._framing.body)), out)
-            if self._has_chunks and not self._finish:
-                self._has_closing_usage = True
-        elif self._failure is None:
-            with suppress(MalformedStream):  # The stream was cut within its last event.
-                self._read_events(self._splitter.finish(), out)
-        if self._failure is not None:
-            raise self._failure
-        if (error := trailing_error(self._splitter.unparsed)) is not None:
-            raise error
+        self._read_rest(out)
         if not self._has_ended and not self._finish and not self._has_closing_usage:
             raise incomplete_error(self._splitter.unparsed, has_begun=self._has_chunks)
         self._end(out)
         if self._failure is not None:
             raise self._failure
         return out
+
+    def _read_body(self, body: bytes, out: list[Delta]) -> None:
+        self._read_chunk(decode_body(decode_chunk, body), out)
+        if self._has_chunks and not self._finish:
+            self._has_closing_usage = True
 
     def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
         for name, data in events:

@@ -5,11 +5,10 @@ back in later requests.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter, CompletionRequest, Target
+from luxx.providers.adapter import Adapter, CompletionRequest, EventStreamParser, Target
 from luxx.providers.failures import as_provider_error, read_error, read_error_body
 from luxx.providers.openai_chat.content import parse_models
 from luxx.providers.openai_responses.content import (
@@ -23,13 +22,9 @@ from luxx.providers.openai_responses.content import (
 from luxx.providers.openai_responses.notes import note_of, origin_of
 from luxx.providers.openai_responses.request import build_models_request, build_response_request
 from luxx.providers.parsing import (
-    FramingDetector,
-    RetainedBytes,
     SseEvent,
-    SseSplitter,
     decode_body,
     incomplete_error,
-    trailing_error,
 )
 from luxx.wire.turn import (
     CUT_SHORT,
@@ -55,22 +50,16 @@ _TEXT_DELTA = "response.output_text.delta"
 _TEXT_HEAD = f"event: {_TEXT_DELTA}\ndata: ".encode()
 
 
-class ResponsesParser:
-    """Parses one response: server-sent events or, from servers that ignore `stream`, one JSON body.
+class ResponsesParser(EventStreamParser):
+    """Parses one response, which is complete with the event that has its final status.
 
-    An error inside the stream is raised after the earlier deltas were returned. The response is complete with
-    the event that has its final status. `origin`: whose encrypted reasoning it is, see `notes.py`.
+    `origin`: whose encrypted reasoning it is, see `notes.py`.
     """
 
-    drain_seconds = 0.2
-
     def __init__(self, new_call_id: Callable[[], str] = new_id, origin: str = "") -> None:
-        self._splitter = SseSplitter()
+        super().__init__()
         self._output = OutputReader(new_call_id)
-        self._framing = FramingDetector()
-        self._retained = RetainedBytes()
         self._origin = origin
-        self._failure: ProviderError | None = None
         self._has_begun = False
         self._has_ended = False
 
@@ -79,37 +68,19 @@ class ResponsesParser:
         """Whether the final status arrived; the body may still be open."""
         return self._has_ended
 
-    def feed(self, piece: bytes) -> list[Delta]:
-        if self._failure is not None:
-            raise self._failure
-        if not self._framing.is_events:
-            piece = self._framing.gather(piece)
-        out: list[Delta] = []
-        try:
-            data = self._splitter.single_event(piece, _TEXT_HEAD)
-            self._read_events(self._splitter.feed(piece) if data is None else [(b"", data)], out)
-        except ProviderError as error:
-            self._failure = error
-        # Deltas before a failure are returned first; the next call raises it.
-        if self._failure is not None and not out:
-            raise self._failure
-        return out
+    def _read_piece(self, piece: bytes, out: list[Delta]) -> None:
+        data = self._splitter.single_event(piece, _TEXT_HEAD)
+        self._read_events(self._splitter.feed(piece) if data is None else [(b"", data)], out)
 
     def close(self) -> list[Delta]:
         out: list[Delta] = []
-        if self._failure is None and self._framing.is_json:
-            self._read_end(decode_body(decode_response, bytes(self._framing.body)), out)
-        elif self._failure is None:
-            with suppress(MalformedStream):  # The stream was cut within its last event.
-                self._read_events(self._splitter.finish(), out)
-        if self._failure is not None:
-            raise self._failure
-        unparsed = self._splitter.unparsed
-        if (error := trailing_error(unparsed)) is not None:
-            raise error
+        self._read_rest(out)
         if not self._has_ended:
-            raise incomplete_error(unparsed, has_begun=self._has_begun)
+            raise incomplete_error(self._splitter.unparsed, has_begun=self._has_begun)
         return out
+
+    def _read_body(self, body: bytes, out: list[Delta]) -> None:
+        self._read_end(decode_body(decode_response, body), out)
 
     def _read_events(self, events: list[SseEvent], out: list[Delta]) -> None:
         for name, data in events:

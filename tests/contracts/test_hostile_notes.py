@@ -10,8 +10,9 @@ from histories import histories, said
 from hostile_notes import any_notes, spoiled, well_formed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from whole_prompt import prompt_messages
 
-from luxx.domain.context.messages import PastMessage, prompt_messages
+from luxx.domain.context.messages import PastMessage
 from luxx.providers.adapter import CompletionRequest
 from luxx.wire.message import AssistantPrompt, PromptMessage, ToolPrompt
 from luxx.wire.turn import Step, StepStatus, StepType, step_id

@@ -13,10 +13,11 @@ from sample_user import add_user
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 from store.conftest import database_url
+from whole_prompt import prompt_messages
 
 from luxx.domain.accounts.models import User
 from luxx.domain.context import messages as images_module
-from luxx.domain.context.messages import prompt_messages, read_path
+from luxx.domain.context.messages import read_path
 from luxx.domain.conversations.images import (
     MessageBlobRow,
     copy_content,

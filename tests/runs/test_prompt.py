@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from whole_prompt import prompt_messages
 
-from luxx.domain.context.messages import PastMessage, assistant_messages, prompt_messages, user_text
+from luxx.domain.context.messages import PastMessage, assistant_messages, user_text
 from luxx.wire.message import (
     AssistantPrompt,
     Attachment,

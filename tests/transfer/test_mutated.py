@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_prompt import prompt_messages
 
-from luxx.domain.context.messages import PastMessage, prompt_messages
+from luxx.domain.context.messages import PastMessage
 from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.images import image_ids
 from luxx.domain.files.names import image_type

@@ -23,7 +23,6 @@ from luxx.wire.message import (
     ContextRecord,
     PromptImage,
     PromptMessage,
-    SystemPrompt,
     ToolPrompt,
     UserContent,
     UserPrompt,
@@ -167,17 +166,6 @@ ToolImages = Mapping[str, PromptImage]
 
 NO_IMAGES: ToolImages = {}
 MAX_NAMED_IMAGES = 10
-
-
-def prompt_messages(
-    system: str, past: Sequence[PastMessage], steps: Sequence[Step] = (), replay: Sequence[ReplayNote] = ()
-) -> list[PromptMessage]:
-    """The prompt for the next completion: system prompt, past messages, then the steps of the current run."""
-    messages: list[PromptMessage] = [SystemPrompt(text=system)] if system else []
-    for message in past:
-        messages.extend(past_prompts(message, NO_IMAGES))
-    messages.extend(assistant_messages(steps, replay))
-    return messages
 
 
 def past_prompts(message: PastMessage, images: ToolImages, model: str = "") -> list[PromptMessage]:

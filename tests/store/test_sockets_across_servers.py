@@ -111,7 +111,7 @@ def test_a_member_elsewhere_learns_at_once_that_a_question_was_answered(
         open_socket(member) as client,
     ):
         rooms = dict[str, str]()
-        for _ in range(3):
+        for _ in range(4):
             seats = [{"name": "Asker", "tools": ["ask_decision"]}]
             body = {"title": "Plans", "task": "Talk.", "agents": seats}
             room = here.good("POST", "/chat-rooms", json=body)["id"]
@@ -129,7 +129,7 @@ def test_a_member_elsewhere_learns_at_once_that_a_question_was_answered(
             here.good("POST", path, json={"answer": "yes"})
             client.until(session_id=room, status="queued")
         # The sweep would have announced at most one of them in each of its intervals.
-        assert time.monotonic() - began < SWEEP_SECONDS
+        assert time.monotonic() - began < 2 * SWEEP_SECONDS
         upstream.release("go")
 
 

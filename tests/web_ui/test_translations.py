@@ -36,7 +36,11 @@ def table(name: str) -> list[str]:
 def sources() -> list[str]:
     root = Path(luxx.__path__[0])
     folders = [folder for folder in root.iterdir() if folder.is_dir() and folder != WEB]
-    paths = [*root.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]
+    paths = [
+        *root.glob("*.py"),
+        *WEB.glob("*.py"),
+        *(path for folder in folders for path in folder.rglob("*.py")),
+    ]
     return [path.read_text("utf-8") for path in paths]
 
 

@@ -246,6 +246,16 @@ def test_the_worst_answer_of_a_provider_keeps_no_other_client_waiting(
     assert best_wait(health, ask) <= MAX_WAIT
 
 
+def test_an_answer_with_too_many_calls_is_cut_and_the_run_says_so(
+    attacker: ApiClient, hostile: RecordedUpstream
+) -> None:
+    provider_id = connect_hostile(attacker, hostile, "more calls", OPENAI)
+    conversation = attacker.good("POST", "/conversations", json={"provider_id": provider_id})["id"]
+    body = {"conversation_id": conversation, "content": "x"}
+    answer = attacker.http.post("/messages", json=body)
+    assert "more than 3,000 steps" in answer.text
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", MODEL_LISTS)
 def test_the_worst_list_of_models_keeps_no_other_client_waiting(

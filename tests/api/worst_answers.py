@@ -8,6 +8,8 @@ from typing import Any
 
 from recorded_upstream import Answer
 
+from luxx.runs.turn.completion import MAX_STEPS
+
 M = 1_000_000
 JSON_HEADERS = {"content-type": "application/json"}
 GZIPPED = {"content-type": "text/event-stream", "content-encoding": "gzip"}
@@ -50,9 +52,10 @@ def openai_streams() -> Iterable[tuple[str, bytes]]:
     yield "growing arguments", call(0, name="f") + call(0, arguments="a") * 60_000 + CALLS_END
     yield (
         "interleaved calls",
-        b"".join(call(number % 5_000, name="f", arguments="{") for number in range(15_000)) + CALLS_END,
+        b"".join(call(number % MAX_STEPS, name="f", arguments="{") for number in range(15_000)) + CALLS_END,
     )
-    yield "calls", b"".join(call(number, name="f", arguments="{}") for number in range(9_000)) + CALLS_END
+    for name, count in (("calls", MAX_STEPS), ("more calls", 3 * MAX_STEPS)):
+        yield name, b"".join(call(number, name="f", arguments="{}") for number in range(count)) + CALLS_END
     yield "quotes", b"".join([
         call(0, name="f", arguments="{" + chr(34) * 3_900_000 + "}"), call(0, name="f", arguments="{}"),
     ]) + CALLS_END  # fmt: skip

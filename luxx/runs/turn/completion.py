@@ -61,7 +61,7 @@ CALL_KEYS = frozenset({"id", "call"})
 MAX_CHARACTERS = 4_000_000
 """About ten times the longest answer of current models; bounds the memory of one run."""
 
-MAX_STEPS = 10_000
+MAX_STEPS = 3_000  # Of one completion, whose calls are logged in one transaction.
 MAX_NAME_CHARACTERS = 10_000
 """Limit for a call's name and id together, which each of its frames repeats."""
 

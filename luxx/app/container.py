@@ -64,18 +64,20 @@ from luxx.providers.transport import Transport
 from luxx.runs.admission import Admission
 from luxx.runs.engine.driver import RunDriver, RunLoop
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
+from luxx.runs.log.failure import fail_run
 from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_endings, delete_old_logs, discard_old_calls
-from luxx.runs.orchestration.service import OrchestratedRuns
+from luxx.runs.orchestration.drive import load_orchestrated
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
 from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
 from luxx.runs.streams.watch import WAKE_SECONDS
-from luxx.runs.turn.context import FailRun, RunServices
-from luxx.runs.turn.ending import fail_chat, fail_run
+from luxx.runs.turn.chat import fail_chat, load_chat
+from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.run import RunKind, WhenAsked
 
+FAILURES = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
 PRUNE_SECONDS = 3600.0
 """The interval between deletions of old audit entries and run logs. The first one runs at the start."""
 
@@ -251,21 +253,23 @@ class Services(CoreServices):
             storage=self.storage,
             metrics=self.metrics,
             notify=self.notices.notify,
-            fail_run=self._failing_runs(),
+            fail_run=partial(fail_run, self.store, FAILURES),
         )
         # The functions: the driver and the questions are made after the loop that they need.
         turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
-
-        async def on_question(user_id: int) -> None:
-            await self.questions.answer_covered(user_id)
-
         requests = self._request_resolver()
         self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
         references = ReferenceChecker(self.tools, self.skill_registry)
         self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
-        loaders = {RunKind.ROOM: self.room_loader, RunKind.TASK: partial(load_task_run, planner=self.planner)}
-        orchestrated = OrchestratedRuns(self.run_services, turn_services, loaders, on_question)
-        loop = RunLoop(self.run_services, turn_services, orchestrated.drive, on_question)
+        load_task = partial(load_task_run, planner=self.planner)
+        loaders = {
+            RunKind.CHAT: partial(load_chat, turn_services),
+            RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
+            RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
+        }
+        loop = RunLoop(
+            self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)
+        )
         self.run_driver = RunDriver(
             self.config,
             self.store,
@@ -278,10 +282,6 @@ class Services(CoreServices):
         self.runs = RunService(self.run_services, self.run_driver, self.subjects)
         self.admission = Admission(self.run_services, self.run_driver)
         self.chats = ChatService(self.admission, self.runs, requests, self.attachments)
-
-    def _failing_runs(self) -> FailRun:
-        writers = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
-        return partial(fail_run, self.store, writers)
 
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(

@@ -34,8 +34,8 @@ from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration,
 from luxx.runs.service import UNFINISHED, RunService, run_detail
 from luxx.runs.slots import find_waiting_subagent
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
-from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.spending import no_budget_left
+from luxx.runs.turn.state import ChatRequest
 from luxx.wire.message import UserContent
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
 

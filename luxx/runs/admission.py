@@ -26,8 +26,8 @@ from luxx.runs.orchestration.inputs import InputKind, give_input
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.context import RunServices
-from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.run_rows import NOT_CALLED, RoomCaller, RunOwner, insert_run, new_run
+from luxx.runs.turn.state import ChatRequest
 from luxx.wire.run import ENDED, IN_PROGRESS, Run, RunKind, RunStatus
 
 

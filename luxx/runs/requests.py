@@ -21,8 +21,8 @@ from luxx.infra.store.tables import lost_error, read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.turn.request import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
+from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage

@@ -5,6 +5,8 @@ Run as `python -m tests.bench.fold DATABASE_URL`, with a database whose only run
 
 import json
 import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 from sqlalchemy import select
@@ -20,11 +22,12 @@ from luxx.runs.log.channel import Channel
 from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.drive import OrchestratedDrive
-from luxx.runs.orchestration.interface import RunHead
-from luxx.runs.orchestration.shared_log import SharedLog
+from luxx.runs.turn.context import DriveContext, RunServices
+from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.turn import TurnServices
 from luxx.wire.event import LoggedEvent
 from tests.bench.discussion import pin, timed
-from tests.bench.steps import resolve
+from tests.bench.steps import CONFIG, WITHOUT_ENGINE, resolve
 
 assert Services  # Importing `Services` imports every table.
 TIMES = 5
@@ -40,16 +43,15 @@ def read(session: Session) -> tuple[RunHead, RoomOrchestration, list[LoggedEvent
 def measure(store: Store) -> dict[str, float]:
     """Warms up once, then measures TIMES."""
     measured: dict[str, float] = {"fold": 0.0, "load": 0.0}
+    services = SimpleNamespace(store=store, config=CONFIG)
     tune_gc()
     for number in range(TIMES + 1):
         one: dict[str, float] = {}
         with timed(one, "load"):
             head, orchestration, events = store.read_now(read)
-        log = SharedLog(
-            RunLog(store, Channel(head.id), CancelSignal(), run_id=head.id, fence=head.fence, seq=0),
-            orchestration.apply,
-        )
-        drive = OrchestratedDrive(head, orchestration, log, *[None] * 4)  # type: ignore[arg-type]
+        log = RunLog(store, Channel(head.id), CancelSignal(), run_id=head.id, fence=head.fence, seq=0)
+        context = DriveContext(cast("RunServices", services), head, log, *[cast("Any", None)] * 3)
+        drive = OrchestratedDrive(context, cast("TurnServices", WITHOUT_ENGINE), orchestration)
         with timed(one, "fold"):
             drive.recover(events)
         if number > 0:

@@ -39,16 +39,13 @@ from luxx.runs.cancel import CancelSignal, WallTime
 from luxx.runs.log.events import LogEntry, RunLog, stamped
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.drive import LiveTurn, OrchestratedDrive
-from luxx.runs.orchestration.interface import Begin, End, RunHead, RunTotals, TurnStart
-from luxx.runs.orchestration.shared_log import SharedLog
+from luxx.runs.orchestration.interface import Begin, End, RunTotals, TurnStart
 from luxx.runs.streams.hub import Hub
-from luxx.runs.turn.context import RunServices
-from luxx.runs.turn.ending import FINISHED
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.resources import UserAccess
-from luxx.runs.turn.run_rows import RunOwner, insert_run, new_run
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.context import DriveContext, RunServices
+from luxx.runs.turn.run_rows import RunHead, RunOwner, insert_run, new_run
+from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn import TurnServices
+from luxx.runs.turn.turn_log import FINISHED
 from luxx.wire.event import LoggedEvent
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.turn import Step, StepType, Usage, step_id
@@ -80,18 +77,18 @@ PLANNER = Planner(resolve, cast("Any", None), cast("Any", None), settings_for)
 """The graph has its steps, so nothing is planned."""
 
 
-WITHOUT_ENGINE = SimpleNamespace(engine=lambda: SimpleNamespace(release_slot=lambda: None))
+WITHOUT_ENGINE = SimpleNamespace(
+    engine=lambda: SimpleNamespace(release_slot=lambda: None),
+    read_access=lambda _session, _spec: None,
+)
 """What a drive asks of its turns' services: nobody waits for the slots that it gives back."""
 
 
 class DriveWithoutModel(OrchestratedDrive):
     """A drive whose turns end at once with the same output, as if the model had answered."""
 
-    def _read_access(self, _session: Session, _start: TurnStart, _services: TurnServices) -> UserAccess:
-        return cast("UserAccess", None)
-
-    async def _run_turn(self, live: LiveTurn, _inputs: object, _services: TurnServices) -> None:
-        closing = self.orchestration.close(live.start, ANSWERED, FINISHED, None)
+    async def _run_turn(self, live: LiveTurn, _access: object) -> None:
+        closing = self._orchestration.close(live.start, ANSWERED, FINISHED, None)
         await live.log.append(closing.events, extra_write=closing.write, extra_bytes=closing.size)
         live.is_over = True
 
@@ -169,11 +166,11 @@ async def durable(services: RunServices, head: RunHead) -> None:
     store, signal = services.store, CancelSignal()
     orchestration = await store.read(lambda session: load_task_run(session, head, PLANNER))
     with services.hub.driven(head.id, 0, 1) as channel:
-        run_log = RunLog(store, channel, CancelSignal(), run_id=head.id, fence=1, seq=0)
-        log = SharedLog(run_log, orchestration.apply)
+        log = RunLog(store, channel, signal, run_id=head.id, fence=1, seq=0)
         wall_time = WallTime(store, signal, run_id=head.id, fence=1, limit=0, earlier_seconds=0)
-        drive = DriveWithoutModel(head, orchestration, log, channel, signal, wall_time, services)
-        await drive.run(cast("TurnServices", WITHOUT_ENGINE))
+        context = DriveContext(services, head, log, channel, signal, wall_time)
+        drive = DriveWithoutModel(context, cast("TurnServices", WITHOUT_ENGINE), orchestration)
+        await drive.run()
     if drive.status != RunStatus.COMPLETED:
         raise RuntimeError(f"the run is {drive.status}")
 

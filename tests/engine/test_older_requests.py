@@ -16,8 +16,8 @@ from luxx.providers.scripted import Call, Finish, Rule, Script, Text, When
 from luxx.runs.models import RunRow
 from luxx.runs.questions import GivenAnswer
 from luxx.runs.requests import NewMessage
-from luxx.runs.turn.request import GivenPrompt, Origin
 from luxx.runs.turn.run_rows import decode_request
+from luxx.runs.turn.state import GivenPrompt, Origin
 from luxx.wire.message import UserContent
 from luxx.wire.run import Delegated, InConversation, Invocation, OrchestratedTurn, RunStatus
 from luxx.wire.tool import Narrowing, ToolSpec

@@ -19,10 +19,10 @@ from luxx.features.rooms.stops import HARD_MESSAGES, HARD_ROUNDS, Stop
 from luxx.infra.clock import new_id, utc_now
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import InputKind, RunInput
-from luxx.runs.orchestration.interface import Append, Begin, End, RunHead, RunTotals, TurnStart, Wait
-from luxx.runs.turn.ending import CANCELLED, FINISHED, Closing, failure_ending
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState
+from luxx.runs.orchestration.interface import Append, Begin, End, RunTotals, TurnStart, Wait
+from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import CANCELLED, FINISHED, Closing, failure_ending
 from luxx.wire.event import LoggedEvent
 from luxx.wire.orchestration_event import MessageStart
 from luxx.wire.run import RunKind, RunStatus

@@ -21,9 +21,10 @@ from store.conftest import database_url
 from luxx.errors import LuxxError
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.runs.log.failure import fail_run
 from luxx.runs.log.retention import DISCARD_SECONDS, EVENTS_AT_ONCE, delete_old_logs, discard_old_calls
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.runs.turn.ending import fail_chat, fail_run
+from luxx.runs.turn.chat import fail_chat
 from luxx.wire.run import RunKind
 
 __all__ = ["database_url"]

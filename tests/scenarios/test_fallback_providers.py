@@ -7,6 +7,7 @@ from luxx.providers.scripted import Counts, Faults, Rule, Script, ScriptedProvid
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import RestartingClient
+from scenarios.rooms import said, started
 
 DROP_AT = 400
 """Bytes of a stream: after the first text and before its end."""
@@ -186,3 +187,33 @@ async def test_a_restarted_run_goes_on_with_the_fallback_that_it_had_reached(
         screen = await ann.follow_to_end(run_id)
         assert screen.text == "Red it is."
         assert len(first.requests) == 1, "the failed provider is not asked again"
+
+
+async def test_a_seat_that_waited_for_an_answer_goes_on_with_its_fallback(server: ServerProcess) -> None:
+    rules = [
+        Rule(name="asks", when=When(has_tool_result=False), reply=[clarification(required=True)]),
+        Rule(name="ends", when=When(has_tool_result=True), reply=[Text(text="Red it is.")]),
+    ]
+    async with (
+        ScriptedProvider(Script(rules=[REFUSES])) as first,
+        ScriptedProvider(Script(rules=rules)) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        room = await ann.post(
+            "/chat-rooms",
+            {
+                "title": "Talk",
+                "task": "Find it out",
+                "agents": [{"name": "Asker", "role": "asks", "agent_id": agent["id"]}],
+                "stop": {"rounds": 1},
+            },
+        )
+        async with started(ann, room["id"]) as stream:
+            await stream.until("question_asked")
+            (question,) = await open_questions(ann, stream.screen.run_id)
+            await answer(ann, question, "red")
+            frames = (await stream.to_the_end()).frames
+        assert [text for _, text in said(frames)] == ["Red it is."]
+        assert len(first.requests) == 1, "the failed provider is not asked again"
+        assert len(second.requests) == 2

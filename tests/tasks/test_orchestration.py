@@ -18,10 +18,10 @@ from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.run_rows import TaskValues
 from luxx.features.tasks.turns import RESULT
 from luxx.runs.log.events import stamped
-from luxx.runs.orchestration.interface import Begin, End, RunHead, RunTotals, TurnStart, Wait
-from luxx.runs.turn.ending import FINISHED, failure_ending
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState
+from luxx.runs.orchestration.interface import Begin, End, RunTotals, TurnStart, Wait
+from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import FINISHED, failure_ending
 from luxx.wire.event import LoggedEvent
 from luxx.wire.orchestration_event import StepSkipped
 from luxx.wire.run import RunKind, RunStatus

@@ -29,7 +29,7 @@ from luxx.api.openai.content import (
 )
 from luxx.errors import InvalidInput
 from luxx.providers.openai_chat.reasoning import FIELD_KEY
-from luxx.runs.turn.request import GivenPrompt
+from luxx.runs.turn.state import GivenPrompt
 from luxx.wire.message import PromptImage
 from luxx.wire.run import WhenAsked
 from luxx.wire.tool import ToolSpec

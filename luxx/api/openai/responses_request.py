@@ -26,7 +26,7 @@ from luxx.api.openai.content import (
 )
 from luxx.api.openai.responses_input import InputItem, InputReader
 from luxx.errors import InvalidInput
-from luxx.runs.turn.request import GivenPrompt
+from luxx.runs.turn.state import GivenPrompt
 from luxx.wire.run import WhenAsked
 from luxx.wire.tool import ToolSpec
 

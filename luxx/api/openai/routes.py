@@ -27,7 +27,7 @@ from luxx.features.rooms.calls import GivenText, RoomCallService
 from luxx.runs.requests import NewCall, NewMessage
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
-from luxx.runs.turn.request import GivenPrompt
+from luxx.runs.turn.state import GivenPrompt
 from luxx.wire.turn import steps_text
 
 InjectedNames = NamedDependency[ModelNames]

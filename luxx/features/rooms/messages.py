@@ -28,7 +28,7 @@ from luxx.features.rooms.state import FAILURES_TO_MUTE
 from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
-from luxx.runs.orchestration.interface import RunHead
+from luxx.runs.turn.run_rows import RunHead
 from luxx.wire.event import Warning
 from luxx.wire.message import AssistantContent, ContextRecord, UserContent
 from luxx.wire.orchestration_event import RoomMessage

@@ -53,6 +53,7 @@ from luxx.features.rooms.turns import (
     write_round,
 )
 from luxx.runs.log.events import LogEntry
+from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.log.retention import delete_content
 from luxx.runs.orchestration.inputs import InputKind, RunInput
 from luxx.runs.orchestration.interface import (
@@ -62,14 +63,13 @@ from luxx.runs.orchestration.interface import (
     End,
     InputEffect,
     Opening,
-    RunHead,
     RunTotals,
     TurnStart,
     Wait,
 )
-from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState, context_after
+from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.state import ChatRequest, TurnState, context_after
+from luxx.runs.turn.turn_log import Closing, Ending
 from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
 from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.orchestration_event import (

@@ -29,10 +29,10 @@ from luxx.runs.admission import SubjectRunService, newest_run
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
-from luxx.runs.orchestration.interface import OrchestrationLoader, RunHead
+from luxx.runs.orchestration.interface import OrchestrationLoader
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
-from luxx.runs.turn.run_rows import RunOwner
+from luxx.runs.turn.run_rows import RunHead, RunOwner
 from luxx.runs.turn.state import context_after
 from luxx.wire.event import CostUpdate, ProcessStep
 from luxx.wire.message import ContextRecord, PromptMessage, UserContent

@@ -8,7 +8,7 @@ from msgspec import Struct
 from luxx.features.rooms.policies import Choose, Floor, SeatState
 from luxx.features.rooms.stops import SpokenMessage, Totals
 from luxx.runs.orchestration.interface import RunTotals
-from luxx.runs.turn.ending import PARTIAL
+from luxx.runs.turn.turn_log import PARTIAL
 from luxx.wire.event import LoggedEvent, TurnNote
 from luxx.wire.orchestration_event import (
     AgentError,

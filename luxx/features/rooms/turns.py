@@ -29,9 +29,8 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.ending import COMPLETE, Closing, Ending, cost_entries, message_origin, message_status
-from luxx.runs.turn.request import ChatRequest, Origin
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.state import ChatRequest, Origin, TurnState
+from luxx.runs.turn.turn_log import COMPLETE, Closing, Ending, cost_entries, message_origin, message_status
 from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import AssistantContent, ContextRecord
 from luxx.wire.orchestration_event import (

@@ -26,7 +26,7 @@ from luxx.features.tasks.models import (
 )
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.providers.queries import visible_row as visible_provider
-from luxx.runs.turn.request import ChatRequest
+from luxx.runs.turn.state import ChatRequest
 from luxx.tools.core import ToolDefinition
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.sources import ToolSources

@@ -60,14 +60,13 @@ from luxx.runs.orchestration.interface import (
     End,
     InputEffect,
     Opening,
-    RunHead,
     RunTotals,
     TurnStart,
     Wait,
 )
-from luxx.runs.turn.ending import Closing, Ending, cost_entries
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import Closing, Ending, cost_entries
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote, Warning

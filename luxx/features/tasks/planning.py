@@ -33,9 +33,8 @@ from luxx.infra.store.tables import lost_error
 from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
-from luxx.runs.turn.ending import Ending
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import Ending
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CallPurpose, TurnNote, Warning
 from luxx.wire.message import UserContent

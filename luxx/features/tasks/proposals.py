@@ -35,6 +35,7 @@ from luxx.features.tasks.planning import (
 from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
 from luxx.runs.admission import Admission
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
+from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.models import find_run, run_view
 from luxx.runs.orchestration.inputs import RunInput
 from luxx.runs.orchestration.interface import (
@@ -44,7 +45,6 @@ from luxx.runs.orchestration.interface import (
     InputEffect,
     Opening,
     Orchestration,
-    RunHead,
     RunTotals,
     TurnStart,
     Wait,
@@ -52,11 +52,10 @@ from luxx.runs.orchestration.interface import (
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.ending import Closing, Ending, FailedRun, RunFailure, cost_entries
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.run_rows import RunOwner
+from luxx.runs.turn.run_rows import RunHead, RunOwner
 from luxx.runs.turn.spending import no_budget_left
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import Closing, Ending, cost_entries
 from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote
 from luxx.wire.orchestration_event import PlanCreated, Planning, StepComplete, TaskComplete, TaskPaused
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason

@@ -36,9 +36,8 @@ from luxx.runs.log.events import read_log
 from luxx.runs.log.retention import check_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
-from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.run_rows import RunOwner
-from luxx.runs.turn.state import fold, model_used
+from luxx.runs.turn.state import ChatRequest, fold, model_used
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.orchestration_event import StepComplete, StepStart
 from luxx.wire.run import IN_PROGRESS, Run, RunKind, RunStatus

@@ -18,10 +18,8 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.models import TOOL_LENGTH
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.ending import Closing, Ending, cost_entries, finish_of
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState, model_used
-from luxx.runs.turn.turn_log import full_output_row
+from luxx.runs.turn.state import ChatRequest, TurnState, model_used
+from luxx.runs.turn.turn_log import Closing, Ending, cost_entries, finish_of, full_output_row
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import TurnNote
 from luxx.wire.message import UserContent, fenced

@@ -1,5 +1,5 @@
-"""Drives runs: each run in one process at a time, and again after a crash. `RunLoop` is the drive of a chat's
-run, which is one turn: it reads its log, continues the turn, writes how it ended.
+"""Drives runs: each run in one process at a time, and again after a crash. `RunLoop` begins each drive as the
+run's kind says (`turn/chat.py`, `orchestration/drive.py`).
 
 The driver only knows the drives of this process; the log has the state of each run. `heartbeat.py` finds lost
 and queued runs.
@@ -7,7 +7,7 @@ and queued runs.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 
@@ -27,17 +27,12 @@ from luxx.runs.engine.processes import ClaimedRun, ProcessInfo
 from luxx.runs.engine.queue import first_status
 from luxx.runs.log.events import LostRun, RunLog
 from luxx.runs.slots import find_slot
-from luxx.runs.turn.context import FailRun, RunContext, RunServices
-from luxx.runs.turn.ending import close_chat
-from luxx.runs.turn.resources import UserAccess
-from luxx.runs.turn.run_rows import read_spec
-from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import NextAction, RunSpec, TurnState, decide, fold, initial_state, with_fallback
-from luxx.runs.turn.turn import INTERNAL_ERROR, Turn, TurnServices
-from luxx.runs.turn.turn_log import TurnLog
-from luxx.wire.run import Run, RunKind, RunStatus
+from luxx.runs.turn.context import BeginDrive, Drive, DriveContext, FailRun, LoadDrive, RunServices
+from luxx.runs.turn.run_rows import RunHead, read_head
+from luxx.runs.turn.turn import INTERNAL_ERROR
+from luxx.wire.run import ENDED, Run, RunKind, RunStatus
 
-Drive = Callable[[str, int, CancelSignal], Awaitable[None]]
+StartDrive = Callable[[str, int, CancelSignal], Awaitable[None]]
 
 MAX_LOSSES = 100
 """A run that was lost this often crashes its process or cannot be read; it fails."""
@@ -53,9 +48,6 @@ STOPPING_SECONDS = 1
 OnQuestionAsked = Callable[[int], Awaitable[None]]
 """Called with the user's id when a run begins to wait: a new rule may already allow what the run asks for."""
 
-DriveOther = Callable[[RunKind, str, int, CancelSignal], Awaitable[None]]
-"""Drives a run of another kind (`runs/orchestration/service.py`)."""
-
 logger = structlog.get_logger()
 
 
@@ -68,7 +60,7 @@ class RunDriver:
         store: Store,
         bus: Bus,
         process: ProcessInfo,
-        drive: Drive,
+        drive: StartDrive,
         fail_run: FailRun,
         on_heartbeat: Callable[[], Awaitable[None]],
     ) -> None:
@@ -278,99 +270,85 @@ class RunDriver:
 
 
 class RunLoop:
-    """Drives the runs of chats, and passes on the others."""
+    """The drives of runs of all kinds: reads the run, begins its drive and counts how it ends."""
 
     def __init__(
-        self,
-        services: RunServices,
-        turn_services: TurnServices,
-        drive_other: DriveOther,
-        on_question: OnQuestionAsked,
+        self, services: RunServices, loaders: Mapping[RunKind, LoadDrive], on_question: OnQuestionAsked
     ) -> None:
         self._services = services
-        self._turn_services = turn_services
-        self._drive_other = drive_other
+        self._loaders = loaders
         self._on_question = on_question
 
     async def drive(self, run_id: str, fence: int, signal: CancelSignal) -> None:
-        """Continues the run from the end of its log until it ends or waits for a person.
+        """Continues the run from the end of its log until it ends, pauses or waits for a person.
 
         Returns at once if this process no longer owns the run. Raises LostRun if another process claims it.
         """
-        services = self._services
-        loaded = await services.store.read(lambda session: self._load(session, run_id, fence))
+        loaded = await self._services.store.read(lambda session: self._load(session, run_id, fence))
         if loaded is None:
             return
-        if isinstance(loaded, RunKind):
-            await self._drive_other(loaded, run_id, fence, signal)
-            return
-        spec, state, access = loaded
-        if spec.is_cancelled:
+        head, begin = loaded
+        if head.is_cancelled:
             signal.fire()
-        notify = partial(services.notify, run_id, spec.user_id)
-        # The run may have been queued or lost before, so its phase has changed.
-        notify()
+        if await self._drive(head, begin, signal) == RunStatus.WAITING:
+            await self._on_question(head.user_id)
+
+    async def _drive(self, head: RunHead, begin: BeginDrive, signal: CancelSignal) -> RunStatus:
+        """Carries out a drive; the status of the run then."""
+        services, run_id = self._services, head.id
+        # Others than its user may follow a room or a task, in any process.
+        notify = partial(services.notify, run_id, head.user_id if head.kind == RunKind.CHAT else None)
+        notify()  # It may have been queued or lost before, so its phase has changed.
         with (
-            services.hub.driven(run_id, state.seq, fence) as channel,
-            services.metrics.run(RunKind.CHAT) as record_end,
+            services.hub.driven(run_id, head.last_seq, head.fence) as channel,
+            services.metrics.run(head.kind) as record_end,
         ):
-            run_log = RunLog(
-                services.store, channel, signal, run_id=run_id, fence=fence, seq=state.seq, on_status=notify
-            )
-            log = TurnLog(run_log, state)
-            async with self._wall_time(spec, signal) as wall_time:
-                run = RunContext(
-                    services=services,
-                    spec=spec,
-                    log=log,
-                    channel=channel,
-                    signal=signal,
-                    spending=Spending(services.config.limits, spec, log),
-                    wall_time=wall_time,
-                )
-                turn = Turn(run, self._turn_services, partial(close_chat, spec), is_recovered=fence > 1)
-                await self._proceed_or_fail(turn, access)
-                if not turn.status:
+            log = RunLog(
+                services.store, channel, signal, run_id=run_id, fence=head.fence, seq=head.last_seq,
+                on_status=notify,
+            )  # fmt: skip
+            async with self._wall_time(head, signal) as wall_time:
+                drive = begin(DriveContext(services, head, log, channel, signal, wall_time))
+                await self._run_or_fail(head, drive, notify)
+                if drive.status not in ENDED:
                     await wall_time.save()
-                services.storage.add(spec.user_id, run_log.stored_total)
-            if turn.status:
-                record_end(turn.status, turn.usage or log.state.usage)
-        if not turn.status and decide(log.state) == NextAction.WAIT:
-            await self._on_question(spec.user_id)
+                services.storage.add(head.user_id, log.stored_total)
+            if drive.status in ENDED:
+                record_end(drive.status.value, drive.usage)
+        return drive.status
 
-    def _load(
-        self, session: Session, run_id: str, fence: int
-    ) -> tuple[RunSpec, TurnState, UserAccess | LuxxError] | RunKind | None:
-        spec = read_spec(session.connection(), run_id, fence)
-        if not isinstance(spec, RunSpec):
-            return spec
-        state = fold(spec.events, initial_state(spec))
-        spec = with_fallback(spec, state)
-        try:
-            return spec, state, self._turn_services.resources.read(session, spec)
-        except LuxxError as error:
-            return spec, state, error
+    def _load(self, session: Session, run_id: str, fence: int) -> tuple[RunHead, BeginDrive] | None:
+        head = read_head(session.connection(), run_id, fence)
+        if head is None:
+            return None
+        if head.kind not in self._loaders:
+            raise Unavailable(f"this server cannot drive a run of the kind {head.kind}", kind="kind_unknown")
+        begin = self._loaders[head.kind](session, head)
+        return None if begin is None else (head, begin)
 
-    def _wall_time(self, spec: RunSpec, signal: CancelSignal) -> WallTime:
+    def _wall_time(self, head: RunHead, signal: CancelSignal) -> WallTime:
         return WallTime(
             self._services.store,
             signal,
-            run_id=spec.run_id,
-            fence=spec.fence,
+            run_id=head.id,
+            fence=head.fence,
             limit=self._services.config.limits.seconds_per_run,
-            earlier_seconds=spec.driven_seconds,
+            earlier_seconds=head.driven_seconds,
+            is_recorded=head.kind != RunKind.CHAT,  # Rooms and tasks have limits of time of their own.
         )
 
-    async def _proceed_or_fail(self, turn: Turn, access: UserAccess | LuxxError) -> None:
-        """Runs the turn; if its ending cannot be stored, writes only the row and the last events."""
+    async def _run_or_fail(self, head: RunHead, drive: Drive, notify: Callable[[], None]) -> None:
+        """Runs the drive; if its ending cannot be stored, writes only the row and the last events."""
         try:
-            await turn.run.spending.recover_reservation()
-            await turn.proceed(access)
+            await drive.run()
         except (LostRun, OperationalError, InterfaceError):
             # Another process owns the run, or the database is unavailable: the run continues later.
             raise
         except Exception:
-            spec = turn.run.spec
-            logger.exception("run_failed_permanently", run_id=spec.run_id)
-            await self._services.fail_run(spec.run_id, spec.fence, INTERNAL_ERROR)
-            self._services.notify(spec.run_id, spec.user_id)
+            logger.exception("run_failed", run_id=head.id)
+            await drive.stop()
+            status = await self._services.fail_run(head.id, head.fence, INTERNAL_ERROR)
+            drive.status = status or drive.status
+            notify()
+        finally:
+            await drive.stop()

@@ -1,14 +1,14 @@
-"""One drive of a run with several turns: decides what comes next, and carries the turns in progress.
+"""One drive of a run with several turns: its own task decides what comes next, by the orchestration of the
+run's kind; each turn in progress is a task of its own.
 
-The drive's own task decides, by the orchestration of the run's kind; each turn in progress is a task of its
-own. They all write one log (`shared_log.py`). A turn that asks a person ends its task, and continues once the
+They all write one log (`shared_log.py`). A turn that asks a person ends its task, and continues once the
 answer is logged; the run waits when no turn can go on.
 """
 
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -21,8 +21,8 @@ from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
-from luxx.runs.cancel import CancelSignal, WallTime
-from luxx.runs.log.channel import Channel
+from luxx.runs.cancel import CancelSignal
+from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import INPUTS_AT_ONCE, InputKind, RunInput, deleting_inputs, read_inputs
 from luxx.runs.orchestration.interface import (
@@ -33,7 +33,7 @@ from luxx.runs.orchestration.interface import (
     InputEffect,
     Opening,
     Orchestration,
-    RunHead,
+    OrchestrationLoader,
     RunTotals,
     TurnStart,
     Wait,
@@ -41,15 +41,15 @@ from luxx.runs.orchestration.interface import (
 from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
 from luxx.runs.slots import SLOT_POLL_SECONDS, TurnSlots
 from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
-from luxx.runs.turn.context import RunContext, RunServices
+from luxx.runs.turn.context import BeginDrive, DriveContext
 from luxx.runs.turn.resources import UserAccess
-from luxx.runs.turn.spending import Spending
+from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import RunSpec, fold, initial_state, open_questions, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.run import ENDED, RunPhase, RunStatus
-from luxx.wire.turn import CHAT_TURN, turn_of
+from luxx.wire.turn import CHAT_TURN, Usage, turn_of
 
 SLOT_KEPT_SECONDS = 0.1  # How long the slot of an ended turn is kept for the next one of the run.
 INPUT_POLL_SECONDS = 2.0  # How often a drive looks for inputs, if another process could not notify it.
@@ -79,82 +79,85 @@ class LiveTurn:
     is_over: bool = False
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class OrchestratedDrive:
     """One drive. `status` is the status of the run when it ends."""
 
-    head: RunHead
-    orchestration: Orchestration
-    log: SharedLog
-    channel: Channel
-    signal: CancelSignal
-    wall_time: WallTime
-    services: RunServices
-    status: RunStatus = RunStatus.RUNNING
-    _turns: dict[str, LiveTurn] = field(default_factory=dict[str, LiveTurn])
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _may_have_inputs: bool = True
-    _charged: set[str] = field(default_factory=set[str])
-    _slots: TurnSlots = field(init=False)
+    def __init__(self, context: DriveContext, services: TurnServices, orchestration: Orchestration) -> None:
+        self.status = RunStatus.RUNNING
+        self.log = SharedLog(context.log, orchestration.apply)
+        self._context = context
+        self._head = context.head
+        self._store = context.services.store
+        self._turn_services = services
+        self._orchestration = orchestration
+        self._turns: dict[str, LiveTurn] = {}
+        self._changed, self._may_have_inputs = asyncio.Event(), True
+        self._charged: set[str] = set()
+        head, limits, engine = self._head, context.services.config.limits, services.engine()
+        self._slots = TurnSlots(self._store, limits, head.id, head.fence, head.user_id, engine.release_slot)
+
+    @property
+    def usage(self) -> Usage:
+        """That of all turns."""
+        return self.log.usage
 
     def recover(self, events: list[LoggedEvent]) -> None:
         """Folds the log of earlier drives: the state of the run, and that of each turn in progress."""
         by_turn: dict[str, list[LoggedEvent]] = {}
         turn_of_question: dict[str, str] = {}
         for logged in events:
-            self.orchestration.apply(logged)
+            self._orchestration.apply(logged)
             self.log.count(logged)
             key = turn_of(logged.event).key
             if isinstance(logged.event, QuestionAsked):
                 turn_of_question[logged.event.question_id] = key
             if isinstance(logged.event, QuestionAnswered):
                 key = turn_of_question.get(logged.event.question_id, key)
-            if isinstance(logged.note, TurnNote) and self.orchestration.is_open(key):
+            if isinstance(logged.note, TurnNote) and self._orchestration.is_open(key):
                 by_turn[key] = [logged]  # The turn begins, perhaps after an attempt that a pause cut.
-            elif self.orchestration.is_open(key):
+            elif self._orchestration.is_open(key):
                 by_turn.setdefault(key, []).append(logged)
             else:
                 by_turn.pop(key, None)
-        for start in self.orchestration.open_turns():
+        for start in self._orchestration.open_turns():
             self._add(start, by_turn.get(start.turn.key, []), is_recovered=True)
 
-    async def run(self, turn_services: TurnServices) -> None:
+    async def run(self) -> None:
         """Carries out decisions until the run ends, pauses or waits for a person."""
-        self.signal.on_fire = self._changed.set
-        self.signal.on_input = self._on_input
-        head, store, limits = self.head, self.services.store, self.services.config.limits
-        on_return = turn_services.engine().release_slot
-        self._slots = TurnSlots(store, limits, head.id, head.fence, head.user_id, on_return)
+        signal = self._context.signal
+        signal.on_fire, signal.on_input = self._changed.set, self._on_input
         await self._charge_lost_calls()
         while self.status == RunStatus.RUNNING:
             self._changed.clear()
             self._collect_ended()
-            if self.signal.is_fired:
-                await self._stop(turn_services)
+            if signal.is_fired:
+                await self._stop()
                 return
             await self._take_inputs()
-            await self._cut(self.orchestration.to_cut(), turn_services)
-            await self._continue_turns(turn_services)
+            await self._cut(self._orchestration.to_cut())
+            await self._continue_turns()
             waiting = len(self._turns) - len(self._tasks())
-            totals = RunTotals(usage=self.log.usage, cost=self.log.cost, seconds=self.wall_time.seconds())
-            decision = self.orchestration.decide(self._turns.keys(), waiting, totals)
-            await self._carry_out(decision, totals, turn_services)
+            totals = RunTotals(
+                usage=self.log.usage, cost=self.log.cost, seconds=self._context.wall_time.seconds()
+            )
+            decision = self._orchestration.decide(self._turns.keys(), waiting, totals)
+            await self._carry_out(decision, totals)
 
-    async def stop_tasks(self) -> None:
+    async def stop(self) -> None:
         """Ends the tasks of turns that are still in progress, without writing anything."""
-        self.signal.on_fire = self.signal.on_input = None
+        self._context.signal.on_fire = self._context.signal.on_input = None
         tasks = self._tasks()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.log.stop()
 
-    async def _carry_out(self, decision: Decision, totals: RunTotals, turn_services: TurnServices) -> None:
+    async def _carry_out(self, decision: Decision, totals: RunTotals) -> None:
         match decision:
             case Begin(turns=wanted):
                 working = len(self._tasks())
                 free = await self._slots.take(working + wanted) - working
-                begin = partial(self._begin, decision, free, totals, turn_services)
+                begin = partial(self._begin, decision, free, totals)
                 await (begin() if free > 0 else self._wait_for_change())
             case Append():
                 await self.log.append(decision.entries, extra_write=decision.write)
@@ -169,27 +172,28 @@ class OrchestratedDrive:
 
     async def _charge_lost_calls(self) -> None:
         """Charges the reserves of model calls that an earlier drive left."""
-        if self.head.fence <= 1:
+        if self._head.fence <= 1:
             return
-        head = self.head
+        head = self._head
 
         def extra_write(connection: Connection) -> None:
             self._charged |= charge_orphaned_reserve(connection, head.id, _runs)
 
         await self.log.append([], extra_write=extra_write)
 
-    async def _begin(self, begin: Begin, most: int, totals: RunTotals, turn_services: TurnServices) -> None:
+    async def _begin(self, begin: Begin, most: int, totals: RunTotals) -> None:
         """Begins at most `most` turns, as the decision `begin` on these totals says."""
+        read_access = self._turn_services.read_access
 
         def prepare(session: Session) -> tuple[Opening, list[UserAccess | LuxxError]]:
-            opening = self.orchestration.prepare(session, begin, most, totals)
-            return opening, [self._read_access(session, start, turn_services) for start in opening.turns]
+            opening = self._orchestration.prepare(session, begin, most, totals)
+            return opening, [read_access(session, self._spec(start)) for start in opening.turns]
 
-        opening, accesses = await self.services.store.read(prepare)
+        opening, accesses = await self._store.read(prepare)
         if opening.entries:
             await self.log.append(opening.entries, extra_write=opening.write)
         for start, access in zip(opening.turns, accesses, strict=True):
-            self._proceed(self._add(start, [], is_recovered=False), access, turn_services)
+            self._proceed(self._add(start, [], is_recovered=False), access)
 
     def _add(self, start: TurnStart, events: list[LoggedEvent], *, is_recovered: bool) -> LiveTurn:
         signal = CancelSignal()
@@ -200,47 +204,32 @@ class OrchestratedDrive:
         return turn
 
     def _spec(self, turn: TurnStart) -> RunSpec:
-        head = self.head
+        head = self._head
         return RunSpec(
             run_id=head.id, kind=head.kind, turn=turn.turn, user_id=head.user_id,
             tenant_id=head.tenant_id, subject_id=head.subject_id, message_id=turn.turn.msg_id or None,
-            fence=head.fence, is_cancelled=head.is_cancelled, request=turn.request, past=turn.past,
+            fence=head.fence, request=turn.request, past=turn.past,
             events=[], tainted_by=turn.tainted_by, purpose=turn.purpose,
         )  # fmt: skip
 
-    def _read_access(
-        self, session: Session, start: TurnStart, turn_services: TurnServices
-    ) -> UserAccess | LuxxError:
-        try:
-            return turn_services.resources.read(session, self._spec(start))
-        except LuxxError as error:
-            return error
-
-    async def _start(self, turn: LiveTurn, turn_services: TurnServices) -> None:
+    async def _start(self, turn: LiveTurn) -> None:
         """Continues a turn that an earlier drive began, or that waited for a person."""
-        access = await self.services.store.read(
-            lambda session: self._read_access(session, turn.start, turn_services)
-        )
-        self._proceed(turn, access, turn_services)
+        spec = with_fallback(self._spec(turn.start), turn.log.state)
+        access = await self._store.read(lambda session: self._turn_services.read_access(session, spec))
+        self._proceed(turn, access)
 
-    def _proceed(self, turn: LiveTurn, access: UserAccess | LuxxError, turn_services: TurnServices) -> None:
-        turn.task = asyncio.create_task(
-            self._run_turn(turn, access, turn_services), name=f"turn {turn.start.turn.key}"
-        )
+    def _proceed(self, turn: LiveTurn, access: UserAccess | LuxxError) -> None:
+        turn.task = asyncio.create_task(self._run_turn(turn, access), name=f"turn {turn.start.turn.key}")
         turn.task.add_done_callback(lambda _task: self._changed.set())
 
-    async def _run_turn(
-        self, live: LiveTurn, access: UserAccess | LuxxError, turn_services: TurnServices
-    ) -> None:
+    async def _run_turn(self, live: LiveTurn, access: UserAccess | LuxxError) -> None:
         spec = with_fallback(self._spec(live.start), live.log.state)
-        spending = Spending(self.services.config.limits, spec, live.log)
-        spending.has_recorded_lost_call = spec.turn.key in self._charged
-        context = RunContext(
-            services=self.services, spec=spec, log=live.log, channel=self.channel, signal=live.signal,
-            spending=spending, wall_time=self.wall_time,
+        close = partial(self._orchestration.close, live.start)
+        turn = Turn(
+            self._context, self._turn_services, spec, live.log, close,
+            signal=live.signal, is_recovered=live.is_recovered,
         )  # fmt: skip
-        close = partial(self.orchestration.close, live.start)
-        turn = Turn(context, turn_services, close, is_recovered=live.is_recovered)
+        turn.run.spending.has_recorded_lost_call = spec.turn.key in self._charged
         live.is_recovered = False
         await turn.proceed(access)
         live.is_over = bool(turn.status)
@@ -253,7 +242,7 @@ class OrchestratedDrive:
             task, turn.task = turn.task, None
             task.result()
             if turn.is_over:
-                self.channel.end_turn(turn.start.turn)
+                self._context.channel.end_turn(turn.start.turn)
                 del self._turns[key]
 
     def _on_input(self) -> None:
@@ -264,7 +253,7 @@ class OrchestratedDrive:
         # Most often the next turn begins soon, with the slot of one that has ended.
         if self._slots.held > len(self._tasks()) and not await self._has_changed(SLOT_KEPT_SECONDS):
             await self._slots.keep(len(self._tasks()))
-        if self.services.store.is_sqlite and not self._slots.is_short:
+        if self._store.is_sqlite and not self._slots.is_short:
             await self._changed.wait()
         elif not await self._has_changed(SLOT_POLL_SECONDS if self._slots.is_short else INPUT_POLL_SECONDS):
             self._may_have_inputs = True
@@ -282,12 +271,12 @@ class OrchestratedDrive:
             self._may_have_inputs = False
 
             def read(session: Session) -> tuple[list[RunInput], InputEffect]:
-                inputs = read_inputs(session.connection(), self.head.id)
+                inputs = read_inputs(session.connection(), self._head.id)
                 others = [given for given in inputs if given.kind != InputKind.ANSWER]
-                effect = self.orchestration.on_inputs(session, others) if others else InputEffect()
+                effect = self._orchestration.on_inputs(session, others) if others else InputEffect()
                 return inputs, effect
 
-            inputs, effect = await self.services.store.read(read)
+            inputs, effect = await self._store.read(read)
             if not inputs:
                 return
             for given in inputs:
@@ -318,34 +307,34 @@ class OrchestratedDrive:
         """The tasks of the turns that do not wait for a person."""
         return [turn.task for turn in self._turns.values() if turn.task is not None]
 
-    async def _continue_turns(self, turn_services: TurnServices) -> None:
+    async def _continue_turns(self) -> None:
         """Continues turns that an earlier drive began or whose questions are answered, up to the limits."""
         idle = [each for each in self._turns.values() if each.task is None]
         ready = [each for each in idle if not open_questions(each.log.state)]
         if not ready:
             return
-        working, most = len(self._tasks()), self.orchestration.max_turns
+        working, most = len(self._tasks()), self._orchestration.max_turns
         wanted = working + len(ready)
         free = await self._slots.take(wanted if most is None else max(working, min(wanted, most))) - working
         for turn in ready[: max(0, free)]:
-            await self._start(turn, turn_services)
+            await self._start(turn)
 
-    async def _cut(self, keys: Collection[str], turn_services: TurnServices) -> None:
+    async def _cut(self, keys: Collection[str]) -> None:
         """Ends turns early; what they produced is kept."""
         for key in keys:
             if (turn := self._turns.get(key)) is not None:
                 turn.signal.fire()
                 if turn.task is None and not turn.is_over:
-                    await self._start(turn, turn_services)
+                    await self._start(turn)
 
-    async def _stop(self, turn_services: TurnServices) -> None:
+    async def _stop(self) -> None:
         """Ends the run after a cancel by a person, or because its time is up."""
-        await self._cut(list(self._turns), turn_services)
+        await self._cut(list(self._turns))
         if tasks := self._tasks():
             await asyncio.wait(tasks)
         self._collect_ended()
-        error = self.wall_time.limit_error() if self.wall_time.is_expired else None
-        await self._end(self.orchestration.on_stop(error), takes_inputs=False)
+        error = self._context.wall_time.limit_error() if self._context.wall_time.is_expired else None
+        await self._end(self._orchestration.on_stop(error), takes_inputs=False)
 
     async def _wait_for_people(self) -> None:
         """Sets the run to waiting, unless an input or a cancel arrived meanwhile; then the drive ends."""
@@ -362,15 +351,15 @@ class OrchestratedDrive:
 
     def _check_quiet(self, connection: Connection) -> None:
         """Raises _NotWaiting if the run has an input or was cancelled."""
-        if connection.scalar(_is_cancelled, {"run_id": self.head.id}):
-            self.signal.fire()
+        if connection.scalar(_is_cancelled, {"run_id": self._head.id}):
+            self._context.signal.fire()
             raise _NotWaiting
-        if read_inputs(connection, self.head.id, 1):
+        if read_inputs(connection, self._head.id, 1):
             raise _NotWaiting
 
     async def _end(self, end: End, *, takes_inputs: bool = True) -> None:
         """Writes the end of the run or its pause; inputs that arrived meanwhile come first."""
-        run_id = self.head.id
+        run_id = self._head.id
 
         def extra_write(connection: Connection) -> None:
             if takes_inputs:
@@ -395,3 +384,17 @@ class OrchestratedDrive:
             self._may_have_inputs = True
         else:
             self.status = end.status
+
+
+def load_orchestrated(
+    services: TurnServices, load: OrchestrationLoader, session: Session, head: RunHead
+) -> BeginDrive:
+    """Reads the log and the rows of a run of the kind that `load` knows."""
+    orchestration, events = load(session, head), read_log(session.connection(), head.id)
+
+    def begin(context: DriveContext) -> OrchestratedDrive:
+        drive = OrchestratedDrive(context, services, orchestration)
+        drive.recover(events)
+        return drive
+
+    return begin

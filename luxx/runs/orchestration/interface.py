@@ -4,8 +4,7 @@ Rooms and tasks implement `Orchestration` in `luxx/features/`; `drive.py` carrie
 decisions depend only on the log and on the rows of its feature, so any process can continue the run.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -17,30 +16,14 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import RunInput
-from luxx.runs.turn.ending import Closing, Ending
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import Closing, Ending
 from luxx.wire.event import CallPurpose, LoggedEvent
-from luxx.wire.run import RunKind, RunStatus
+from luxx.wire.run import RunStatus
 from luxx.wire.turn import TurnRef, Usage
 
 Write = Callable[[Connection], None]
-
-
-class RunHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of a run at the start of a drive. `request` is the JSON that the feature stored."""
-
-    id: str
-    kind: RunKind
-    subject_id: str
-    user_id: int
-    tenant_id: int
-    fence: int
-    is_cancelled: bool
-    driven_seconds: float
-    request: str
-    last_seq: int
-    started_at: datetime | None
 
 
 class TurnStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +153,3 @@ class OrchestrationLoader(Protocol):
     """Makes the orchestration of a run at the start of a drive, before the log is folded."""
 
     def __call__(self, session: Session, head: RunHead) -> Orchestration: ...
-
-
-Loaders = Mapping[RunKind, OrchestrationLoader]

@@ -8,24 +8,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from sqlalchemy.orm import Session
+
 from luxx.errors import LuxxError
 from luxx.infra.config.schema import Config
 from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.runs.cancel import CancelSignal, WallTime
 from luxx.runs.log.channel import Channel
+from luxx.runs.log.events import RunLog
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.notices import Notify
-from luxx.runs.turn.run_rows import StorageUse
+from luxx.runs.turn.run_rows import RunHead, StorageUse
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.sources import ToolSources
 from luxx.wire.run import Run, RunStatus
+from luxx.wire.turn import Usage
 
 FailRun = Callable[[str, int, LuxxError], Awaitable[RunStatus | None]]
-"""Ends or pauses a run that cannot be driven, by id and fence (`turn/ending.py`). Raises LostRun."""
+"""Ends or pauses a run that cannot be driven, by id and fence (`log/failure.py`). Raises LostRun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -54,6 +58,43 @@ class RunContext:
     signal: CancelSignal
     spending: Spending
     wall_time: WallTime
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DriveContext:
+    """What a drive of a run of any kind is given: the head that it read, where it writes, and what interrupts
+    or limits it."""
+
+    services: RunServices
+    head: RunHead
+    log: RunLog
+    channel: Channel
+    signal: CancelSignal
+    wall_time: WallTime
+
+
+class Drive(Protocol):
+    """One drive of a run. `status` is that of the run when `run` returns, or RUNNING if it has not changed;
+    `usage` that of the whole run."""
+
+    status: RunStatus
+
+    @property
+    def usage(self) -> Usage: ...
+
+    async def run(self) -> None:
+        """Goes on until the run ends, pauses or waits for a person. Raises LostRun, and database errors."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends the tasks of the drive that are left, without writing anything."""
+        ...
+
+
+BeginDrive = Callable[[DriveContext], Drive]
+
+LoadDrive = Callable[[Session, RunHead], BeginDrive | None]
+"""Reads what a drive of a run of one kind needs, once, at its start. None: there is nothing to drive."""
 
 
 class SubagentEngine(Protocol):

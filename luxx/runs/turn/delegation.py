@@ -23,10 +23,9 @@ from luxx.runs.log.events import LogEntry, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
-from luxx.runs.turn.request import ChatRequest
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.run_rows import answered_message, insert_run, new_run
-from luxx.runs.turn.state import TurnState, count_calls, fold, initial_state
+from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL

@@ -20,7 +20,6 @@ from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.request import GivenPrompt
 from luxx.runs.turn.resources import CompletionCut, CompletionRecord, RunResources, client_tools
 from luxx.runs.turn.rights import (
     allowed_specs,
@@ -29,7 +28,7 @@ from luxx.runs.turn.rights import (
     skill_entries,
     tainted_by,
 )
-from luxx.runs.turn.state import TurnState, add_cost, open_calls, unfinished_steps
+from luxx.runs.turn.state import GivenPrompt, TurnState, add_cost, open_calls, unfinished_steps
 from luxx.runs.turn.turn_log import (
     call_of,
     closed_entries,

@@ -41,7 +41,6 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.turn.request import ChatRequest, GivenPrompt
 from luxx.runs.turn.rights import (
     check_skills,
     check_tools,
@@ -49,7 +48,7 @@ from luxx.runs.turn.rights import (
     read_rights,
     rules_for,
 )
-from luxx.runs.turn.state import RunSpec, TurnState
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor

@@ -20,8 +20,7 @@ from luxx.providers.choosing import select_provider_row
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import PROVIDERS
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.request import ChatRequest
-from luxx.runs.turn.state import RunSpec, TurnState
+from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import allows_name

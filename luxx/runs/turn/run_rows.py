@@ -20,8 +20,7 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.slots import first_slots
-from luxx.runs.turn.request import ChatRequest, GivenPrompt, Origin
-from luxx.runs.turn.state import RunSpec, model_used
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, Origin, RunSpec, model_used
 from luxx.wire.message import UserContent
 from luxx.wire.run import (
     Delegated,
@@ -37,17 +36,6 @@ from luxx.wire.run import (
 
 _runs, _messages = table_of(RunRow), table_of(MessageRow)
 _insert_run = insert(_runs)
-_run = select(
-    _runs.c.user_id,
-    _runs.c.tenant_id,
-    _runs.c.subject_id,
-    _runs.c.message_id,
-    _runs.c.is_cancelled,
-    _runs.c.driven_seconds,
-    _runs.c.request,
-    _runs.c.last_seq,
-    _runs.c.kind,
-).where(_runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence"))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -124,29 +112,51 @@ def insert_run(
     connection.execute(_insert_run, row)
 
 
-def read_spec(connection: Connection, run_id: str, fence: int) -> RunSpec | RunKind | None:
-    """The specification of a chat's run; of another its kind; None if it was deleted or claimed elsewhere."""
-    run = connection.execute(_run, {"run_id": run_id, "fence": fence}).one_or_none()
-    if run is None:
-        return None
-    if run.kind != RunKind.CHAT:
-        return RunKind(run.kind)
-    request = decode_request(run.request)
+class RunHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of a run at the start of a drive. `request` is the JSON that the feature stored; `message_id`
+    the message that a chat's run writes."""
+
+    id: str
+    kind: RunKind
+    subject_id: str
+    message_id: str | None = None
+    user_id: int
+    tenant_id: int
+    fence: int
+    is_cancelled: bool
+    driven_seconds: float
+    request: str
+    last_seq: int
+    started_at: datetime | None
+
+
+_head = select(*(_runs.c[name] for name in RunHead.__struct_fields__)).where(
+    _runs.c.id == bindparam("run_id"), _runs.c.fence == bindparam("fence")
+)
+
+
+def read_head(connection: Connection, run_id: str, fence: int) -> RunHead | None:
+    """The head of a run; None if it was deleted or claimed with another fence."""
+    row = connection.execute(_head, {"run_id": run_id, "fence": fence}).one_or_none()
+    return None if row is None else msgspec.convert(row, RunHead, from_attributes=True)
+
+
+def read_chat(connection: Connection, head: RunHead) -> RunSpec | None:
+    """The specification of a chat's run, with its log; None if its messages were removed when it ended."""
+    request = decode_request(head.request)
     past = _past_messages(connection, request)
     if past is None:
         return None
     return RunSpec(
-        run_id=run_id,
-        user_id=run.user_id,
-        tenant_id=run.tenant_id,
-        subject_id=run.subject_id,
-        message_id=run.message_id,
-        fence=fence,
-        is_cancelled=run.is_cancelled,
-        driven_seconds=run.driven_seconds,
+        run_id=head.id,
+        user_id=head.user_id,
+        tenant_id=head.tenant_id,
+        subject_id=head.subject_id,
+        message_id=head.message_id,
+        fence=head.fence,
         request=request,
         past=past,
-        events=read_log(connection, run_id) if run.last_seq else [],
+        events=read_log(connection, head.id) if head.last_seq else [],
     )
 
 

@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import replace
 from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.orm import Session
 
 from luxx.domain.usage.ledger import UsageEntry, record
 from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
@@ -21,26 +22,29 @@ from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
 from luxx.providers.client import ModelClient
 from luxx.providers.failures import with_wait
-from luxx.runs.cancel import RunCancelled
+from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
 from luxx.runs.turn.asking import QuestionAsker
-from luxx.runs.turn.context import RunContext, SubagentEngine
+from luxx.runs.turn.context import DriveContext, RunContext, SubagentEngine
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.ending import (
+from luxx.runs.turn.iteration import Iteration
+from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, UserAccess
+from luxx.runs.turn.spending import Spending
+from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls, with_fallback
+from luxx.runs.turn.turn_log import (
     CANCELLED,
     OUT_OF_ITERATIONS,
     Close,
     Ending,
+    TurnLog,
+    closed_entries,
     ending_for,
     failure_ending,
     finished,
     is_judged,
+    status_entry,
 )
-from luxx.runs.turn.iteration import Iteration
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, UserAccess
-from luxx.runs.turn.state import NextAction, TurnState, add_cost, decide, open_calls, with_fallback
-from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.tools.schema import answer_problem
 from luxx.wire.event import Retrying, Warning, WarningCode
 from luxx.wire.run import ENDED, RunKind, RunPhase
@@ -71,15 +75,41 @@ class TurnServices:
     resources: ResourceFinder
     engine: Callable[[], SubagentEngine]
 
+    def read_access(self, session: Session, spec: RunSpec) -> UserAccess | LuxxError:
+        """What the user of a turn may use now, or the error with which the turn ends."""
+        try:
+            return self.resources.read(session, spec)
+        except LuxxError as error:
+            return error
+
 
 class Turn:
-    """Carries out the actions and writes the ending. `close` says what else the ending writes.
+    """Carries out the actions and writes the ending. `close` says what else the ending writes; `signal`
+    interrupts this turn.
 
     `is_recovered`: an earlier drive may have made a model call whose end is not in the log.
     """
 
-    def __init__(self, run: RunContext, services: TurnServices, close: Close, *, is_recovered: bool) -> None:
-        self.run = run
+    def __init__(
+        self,
+        drive: DriveContext,
+        services: TurnServices,
+        spec: RunSpec,
+        log: TurnLog,
+        close: Close,
+        *,
+        signal: CancelSignal,
+        is_recovered: bool,
+    ) -> None:
+        self.run = run = RunContext(
+            services=drive.services,
+            spec=spec,
+            log=log,
+            channel=drive.channel,
+            signal=signal,
+            spending=Spending(drive.services.config.limits, spec, log),
+            wall_time=drive.wall_time,
+        )
         self.status = ""
         self.usage: Usage | None = None
         self._client = services.client

@@ -1,5 +1,5 @@
-"""The log of a turn for the process that drives its run, with the state that follows from it; and the entries
-of its steps, with the sentences for calls that are not run and for texts that are missing.
+"""The log of a turn for the process that drives its run, with the state that follows from it; the entries of
+its steps, with the sentences for calls that are not run and for texts that are missing; and its ending.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -7,16 +7,38 @@ from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import ContentRefused, LimitReached, LuxxError, ProviderError
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
-from luxx.runs.turn.state import TurnState, fold, open_calls
+from luxx.runs.turn.state import ChatRequest, TurnState, fold, model_used, open_calls
 from luxx.tools.history import CallStatus, Executed
-from luxx.wire.event import LoggedEvent, ProcessStep
-from luxx.wire.run import RunPhase
+from luxx.wire.event import (
+    CallPurpose,
+    CostUpdate,
+    Done,
+    DoneStatus,
+    ErrorEvent,
+    Event,
+    LoggedEvent,
+    ProcessStep,
+)
+from luxx.wire.run import RunPhase, RunStatus, StopReason
 from luxx.wire.tool import ToolCall, ToolResult
-from luxx.wire.turn import CUT_SHORT, CallOutcome, FinishReason, Step, StepStatus, StepType, step_id
+from luxx.wire.turn import (
+    CUT_SHORT,
+    WITHHELD,
+    CallOutcome,
+    FinishReason,
+    Step,
+    StepStatus,
+    StepType,
+    Usage,
+    step_id,
+)
 
 
 class LogWriter(Protocol):
@@ -211,3 +233,118 @@ def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | 
             duration_ms=UNSET if duration_ms is None else duration_ms,
         )
     )
+
+
+_encode = msgspec.json.Encoder().encode
+COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
+
+INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
+"""Stop reasons of a completed run whose answer is incomplete."""
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run; `error` is the error that ended it, if any. `is_partial`: the answer is not what
+    was demanded, although the model ended it."""
+
+    status: RunStatus
+    stop_reason: StopReason
+    done: DoneStatus
+    error: LuxxError | None = None
+    is_partial: bool = False
+
+
+FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
+OUT_OF_ITERATIONS = Ending(
+    status=RunStatus.COMPLETED, stop_reason=StopReason.MAX_ITERATIONS, done=DoneStatus.MAX_ITERATIONS_REACHED
+)
+CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, done=DoneStatus.STOPPED)
+
+
+def failure_ending(error: LuxxError) -> Ending:
+    """The ending of a run that failed with `error`."""
+    return Ending(status=RunStatus.FAILED, stop_reason=StopReason.ERROR, done=DoneStatus.FAILED, error=error)
+
+
+def ending_for(error: LuxxError) -> Ending:
+    """The ending after an error: failed or, after LimitReached, completed with the output so far."""
+    if not isinstance(error, LimitReached):
+        return failure_ending(error)
+    reason = StopReason(error.stop_reason)
+    return Ending(status=RunStatus.COMPLETED, stop_reason=reason, done=DoneStatus.STOPPED, error=error)
+
+
+def ending_events(
+    message_id: str, usage: Usage, ending: Ending, origin: Mapping[str, Any] | None = None
+) -> list[Event]:
+    """The last events: `error` if there was one, then `done`, with the `origin` of the message."""
+    events: list[Event] = []
+    if ending.error is not None:
+        retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
+        events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
+    done = Done(message_id=message_id, token_count=usage.completion_tokens, usage=usage, status=ending.done)
+    events.append(msgspec.structs.replace(done, **(origin or {})))
+    return events
+
+
+FINISHES = {str(reason): reason.value for reason in (*CUT_SHORT, *WITHHELD)} | {"refused": "refusal"}
+"""The `finish` of a message for the reasons that differ from a regular end; `refused` is in older logs."""
+
+
+def finish_of(state: TurnState, ending: Ending) -> str | None:
+    """Why the last model call of a turn ended; null if it was cut by a person or a limit of the run."""
+    if isinstance(ending.error, ContentRefused):
+        return "content_filter"
+    if ending.status == RunStatus.FAILED:
+        return "error"
+    if ending.error is not None or ending.status == RunStatus.CANCELLED or not state.notes:
+        return None
+    finish = state.notes[-1].finish
+    # For a reason that is not known, a warning of the run has the provider's own word.
+    return None if finish == FinishReason.UNKNOWN else FINISHES.get(finish, "stop")
+
+
+def finished(state: TurnState) -> Ending:
+    """The ending of a turn whose last completion asks for nothing more; the stop reason says if it was cut
+    or refused."""
+    finish = FINISHES.get(state.notes[-1].finish) if state.notes else None
+    return FINISHED if finish is None else replace(FINISHED, stop_reason=StopReason(finish))
+
+
+def is_judged(state: TurnState, ending: Ending) -> bool:
+    """Whether the text of a finished turn has to follow the demanded schema: not beside calls that the client
+    makes, and not where it was refused."""
+    last = state.steps[-1] if state.steps else None
+    has_calls = last is not None and last.type == StepType.TOOL_CALL and last.is_hosted is not True
+    return not has_calls and ending.stop_reason not in (StopReason.REFUSAL, StopReason.CONTENT_FILTER)
+
+
+def message_origin(request: ChatRequest, state: TurnState, ending: Ending) -> dict[str, Any]:
+    """Who produced a message and why it ended: fields of the message and of the event that ends its turn."""
+    return {**msgspec.structs.asdict(model_used(request, state)), "finish": finish_of(state, ending)}
+
+
+class Closing(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ending of a turn writes: events, values of the run's row, and other rows of `size` bytes."""
+
+    events: list[LogEntry]
+    changes: dict[str, Any]
+    write: Callable[[Connection], None]
+    size: int
+
+
+def cost_entries(purpose: CallPurpose, cut: UsageEntry | None) -> list[LogEntry]:
+    """The entry that counts a completion of this purpose that was cut, if one was."""
+    return [] if cut is None else [CostUpdate(usage=cut.usage, cost=cut.cost, purpose=purpose)]
+
+
+Close = Callable[[TurnState, Ending, UsageEntry | None], Closing]
+"""Makes the Closing of a turn. The usage is that of a completion that was cut; the log does not have it."""
+
+
+def message_status(state: TurnState, ending: Ending) -> str:
+    """The status of the message that a turn with this ending wrote."""
+    if ending.status == RunStatus.COMPLETED:
+        is_partial = ending.is_partial or ending.stop_reason in INCOMPLETE_REASONS
+        return PARTIAL if is_partial else COMPLETE
+    has_content = any(step.status != StepStatus.INTERRUPTED for step in state.steps)
+    return PARTIAL if has_content or ending.status == RunStatus.CANCELLED else FAILED

@@ -1,0 +1,219 @@
+"""A chat's run: one turn, whose end ends the run. What a drive reads of it, how it goes on, and what its
+ending writes.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import Connection, bindparam, insert, null
+from sqlalchemy.orm import Session
+
+from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.search_index import index_message
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import LuxxError
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.runs.log.failure import FailedRun, RunFailure
+from luxx.runs.log.retention import delete_content
+from luxx.runs.turn.asking import close_questions
+from luxx.runs.turn.context import BeginDrive, DriveContext
+from luxx.runs.turn.resources import UserAccess
+from luxx.runs.turn.run_rows import RunHead, read_chat
+from luxx.runs.turn.state import (
+    ChatRequest,
+    GivenPrompt,
+    NextAction,
+    Origin,
+    RunSpec,
+    TurnState,
+    decide,
+    fold,
+    initial_state,
+    model_used,
+    with_fallback,
+)
+from luxx.runs.turn.turn import Turn, TurnServices
+from luxx.runs.turn.turn_log import (
+    Closing,
+    Ending,
+    TurnLog,
+    ending_events,
+    failure_ending,
+    message_origin,
+    message_status,
+)
+from luxx.wire.message import AssistantContent
+from luxx.wire.run import Delegated, InConversation, Invocation, RunStatus
+from luxx.wire.turn import Usage
+
+_insert = insert(table_of(MessageRow))
+_conversations = table_of(ConversationRow)
+_release_conversation = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
+    .values(run_id=null(), selected_leaf_id=bindparam("leaf_id"), updated_at=bindparam("now"))
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatDrive:
+    """One drive of a chat's run: its turn goes on until it ends or waits for a person."""
+
+    def __init__(
+        self,
+        context: DriveContext,
+        services: TurnServices,
+        spec: RunSpec,
+        state: TurnState,
+        access: UserAccess | LuxxError,
+    ) -> None:
+        self.status = RunStatus.RUNNING
+        self._access = access
+        self._log = TurnLog(context.log, state)
+        close = partial(close_chat, spec)
+        self._turn = Turn(
+            context, services, spec, self._log, close, signal=context.signal, is_recovered=spec.fence > 1
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """That of the whole run."""
+        return self._turn.usage or self._log.state.usage
+
+    async def run(self) -> None:
+        """Carries out the turn. Raises LostRun, and database errors."""
+        await self._turn.run.spending.recover_reservation()
+        await self._turn.proceed(self._access)
+        if self._turn.status:
+            self.status = RunStatus(self._turn.status)
+        elif decide(self._log.state) == NextAction.WAIT:
+            self.status = RunStatus.WAITING
+
+    async def stop(self) -> None:
+        """Does nothing: its turn is no task of its own."""
+
+
+def load_chat(services: TurnServices, session: Session, head: RunHead) -> BeginDrive | None:
+    """Reads what a drive needs of a chat's run; None if its messages were removed when it ended."""
+    spec = read_chat(session.connection(), head)
+    if spec is None:
+        return None
+    state = fold(spec.events, initial_state(spec))
+    spec = with_fallback(spec, state)
+    return partial(
+        ChatDrive, services=services, spec=spec, state=state, access=services.read_access(session, spec)
+    )
+
+
+def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry | None) -> Closing:
+    """The Closing of a chat's turn, which ends the run.
+
+    It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
+    its parent run, so it stores nothing. A call with given messages stores none either, and removes what it
+    was given; its log stays until the answer is sent, or not at all if it is cancelled.
+    """
+    producer = message_origin(spec.request, state, ending)
+    save, size = _prepare_message(spec, state, ending, producer)
+    changes = ending_changes(spec, state, ending)
+    emptied = _without_content(spec.request)
+    if emptied is not None:
+        changes["request"] = _encode(emptied).decode()
+        size = len(changes["request"]) - len(_encode(spec.request))
+
+    def write(connection: Connection) -> None:
+        if save is not None:
+            save(connection)
+        if state.questions:
+            close_questions(connection, spec.run_id)
+        if emptied is not None and ending.status == RunStatus.CANCELLED:
+            delete_content(connection, spec.run_id)
+
+    return Closing(
+        events=[*ending_events(spec.message_id or "", state.usage, ending, producer)],
+        changes=changes,
+        write=write,
+        size=size,
+    )
+
+
+def _without_content(request: ChatRequest) -> ChatRequest | None:
+    """The request without what the client of a call gave; None: no call, it stays as it is."""
+    match request.origin:
+        case GivenPrompt():
+            origin: Origin = GivenPrompt(past=[])
+        case Delegated(is_of_given=True):
+            origin = request.origin
+        case _:
+            return None
+    return replace(request, origin=origin, system_prompt="", response_schema=None, stop=[], warnings=[])
+
+
+def _prepare_message(
+    spec: RunSpec, state: TurnState, ending: Ending, producer: Mapping[str, Any]
+) -> tuple[Callable[[Connection], None] | None, int]:
+    """A write that stores the answer in its conversation, and its bytes; None: the run stores no message."""
+    origin = spec.request.origin
+    if not isinstance(origin, InConversation | Invocation):
+        return None, 0
+    in_conversation = isinstance(origin, InConversation)
+    has_replay = any(note.replay for note in state.notes)
+    row: dict[str, Any] = {
+        "id": spec.message_id,
+        "user_id": spec.user_id,
+        "conversation_id": spec.subject_id if in_conversation else None,
+        "parent_id": origin.message_id,
+        "run_id": spec.run_id,
+        "role": "assistant",
+        "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
+        "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
+        "context": _encode(state.context).decode(),
+        "token_count": state.usage.completion_tokens,
+        "usage": _encode(state.usage).decode(),
+        "status": message_status(state, ending),
+        **producer,
+        "created_at": utc_now(),
+    }
+
+    def write_message(connection: Connection) -> None:
+        connection.execute(_insert, row)
+        if not in_conversation:
+            return
+        index_message(connection, row)
+        connection.execute(
+            _release_conversation,
+            {
+                "b_id": spec.subject_id,
+                "b_run": spec.run_id,
+                "leaf_id": spec.message_id,
+                "now": row["created_at"],
+            },
+        )
+
+    return write_message, len(row["content"]) + len(row["replay"] or "")
+
+
+def ending_changes(spec: RunSpec, state: TurnState, ending: Ending) -> dict[str, Any]:
+    """The final values of the run's row."""
+    return {
+        **msgspec.structs.asdict(model_used(spec.request, state)),
+        "status": ending.status.value,
+        "phase": None,
+        "stop_reason": ending.stop_reason.value,
+        "error": None if ending.error is None else ending.error.message.replace("\0", "\ufffd"),
+        "usage": _encode(state.usage).decode(),
+        "cost": state.cost,
+        "owner": None,
+        "finished_at": utc_now(),
+    }
+
+
+def fail_chat(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
+    """Releases the conversation of a chat's run that cannot be driven."""
+    close_questions(connection, run.id)
+    connection.execute(_conversations.update().where(_conversations.c.run_id == run.id).values(run_id=null()))
+    events = ending_events(run.message_id or "", run.usage, failure_ending(error))
+    return RunFailure(events=events, status=RunStatus.FAILED)

@@ -1,7 +1,8 @@
 """The documentation is true: its commands run, its links work, and it mentions every setting and tool.
 
 The `sh` blocks of a page run as one script against a real server whose model is scripted; `python` blocks run
-too. `console` blocks are only shown: their commands must exist.
+too. A `json` block right below an `sh` block shows what its calls answered. `console` blocks are only shown:
+their commands must exist.
 """
 
 import ast
@@ -50,6 +51,8 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ANSWERED = re.compile(r"^```sh\n(.*?)^```\n(?:\n```(json|text)\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+END_OF_BLOCK = "-- end of the block --"
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 SCRIPT_SECONDS = 90.0
 COLOUR = Call(
@@ -102,7 +105,10 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
         scripted_models(MODEL) as model,
         ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="") as server,
     ):
-        script = "\n".join(["set -euo pipefail", *beginning_of(page), *blocks(page, "sh")])
+        # Each answer is on a line of its own.
+        lines = ["set -euo pipefail", "curl() { command curl -w '\\n' \"$@\"; }", *beginning_of(page)]
+        lines += [f"{block}\necho '{END_OF_BLOCK}'" for block in ["", *blocks(page, "sh")]]
+        script = "\n".join(lines)
         for shown, real in {
             # First, because the port of the server may contain these digits.
             "8099": str(free_port()),
@@ -121,14 +127,71 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
             cwd=tmp_path,
             env={**server.environ, "LUXX_URL": server.url},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             timeout=SCRIPT_SECONDS,
             check=False,
         )
-    assert finished.returncode == 0, f"{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+    assert finished.returncode == 0, finished.stdout[-4000:]
     assert "/stream" not in script or '"delta":"Hello' in finished.stdout
-    assert '"success":false' not in finished.stdout.replace('"success":false,"data"', "")
+    printed = finished.stdout.split(END_OF_BLOCK)[1:]
+    for (block, kind, shown), output in zip(ANSWERED.findall(page.read_text("utf-8")), printed, strict=False):
+        check_answers(block, kind, shown, output)
+
+
+def check_answers(block: str, kind: str, shown: str, output: str) -> None:
+    """`shown` has, in their order, parts of the answers that the calls of `block` printed."""
+    answers = [answer for line in output.splitlines() for answer in documents_in(line)]
+    assert kind or not answers or "curl" not in block, (
+        f"the page does not show what this answers:\n{block}\n{output}"
+    )
+    expected = parts_of(shown) if kind == "json" else []
+    left = iter(answers)
+    for part in expected:
+        assert any(is_part_of(part, each) or is_part_of(part, data_of(each)) for each in left), (
+            f"no answer has this:\n{part}\n{output}"
+        )
+    for answer in answers:
+        is_refusal = isinstance(answer, dict) and answer.get("success") is False and "error" in answer
+        assert not is_refusal or any(is_part_of(part, answer) for part in expected), answer
+
+
+def parts_of(shown: str) -> list[Any]:
+    try:
+        return [msgspec.json.decode(shown)]
+    except msgspec.DecodeError:
+        return [msgspec.json.decode(line) for line in shown.splitlines()]
+
+
+def documents_in(line: str) -> list[Any]:
+    """The JSON document of a line; other output, such as a log or an exported document, has none."""
+    try:
+        document = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return []
+    return [document] if isinstance(document, dict | list) else []
+
+
+def data_of(answer: Any) -> Any:
+    return answer.get("data") if isinstance(answer, dict) else None
+
+
+def is_part_of(shown: Any, real: Any) -> bool:
+    """Numbers may differ, and `…` stands for any text and for the rest of a text or list."""
+    if isinstance(shown, dict):
+        return isinstance(real, dict) and all(
+            key in real and is_part_of(shown[key], real[key]) for key in shown
+        )
+    if isinstance(shown, list) and isinstance(real, list):
+        is_cut = bool(shown) and shown[-1] == "…" and len(shown) <= len(real)
+        first = shown[:-1] if is_cut else shown
+        return (is_cut or len(first) == len(real)) and all(map(is_part_of, first, real))
+    if isinstance(shown, str) and shown.endswith("…"):
+        return isinstance(real, str) and real.startswith(shown[:-1])
+    if isinstance(shown, (int, float)) and not isinstance(shown, bool):
+        return isinstance(real, (int, float))
+    return bool(shown == real)
 
 
 def test_getting_started_gets_a_streamed_answer_with_three_requests() -> None:

@@ -240,10 +240,10 @@ async def start_room(
         text, _ = called.given.last_user()
         return await room_calls.speak(caller, room_id, text, encoder=encoder, warnings=called.given.warnings)
     given = [
-        GivenText(text=f"[{one.name}] {one.user.text}" if one.name else one.user.text)
-        if one.user is not None
-        else GivenText(text=steps_text(one.steps), is_answer=True)
-        for one in called.given.past
+        GivenText(text=f"[{message.name}] {message.user.text}" if message.name else message.user.text)
+        if message.user is not None
+        else GivenText(text=steps_text(message.steps), is_answer=True)
+        for message in called.given.past
     ]
     instructions = "\n\n".join(text for text in called.given.instructions if text.strip())
     return await room_calls.call(

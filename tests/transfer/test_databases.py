@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from files.sample_files import GIF, JPEG
 from sample_user import add_user
 from sqlalchemy import func, insert, select
 from store.conftest import ready_url
@@ -128,7 +129,7 @@ def test_images_are_imported_exported_and_counted(store_and_service: tuple[Store
     store, _ = store_and_service
     (first, _) = import_data(store_and_service, sample("claude.json")).conversation_ids
     bare = store.read_now(lambda session: stored_size(session, 1))
-    gif, jpeg = b"GIF89a" + b"g" * 400_000, b"\xff\xd8\xff" + b"j" * 500_000
+    gif, jpeg = GIF + b"g" * 400_000, JPEG + b"j" * 500_000
     report = import_data(store_and_service, with_images(export(store_and_service, first), gif, jpeg))
     assert report.lost == []
     stored_images = images_of(store)
@@ -142,9 +143,7 @@ def test_images_are_imported_exported_and_counted(store_and_service: tuple[Store
 
 def test_images_of_a_failed_import_are_deleted(store_and_service: tuple[Store, TransferService]) -> None:
     (first, _) = import_data(store_and_service, sample("claude.json")).conversation_ids
-    rows = read_rows(
-        store_and_service, with_images(export(store_and_service, first), b"GIF89a" + b"g" * 400_000)
-    )
+    rows = read_rows(store_and_service, with_images(export(store_and_service, first), GIF + b"g" * 400_000))
     with pytest.raises(Exception, match="required field"):
         store_and_service[1]._write(ANN, io.BytesIO(rows.read() + b'{"type":"message"}\n'))
     assert images_of(store_and_service[0]) == []

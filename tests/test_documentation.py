@@ -135,8 +135,8 @@ def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
         )
     assert finished.returncode == 0, finished.stdout[-4000:]
     assert "/stream" not in script or '"delta":"Hello' in finished.stdout
-    printed = finished.stdout.split(END_OF_BLOCK)[1:]
-    for (block, kind, shown), output in zip(ANSWERED.findall(page.read_text("utf-8")), printed, strict=False):
+    printed = finished.stdout.split(END_OF_BLOCK)[1:-1]
+    for (block, kind, shown), output in zip(ANSWERED.findall(page.read_text("utf-8")), printed, strict=True):
         check_answers(block, kind, shown, output)
 
 

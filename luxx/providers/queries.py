@@ -107,7 +107,7 @@ def lost_provider_error(
     """The error for a provider that was chosen for something and that the caller cannot use any more.
 
     `name`: the name that was kept; None: its present one. Whoever chose it for the caller, as the owner of a
-    shared agent, could choose only what was shared in the caller's tenant; of other tenants nothing is told.
+    shared agent, could choose only what was shared in their tenant; no name of another tenant is shown.
     """
     if name is None and provider_id is not None:
         of_tenant = select(ProviderRow.name).where(

@@ -174,7 +174,10 @@ def test_an_agent_whose_provider_is_no_longer_shared_says_so_to_others(
         user.bad("POST", invoke, 409, json={"content": "hello"}),
     ):
         assert refused["detail"]["kind"] == "provider_not_found"
-        assert "the provider 'scripted' of the agent 'Team' was deleted or is no longer shared" in refused["error"]
+        assert (
+            "the provider 'scripted' of the agent 'Team' was deleted or is no longer shared"
+            in refused["error"]
+        )
     assert user.bad("POST", invoke, 404, json={"content": "hello", "provider_id": provider_id})
     user.good("POST", invoke, json={"content": "hello", "provider_id": own_id})
     user.good("PUT", f"/conversations/{chat['id']}", json={"provider_id": own_id})

@@ -1,5 +1,5 @@
-"""The values that the code of runs passes on: the services of a process, the context of one drive, and what a
-turn needs of the engine.
+"""The values that the code of runs passes on: the services of a process, the context of a drive and of a turn
+in it, and what a turn needs of the engine.
 
 They have no generated `repr`: tracebacks with local variables would print the whole server, with its config.
 """
@@ -49,7 +49,7 @@ class RunServices:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunContext:
-    """One drive of a run: what it read at its start, where it writes, and what interrupts or limits it."""
+    """A turn in one drive of a run: what it was asked, where it writes, and what interrupts or limits it."""
 
     services: RunServices
     spec: RunSpec

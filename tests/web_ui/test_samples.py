@@ -16,6 +16,19 @@ pytestmark = pytest.mark.heavy
 
 SECONDS = 60_000
 
+SCROLL_AND_FIND = """async (last, words) => {
+  const scroller = last.closest('.overflow-y-auto')
+  const scrolled = new Promise(done => scroller.addEventListener('scroll', done, { once: true }))
+  scroller.scrollTo(0, 0)
+  await scrolled
+  await new Promise(requestAnimationFrame)
+  const said = [...scroller.querySelectorAll('article')].find(each => each.textContent.includes(words))
+  const button = said.querySelector('[aria-expanded]')
+  const { x, y, width, height } = button.getBoundingClientRect()
+  return button.contains(document.elementFromPoint(x + width / 2, y + height / 2))
+}"""
+"""Whether a click reaches the steps of what has these words, right after scrolling to the beginning."""
+
 
 @pytest.fixture(scope="module")
 def server(
@@ -44,7 +57,7 @@ def test_the_sample_room_runs_to_its_end_twice(person: Person) -> None:
         person.wait_for(person.get(f"/chat-rooms/{room}")["run_id"], "completed")
         take_screenshots(tab, "sample-room-done")
         # The transcript keeps in the page only what is near to what is shown: here the first round.
-        page.get_by_role("article").last.evaluate("each => each.closest('.overflow-y-auto').scrollTo(0, 0)")
+        assert page.get_by_role("article").last.evaluate(SCROLL_AND_FIND, "630 euros")
         sums = page.get_by_role("article").filter(has_text="630 euros")
         expect(sums.get_by_text("630 euros")).to_be_visible()
         sums.get_by_title("Show thinking and tools").click()

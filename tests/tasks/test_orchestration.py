@@ -16,7 +16,7 @@ from luxx.features.tasks.models import NewTaskStep
 from luxx.features.tasks.orchestration import TaskOrchestration
 from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.run_rows import TaskValues
-from luxx.features.tasks.turns import RESULT
+from luxx.features.tasks.turns import RESULT, StepResults
 from luxx.runs.log.events import stamped
 from luxx.runs.orchestration.interface import Begin, End, RunTotals, TurnStart, Wait
 from luxx.runs.turn.run_rows import RunHead
@@ -70,7 +70,7 @@ class SimulatedRun:
         task = TaskValues(
             task_id="t", user_id=1, tenant_id=1, name="T", goal="G", provider_id=None, agent_id=None,
             max_concurrent_steps=slots, require_approval=False, steps=steps,
-            outputs={one: "" for one in needs if statuses[one] == COMPLETED}, finishes={}, tainted={},
+            results=StepResults(outputs={one: "" for one in needs if statuses[one] == COMPLETED}),
             attempts={}, lost_provider=None, lost_agent=None, lost_agents={},
         )  # fmt: skip
         head = RunHead(

@@ -241,8 +241,9 @@ class StepStatuses:
     def __getitem__(self, step_id: str) -> TaskStepStatus:
         return self._statuses[step_id]
 
-    def __contains__(self, step_id: str) -> bool:
-        return step_id in self._statuses
+    def get(self, step_id: str) -> TaskStepStatus | None:
+        """The status of a step; None: there is no such step."""
+        return self._statuses.get(step_id)
 
     def set(self, step_id: str, status: TaskStepStatus) -> None:
         """Sets the status of a step."""

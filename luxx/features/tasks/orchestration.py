@@ -5,7 +5,6 @@ transaction. The log says which turns are in progress, and what people asked for
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 
 import msgspec
@@ -16,7 +15,7 @@ from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached, LuxxError
-from luxx.features.tasks.graph import StepStatuses, TaskStepStatus, pending_after
+from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep, TaskStatus
 from luxx.features.tasks.planning import (
     Planner,
@@ -27,31 +26,29 @@ from luxx.features.tasks.planning import (
     planning_entry,
 )
 from luxx.features.tasks.run_rows import (
-    SKIPPED_BY_A_PERSON,
     TaskInput,
     TaskValues,
-    graph_of_task,
     write_begun,
+    write_ended,
     write_nothing,
     write_plan,
     write_result,
     write_skipped,
 )
+from luxx.features.tasks.steps import StepGraph
 from luxx.features.tasks.turns import (
     CUT_RESULT,
     PLAN,
     RESULT,
+    STEP_PROMPT,
     BegunTurn,
     StepEnd,
     begin_result,
     begin_step,
-    close_step,
     input_turn,
     step_end,
-    taint_of,
     turn_input_of,
 )
-from luxx.infra.clock import utc_now
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import InputKind, RunInput
 from luxx.runs.orchestration.interface import (
@@ -106,12 +103,7 @@ class TaskOrchestration:
         self._planner = planner
         self._resolve = planner.resolve
         self._task, self._held = task, set(held)
-        self._graph = graph_of_task(self._task)
-        self._statuses = StepStatuses(self._graph, statuses)
-        self._outputs, self._tainted = dict(self._task.outputs), dict(self._task.tainted)
-        self._finishes = dict(self._task.finishes)
-        self._open: dict[str, TurnNote] = {}
-        self._started: dict[str, datetime] = {}
+        self._graph = StepGraph(task.steps, statuses, task.results)
         self._is_pausing = False
         self._is_approved = not self._task.require_approval
         self._skipping: set[str] = set()
@@ -121,17 +113,10 @@ class TaskOrchestration:
 
     def apply(self, logged: LoggedEvent) -> None:
         event = logged.event
-        step_id = str(event.step_id)
         match event:
-            case StepStart() | Planning() if isinstance(logged.note, TurnNote):
-                if step_id.startswith(PLAN):
-                    self._end_planning()
-                self._open[step_id] = logged.note
-                self._started[step_id] = datetime.fromisoformat(event.timestamp)
-                self._has_result_turn = self._has_result_turn or step_id == RESULT
-            case StepComplete():
-                self._open.pop(step_id, None)
-            case PlanCreated():
+            case StepStart() if isinstance(logged.note, TurnNote):
+                self._has_result_turn = self._has_result_turn or event.step_id == RESULT
+            case Planning() | PlanCreated():
                 self._end_planning()
             case Steered(action=SteerAction.PAUSE):
                 self._is_pausing = True
@@ -139,22 +124,24 @@ class TaskOrchestration:
                 self._is_approved = self._is_approved or not event.turns
                 self._held -= set(event.turns)
             case Steered(action=SteerAction.SKIP):
-                self._skipping |= set(event.turns) & self._open.keys()
+                self._skipping |= set(event.turns) & self._graph.open.keys()
             case TaskPaused():
                 self._is_pausing = False
                 self._end_planning()
             case _:
                 pass
+        self._graph.apply(logged)
 
     def _end_planning(self) -> None:
         """A planning turn ends with the plan, the next attempt or a pause."""
-        self._open = {one: note for one, note in self._open.items() if not one.startswith(PLAN)}
+        for key in [one for one in self._graph.open if one.startswith(PLAN)]:
+            del self._graph.open[key]
 
     def is_open(self, key: str) -> bool:
-        return key in self._open
+        return key in self._graph.open
 
     def open_turns(self) -> list[TurnStart]:
-        return [self._turn_of(step_id, note) for step_id, note in self._open.items()]
+        return [self._turn_of(step_id, note) for step_id, note in self._graph.open.items()]
 
     def _turn_of(self, step_id: str, note: TurnNote) -> TurnStart:
         request = _request.decode(note.request)
@@ -162,12 +149,8 @@ class TaskOrchestration:
             return plan_turn(request, plan_note_of(note))
         return input_turn(step_id, turn_input_of(note), request)
 
-    @property
-    def _values(self) -> TaskValues:
-        return replace(self._task, outputs=self._outputs, finishes=self._finishes, tainted=self._tainted)
-
     def to_cut(self) -> Collection[str]:
-        return list(self._open) if self._is_pausing or self._error is not None else list(self._skipping)
+        return list(self._graph.open) if self._is_pausing or self._error is not None else list(self._skipping)
 
     @property
     def max_turns(self) -> int | None:
@@ -176,19 +159,18 @@ class TaskOrchestration:
     def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
         if self._is_pausing or self._error is not None:
             return Wait() if running else self._stopped()
-        if self._open.keys() - running:
-            return Begin.these(sorted(self._open.keys() - running))
-        if not self._task.steps:
+        if self._graph.open.keys() - running:
+            return Begin.these(sorted(self._graph.open.keys() - running))
+        if not self._graph.steps:
             return Wait() if running else Begin.these([PLAN])
         if not self._is_approved:
             return Wait()
-        ready = self._statuses.ready()
         free = max(0, self._task.max_concurrent_steps - len(running) + waiting)
-        if following := [one for one in ready if one not in self._held][:free]:
+        if following := self._graph.ready(self._held)[:free]:
             return Begin.these(following)
-        if running or ready:
+        if running or self._graph.ready():
             return Wait()  # For a slot, or for the approval of a step.
-        if not self._has_result_turn and len(self._outputs) > 1:
+        if not self._has_result_turn and len(self._graph.results.outputs) > 1:
             return Begin.these([RESULT])
         return self._finished()
 
@@ -210,10 +192,11 @@ class TaskOrchestration:
         return End(entries=entries, status=RunStatus.FAILED, stop_reason=StopReason.ERROR.value, error=error)
 
     def _finished(self) -> End:
-        error = self._statuses.failure()
+        error = self._graph.failure()
         status = TaskStatus.COMPLETED if error is None else TaskStatus.FAILED
-        if self._result is None and len(self._outputs) == 1:
-            self._result = next(iter(self._outputs.values()))
+        outputs = self._graph.results.outputs
+        if self._result is None and len(outputs) == 1:
+            self._result = next(iter(outputs.values()))
         return End(
             entries=[TaskComplete(status=status.value, result=self._result)],
             status=RunStatus.COMPLETED if error is None else RunStatus.FAILED,
@@ -241,8 +224,8 @@ class TaskOrchestration:
         failed: list[tuple[str, list[str], str]] = []
         stored: list[dict[str, str]] = []
         for step_id in begin.keys[:most]:
-            if step_id in self._open:
-                turns.append(self._turn_of(step_id, self._open[step_id]))
+            if step_id in self._graph.open:
+                turns.append(self._turn_of(step_id, self._graph.open[step_id]))
                 continue
             try:
                 begun = self._begin(session, step_id)
@@ -252,8 +235,8 @@ class TaskOrchestration:
             turns.append(begun.start)
             entries.append(begun.entry)
             stored += begun.stored
-            if step_id in self._statuses:
-                self._statuses.set(step_id, TaskStepStatus.RUNNING)
+            if step_id in self._graph.steps:
+                self._graph.start(step_id)
                 started.append(step_id)
         return Opening(
             turns=turns,
@@ -269,14 +252,18 @@ class TaskOrchestration:
             start = plan_turn(request, note)
             entry = planning_entry(self._task.task_id, start, note)
             return BegunTurn(start=start, entry=entry, stored=[])
+        asked, results = [f"The task: {self._task.name}\n{self._task.goal}"], self._graph.results
         if step_id == RESULT:
             settings = replace(self._settings(session, None), tools=[READ_RESULT_TOOL])
-            return begin_result(self._values, self._head.id, self._resolve(session, user_id, settings))
-        step = self._task.step(step_id)
+            request = self._resolve(session, user_id, settings)
+            return begin_result(asked, self._head.id, results, request)
+        step, attempt = self._graph.steps[step_id], self._task.attempts.get(step_id, 0) + 1
         request = self._resolve(session, user_id, self._settings(session, step))
         if step.required_tools or step.required_skills:
             self._planner.references.check_step(session, caller_of_turn(session, user_id), step, request)
-        return begin_step(self._values, self._head.id, step, request)
+        prompts = (request.system_prompt, STEP_PROMPT)
+        request = replace(request, system_prompt="\n\n".join(part for part in prompts if part))
+        return begin_step(asked, self._head.id, step, attempt, results, request)
 
     def _settings(self, session: Session, step: NewTaskStep | None) -> AgentSettings:
         """The settings of the step's agent, else of the task's, with the provider of the task."""
@@ -292,26 +279,15 @@ class TaskOrchestration:
         self, step_id: str, error: LuxxError, failed: list[tuple[str, list[str], str]]
     ) -> list[LogEntry]:
         """The events of a turn that cannot begin."""
-        if step_id not in self._statuses:
+        if step_id not in self._graph.steps:
             if step_id == PLAN:
                 self._error = error
                 return []
             self._has_result_turn = True
             return [Warning(message=f"The final result could not be written: {error.message}")]
-        skipped = self._fail(step_id)
+        entries, skipped = self._graph.refuse(step_id, error)
         failed.append((step_id, skipped, error.message))
-        complete = StepComplete(
-            step_id=step_id, status=TaskStepStatus.FAILED.value, duration_ms=0, error=error.message
-        )
-        return [complete, *(StepSkipped(step_id=one, because=step_id) for one in skipped)]
-
-    def _fail(self, step_id: str, status: TaskStepStatus = TaskStepStatus.FAILED) -> list[str]:
-        """Sets the status of a step; returns the pending steps that cannot be carried out any more."""
-        self._statuses.set(step_id, status)
-        skipped = pending_after(self._graph, step_id, self._statuses)
-        for one in skipped:
-            self._statuses.set(one, TaskStepStatus.SKIPPED)
-        return skipped
+        return entries
 
     def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
         if isinstance(ending.error, LimitReached):
@@ -319,26 +295,12 @@ class TaskOrchestration:
         step_id = start.turn.step_id
         if step_id.startswith(PLAN):
             return self._close_plan(start, state, ending, cut)
-        end = step_end(state, ending)
         if step_id == RESULT:
-            return self._close_result(start, end, cut)
-        skipped: list[str] = []
-        if step_id in self._skipping:
-            self._skipping.discard(step_id)
-            end = replace(end, status=TaskStepStatus.SKIPPED, error=SKIPPED_BY_A_PERSON)
-            skipped = self._fail(step_id, TaskStepStatus.SKIPPED)
-        elif end.status == TaskStepStatus.FAILED:
-            skipped = self._fail(step_id)
-        else:
-            self._statuses.set(step_id, end.status)
-        if end.status == TaskStepStatus.COMPLETED:
-            self._outputs[step_id], self._finishes[step_id] = end.output, end.finish
-            if (tainted_by := taint_of(start, state)) is not None:
-                self._tainted[step_id] = tainted_by
-        started = self._started.get(step_id) or utc_now()
-        return close_step(
-            self._task.task_id, self._head.id, start, state, end, started, skipped=skipped, cut=cut
-        )
+            return self._close_result(start, step_end(state, ending), cut)
+        closed = self._graph.close(start, state, ending, cut, is_skipped=step_id in self._skipping)
+        self._skipping.discard(step_id)
+        write = partial(write_ended, self._task.task_id, self._head.id, state, closed)
+        return Closing(events=closed.events, changes={}, write=write, size=len(closed.end.output))
 
     def _close_result(self, start: TurnStart, end: StepEnd, cut: UsageEntry | None) -> Closing:
         events = cost_entries(start.purpose, cut)
@@ -358,14 +320,12 @@ class TaskOrchestration:
     ) -> Closing:
         step_id = start.turn.step_id
         events = cost_entries(start.purpose, cut)
-        outcome = plan_outcome(self._task.task_id, start, self._open[step_id], state, ending)
+        outcome = plan_outcome(self._task.task_id, start, self._graph.open[step_id], state, ending)
         self._error = self._error or outcome.error
         if outcome.steps is None:
             return Closing(events=[*events, *outcome.entries], changes={}, write=write_nothing, size=0)
         steps = outcome.steps
-        self._task = replace(self._task, steps=steps)
-        self._graph = graph_of_task(self._task)
-        self._statuses = StepStatuses(self._graph, {})
+        self._graph.plan(steps, {})
         write = partial(write_plan, self._task.task_id, steps)
         return Closing(events=[*events, *outcome.entries], changes={}, write=write, size=0)
 
@@ -385,8 +345,8 @@ class TaskOrchestration:
                 case InputKind.SKIP:
                     entries.append(Steered(action=SteerAction.SKIP, user=data.user, turns=named))
                     for step_id in data.step_ids:
-                        if step_id in self._statuses and self._statuses[step_id] == TaskStepStatus.PENDING:
-                            skipped[step_id] = self._fail(step_id, TaskStepStatus.SKIPPED)
+                        if self._graph.status(step_id) == TaskStepStatus.PENDING:
+                            skipped[step_id] = self._graph.fail(step_id, TaskStepStatus.SKIPPED)
                         elif data.skipped is not None:
                             skipped[step_id] = data.skipped
                 case _:

@@ -1,19 +1,26 @@
 """The rows that the run of a task reads and writes: the task with its steps, their statuses and results."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
 
 from luxx.features.tasks.changes import index_task, replace_steps
-from luxx.features.tasks.graph import GraphStep, TaskGraph, TaskStepStatus
+from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep, TaskRow, TaskStepRow
 from luxx.features.tasks.queries import definition_of, step_rows
+from luxx.features.tasks.steps import ClosedStep
+from luxx.features.tasks.turns import SKIPPED_BY_A_PERSON, StepResults
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import store_output
+from luxx.runs.turn.asking import close_questions
+from luxx.runs.turn.state import TurnState
+from luxx.wire.turn import StepStatus, StepType
 
+_encode = msgspec.json.Encoder().encode
 _steps = table_of(TaskStepRow)
 _set_step = _steps.update().where(_steps.c.task_id == bindparam("b_task"), _steps.c.id == bindparam("b_id"))
 _start = _set_step.values(
@@ -23,7 +30,7 @@ _start = _set_step.values(
     finished_at=None,
     error=None,
 )
-FINISH_STEP = _set_step.values(
+_finish = _set_step.values(
     {
         name: bindparam(name)
         for name in (
@@ -49,9 +56,6 @@ _skip = _set_step.values(
 )
 BY_A_PERSON = ""
 """The value of `skipped_because` for a step that a person left out."""
-
-SKIPPED_BY_A_PERSON = "skipped by a person"
-
 
 _tasks = table_of(TaskRow)
 _set_result = _tasks.update().where(_tasks.c.id == bindparam("b_id")).values(result=bindparam("text"))
@@ -90,7 +94,7 @@ class ChosenModels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
-    """A task with its steps, their outputs so far, and why these ended.
+    """A task with its steps and their results so far.
 
     `lost_provider`, `lost_agent` and, by the ids of the steps, `lost_agents`: names of what was chosen and is
     gone.
@@ -109,9 +113,7 @@ class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrent_steps: int
     require_approval: bool
     steps: tuple[NewTaskStep, ...]
-    outputs: Mapping[str, str]
-    finishes: Mapping[str, str | None]
-    tainted: Mapping[str, str]
+    results: StepResults
     attempts: Mapping[str, int]
 
     def chosen(self, step: NewTaskStep | None) -> ChosenModels:
@@ -120,10 +122,6 @@ class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
         if step is None:
             return chosen
         return chosen.of_step(str(step.id), step.agent_id, self.lost_agents.get(str(step.id)))
-
-    def step(self, step_id: str) -> NewTaskStep:
-        """The step of this id."""
-        return next(one for one in self.steps if one.id == step_id)
 
 
 def chosen_by(task: "TaskRow | TaskValues") -> ChosenModels:
@@ -147,11 +145,13 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
         lost_agents={one.id: one.lost_agent for one in rows if one.lost_agent is not None},
         require_approval=row.require_approval,
         steps=tuple(definition_of(one) for one in rows),
-        outputs={
-            one.id: one.output or "" for one in rows if one.status == TaskStepStatus.COMPLETED.value
-        },
-        finishes={one.id: one.finish for one in rows},
-        tainted={one.id: one.tainted_by for one in rows if one.tainted_by is not None},
+        results=StepResults(
+            outputs={
+                one.id: one.output or "" for one in rows if one.status == TaskStepStatus.COMPLETED.value
+            },
+            finishes={one.id: one.finish for one in rows},
+            tainted={one.id: one.tainted_by for one in rows if one.tainted_by is not None},
+        ),
         attempts={one.id: one.attempts for one in rows},
     )  # fmt: skip
     statuses = {one.id: TaskStepStatus(one.status) for one in rows}
@@ -185,13 +185,6 @@ def skip_steps(
     for step_id in step_ids:
         values = {"b_task": task_id, "b_id": step_id, "why": why, "because": because}
         connection.execute(_skip, values)
-
-
-def graph_of_task(task: TaskValues) -> TaskGraph:
-    """The graph of the task's steps."""
-    return TaskGraph(
-        [GraphStep(id=str(one.id), name=one.name, depends_on=tuple(one.depends_on)) for one in task.steps]
-    )
 
 
 def write_nothing(_connection: Connection) -> None:
@@ -228,6 +221,35 @@ def write_begun(
         skip_steps(connection, task_id, skipped, step_id, TaskStepStatus.FAILED)
     for row in stored:
         store_output(connection, row)
+
+
+def write_ended(
+    task_id: str, run_id: str, state: TurnState, closed: ClosedStep, connection: Connection
+) -> None:
+    """Stores the end of a step's turn and what is skipped because of it, and closes its questions."""
+    end = closed.end
+    row: dict[str, Any] = {
+        "b_task": task_id, "b_id": closed.step_id, "status": end.status.value, "output": end.output,
+        "error": end.error, "tainted_by": closed.tainted_by,
+        "skipped_because": BY_A_PERSON if end.status == TaskStepStatus.SKIPPED else None,
+        "tool_calls": _encode(_calls_of(state)).decode(),
+        "usage": _encode(state.usage).decode(), "cost": state.cost, "duration_ms": closed.duration_ms,
+        "finish": end.finish, "finished_at": closed.finished_at,
+        **msgspec.structs.asdict(closed.used),
+    }  # fmt: skip
+    connection.execute(_finish, row)
+    skip_steps(connection, task_id, closed.skipped, closed.step_id, end.status)
+    if closed.questions:
+        close_questions(connection, run_id, closed.questions)
+
+
+def _calls_of(state: TurnState) -> list[dict[str, Any]]:
+    """The tool calls of a step, in short: name, arguments, status."""
+    return [
+        {"id": step.id_ref, "name": step.name, "arguments": step.arguments, "status": step.status.value}
+        for step in state.steps
+        if step.type == StepType.TOOL_CALL and step.status != StepStatus.INTERRUPTED
+    ]
 
 
 def write_skipped(task_id: str, skipped: Mapping[str, Sequence[str]], connection: Connection) -> None:

@@ -1,31 +1,24 @@
-"""The turns of a task: the plan, its steps and the final result; what each reads, and what it writes."""
+"""The turns of steps: what each reads, and how it ended. Those of tasks, and of plans in chats."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
 
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep
-from luxx.features.tasks.run_rows import BY_A_PERSON, FINISH_STEP, TaskValues, skip_steps
-from luxx.infra.clock import utc_now
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import TOOL_LENGTH
 from luxx.runs.orchestration.interface import TurnStart
-from luxx.runs.turn.asking import close_questions
-from luxx.runs.turn.state import ChatRequest, TurnState, model_used
-from luxx.runs.turn.turn_log import Closing, Ending, cost_entries, finish_of, full_output_row
+from luxx.runs.turn.state import ChatRequest, TurnState
+from luxx.runs.turn.turn_log import Ending, finish_of, full_output_row
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import TurnNote
 from luxx.wire.message import UserContent, fenced
-from luxx.wire.orchestration_event import StepComplete, StepSkipped, StepStart
+from luxx.wire.orchestration_event import StepStart
 from luxx.wire.run import RunStatus
-from luxx.wire.turn import CUT_SHORT, WITHHELD, StepStatus, StepType, TurnRef, steps_text
+from luxx.wire.turn import CUT_SHORT, WITHHELD, TurnRef, steps_text
 
 PLAN, RESULT = "task:plan", "task:result"
 """The `step_id` of the turns that plan and that write the final result; no step has such an id."""
@@ -43,6 +36,7 @@ RESULT_PROMPT = (
 )
 REFUSED_RESULT = "The model, or a filter of its provider, stopped the answer of this step."
 NO_RESULT = "The model ended this step without any text, so it has no result."
+SKIPPED_BY_A_PERSON = "skipped by a person"
 CUT_RESULT = "The final result was cut at the limit of tokens of its model."
 _encode = msgspec.json.Encoder().encode
 
@@ -104,6 +98,24 @@ def output_ref(step_id: str) -> str:
     return f"step:{step_id}"
 
 
+class StepResults(msgspec.Struct, kw_only=True):
+    """The outputs of completed steps by their ids, why these ended, and which tool tainted them, if one
+    did."""
+
+    outputs: dict[str, str] = {}
+    finishes: dict[str, str | None] = {}
+    tainted: dict[str, str] = {}
+
+    def of(self, step_ids: Sequence[str]) -> "StepResults":
+        """Those of these steps that are completed, in this order."""
+        read = [one for one in step_ids if one in self.outputs]
+        return StepResults(
+            outputs={one: self.outputs[one] for one in read},
+            finishes=self.finishes,
+            tainted={one: self.tainted[one] for one in read if one in self.tainted},
+        )
+
+
 class BegunTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that begins, its event, and the outputs that it reads in a shortened form."""
 
@@ -112,51 +124,46 @@ class BegunTurn(msgspec.Struct, frozen=True, kw_only=True):
     stored: list[dict[str, str]]
 
 
-def begin_step(task: TaskValues, run_id: str, step: NewTaskStep, request: ChatRequest) -> BegunTurn:
-    """The turn of a step with the outputs of the steps that it depends on."""
+def begin_step(
+    asked: Sequence[str],
+    run_id: str,
+    step: NewTaskStep,
+    attempt: int,
+    results: StepResults,
+    request: ChatRequest,
+) -> BegunTurn:
+    """The turn of a step, which reads `asked`, its own goal and the outputs of the steps that it depends
+    on."""
     step_id = str(step.id)
-    request = msgspec.structs.replace(
-        request, system_prompt="\n\n".join(part for part in (request.system_prompt, STEP_PROMPT) if part)
-    )
-    parts = [
-        f"The task: {task.name}\n{task.goal}",
-        f"Your step [{step_id}]: {step.name}\n{step.goal}".strip(),
-    ]
+    parts = [*asked, f"Your step [{step_id}]: {step.name}\n{step.goal}".strip()]
     if step.expected_output:
         parts.append(f"Expected result:\n{step.expected_output}")
     if step.thought_prompt:
         parts.append(step.thought_prompt)
     if step.required_skills:
         parts.append(f"Activate these skills first: {', '.join(step.required_skills)}.")
-    event = StepStart(step_id=step_id, name=step.name, attempt=task.attempts.get(step_id, 0) + 1)
-    inputs = {one: task.outputs[one] for one in step.depends_on if one in task.outputs}
-    return _begun(task, run_id, event, parts, inputs, request)
+    event = StepStart(step_id=step_id, name=step.name, attempt=attempt)
+    return _begun(run_id, event, parts, results.of(step.depends_on), request)
 
 
-def begin_result(task: TaskValues, run_id: str, request: ChatRequest) -> BegunTurn:
-    """The turn that writes the final result of the task."""
+def begin_result(asked: Sequence[str], run_id: str, results: StepResults, request: ChatRequest) -> BegunTurn:
+    """The turn that writes the final result of a task."""
     request = msgspec.structs.replace(request, system_prompt=RESULT_PROMPT)
     event = StepStart(step_id=RESULT, name="Result", attempt=1)
-    return _begun(task, run_id, event, [f"The task: {task.name}\n{task.goal}"], task.outputs, request)
+    return _begun(run_id, event, asked, results.of(list(results.outputs)), request)
 
 
 def _begun(
-    task: TaskValues,
-    run_id: str,
-    event: StepStart,
-    parts: list[str],
-    inputs: Mapping[str, str],
-    request: ChatRequest,
+    run_id: str, event: StepStart, parts: Sequence[str], read: StepResults, request: ChatRequest
 ) -> BegunTurn:
-    results, cut = cut_outputs(inputs, can_read=bool(request.tools), finishes=task.finishes)
+    results, cut = cut_outputs(read.outputs, can_read=bool(request.tools), finishes=read.finishes)
     text = "\n\n".join([*parts, results] if results else parts)
-    tainted = next((task.tainted[one] for one in inputs if one in task.tainted), None)
-    given = TurnInput(text=text, tainted_by=tainted)
+    given = TurnInput(text=text, tainted_by=next(iter(read.tainted.values()), None))
     note = TurnNote(request=msgspec.Raw(_encode(request)), data=msgspec.Raw(_encode(given)))
     return BegunTurn(
         start=input_turn(str(event.step_id), given, request),
         entry=(event, note),
-        stored=[full_output_row(run_id, output_ref(one), inputs[one]) for one in cut],
+        stored=[full_output_row(run_id, output_ref(one), read.outputs[one]) for one in cut],
     )
 
 
@@ -201,58 +208,7 @@ def _missing_result(state: TurnState, text: str, finish: str | None) -> str | No
     return None if text.strip() else " ".join(notices) or NO_RESULT
 
 
-def close_step(
-    task_id: str,
-    run_id: str,
-    start: TurnStart,
-    state: TurnState,
-    end: StepEnd,
-    started: datetime,
-    *,
-    skipped: Sequence[str],
-    cut: UsageEntry | None,
-) -> Closing:
-    """What the end of a step's turn writes; `skipped` are the steps that cannot be carried out after it."""
-    now, step_id = utc_now(), start.turn.step_id
-    duration = max(0, int((now - started).total_seconds() * 1000))
-    events = cost_entries(start.purpose, cut)
-    used: dict[str, Any] = {
-        **msgspec.structs.asdict(model_used(start.request, state)),
-        "finish": end.finish,
-    }
-    complete = StepComplete(step_id=step_id, status=end.status.value, duration_ms=duration, **used)
-    if end.error is not None:
-        complete = msgspec.structs.replace(complete, error=end.error)
-    events += [complete, *(StepSkipped(step_id=one, because=step_id) for one in skipped)]
-    questions = [one.question.question_id for one in state.questions if one.answer is None]
-    row: dict[str, Any] = {
-        "b_task": task_id, "b_id": step_id, "status": end.status.value, "output": end.output,
-        "error": end.error, "tainted_by": taint_of(start, state),
-        "skipped_because": BY_A_PERSON if end.status == TaskStepStatus.SKIPPED else None,
-        "tool_calls": _encode(_calls_of(state)).decode(),
-        "usage": _encode(state.usage).decode(), "cost": state.cost, "duration_ms": duration, **used,
-        "finished_at": now,
-    }  # fmt: skip
-
-    def write(connection: Connection) -> None:
-        connection.execute(FINISH_STEP, row)
-        skip_steps(connection, task_id, skipped, step_id, end.status)
-        if questions:
-            close_questions(connection, run_id, questions)
-
-    return Closing(events=events, changes={}, write=write, size=len(end.output))
-
-
 def taint_of(start: TurnStart, state: TurnState) -> str | None:
     """The tool that brought untrusted content into the result of a turn; None: there is none."""
     tainted_by = start.tainted_by or state.tainted_by
     return None if tainted_by is None else tainted_by[:TOOL_LENGTH]
-
-
-def _calls_of(state: TurnState) -> list[dict[str, Any]]:
-    """The tool calls of a step, in short: name, arguments, status."""
-    return [
-        {"id": step.id_ref, "name": step.name, "arguments": step.arguments, "status": step.status.value}
-        for step in state.steps
-        if step.type == StepType.TOOL_CALL and step.status != StepStatus.INTERRUPTED
-    ]

@@ -60,6 +60,7 @@ class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _OLD_FILES, _FILES = '"images":[{"file_id":', '"files":[{"file_id":'
+_OLD_FILES_BYTES, _FILES_BYTES = _OLD_FILES.encode(), _FILES.encode()
 
 
 def with_files(stored: AnyStr) -> AnyStr:
@@ -69,7 +70,7 @@ def with_files(stored: AnyStr) -> AnyStr:
     """
     if isinstance(stored, str):
         return stored.replace(_OLD_FILES, _FILES)
-    return stored.replace(_OLD_FILES.encode(), _FILES.encode())
+    return stored.replace(_OLD_FILES_BYTES, _FILES_BYTES)
 
 
 def images_of(step: Step) -> list[StepFile]:

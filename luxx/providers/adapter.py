@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from luxx.errors import MalformedStream, ProviderError
 from luxx.providers.parsing import FramingDetector, RetainedBytes, SseEvent, SseSplitter, trailing_error
-from luxx.wire.message import PromptImage, PromptMessage, ToolPrompt, UserPrompt
+from luxx.wire.message import ORIGIN_KEY, PromptImage, PromptMessage, ToolPrompt, UserPrompt
 from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import ToolChoice, ToolSpec
-from luxx.wire.turn import Delta
+from luxx.wire.turn import Delta, ReplayNote
 
 CACHE_MARK = "cache_control"
 """The field that marks how much of a prompt the provider should cache; some servers refuse it by name."""
@@ -167,9 +167,14 @@ class BuildRequest(Protocol):
     def __call__(self, request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest: ...
 
 
+class MakeParser(Protocol):
+    """Makes the parser of one response, which was written at `origin`; empty: not known."""
+
+    def __call__(self, *, origin: str = "") -> StreamParser: ...
+
+
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions of one dialect. `parser` makes the parser of one response; `bound_parser`, if there is
-    one, that of the response to a request, whose notes say where they can be sent.
+    """The functions of one dialect.
 
     `models_request` builds the request for the model list, or for its first page, `next_models_request` the
     one for the page that follows a body (None after the last page). `parse_models`: the names in a body.
@@ -177,15 +182,14 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
 
     dialect: str
     build_request: BuildRequest
-    parser: Callable[[], StreamParser]
-    bound_parser: Callable[[CompletionRequest, Target], StreamParser] | None = None
+    parser: MakeParser
     models_request: Callable[[Target], UpstreamRequest]
     parse_models: Callable[[bytes], list[str]]
     next_models_request: Callable[[Target, bytes], UpstreamRequest | None]
 
     def parser_for(self, request: CompletionRequest, target: Target) -> StreamParser:
         """The parser of the response to this request."""
-        return self.parser() if self.bound_parser is None else self.bound_parser(request, target)
+        return self.parser(origin=origin_of(request.model, target))
 
 
 def post_request(url: str, headers: dict[str, str], body: dict[str, Any], *, stream: bool) -> UpstreamRequest:
@@ -209,10 +213,10 @@ def with_images_after_results(messages: Sequence[PromptMessage], text: str = "")
             moved.append(replace(message, images=()))
             continue
         if images:
-            moved.append(UserPrompt(text=text, images=images))
+            moved.append(UserPrompt(text=text, images=images, is_inner=True))
             images = ()
         moved.append(message)
-    return [*moved, UserPrompt(text=text, images=images)] if images else moved
+    return [*moved, UserPrompt(text=text, images=images, is_inner=True)] if images else moved
 
 
 AZURE = "azure_openai"
@@ -246,6 +250,8 @@ _VENDOR_OF_HOST = {
 _REASONING_MODELS = re.compile(r"(?:ft:)?(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*chat))")
 # Models that chat completions do not serve, or not with tools and reasoning: the reasoning models, and these.
 _RESPONSES_MODELS = re.compile(r"computer-use|codex-|gpt-(?:daybreak|rosalind)")
+_FAMILY = re.compile(r"gpt-\d+(?:\.\d+)?|o\d+")
+_DATE = re.compile(r"-(?:\d{4}-\d\d-\d\d|\d{8}|latest)$")
 _ENDPOINTS = ("/chat/completions", "/responses")
 _DEPLOYMENT = re.compile(r"(.*/openai)/deployments/[^/]+")
 
@@ -299,6 +305,27 @@ def key_headers(target: Target) -> dict[str, str]:
     if vendor_of(target) == AZURE and not target.api_key.startswith("eyJ"):
         return {"api-key": target.api_key}
     return {"authorization": f"Bearer {target.api_key}"}
+
+
+def origin_of(model: str, target: Target) -> str:
+    """The host, with the port that the address names, and the family of the model, separated by a space:
+    where signatures and encrypted reasoning can be read."""
+    name = model.lower().rsplit("/", 1)[-1]
+    family = _FAMILY.match(name.removeprefix("ft:"))
+    host = _split(target.base_url).netloc.rpartition("@")[2].lower()
+    return f"{host} {family[0] if family else _DATE.sub('', name)}"
+
+
+def with_origin(data: ReplayNote, origin: str) -> ReplayNote:
+    """The note with its origin, if that is known."""
+    return {**data, ORIGIN_KEY: origin} if origin else data
+
+
+def is_of_origin(replay: ReplayNote, origin: str) -> bool:
+    """Whether what can be read only where it was written may be sent there: a note of an older version of
+    Luxx does not say where that was."""
+    written = replay.get(ORIGIN_KEY)
+    return written is None or written == origin
 
 
 def _azure_path(path: str) -> str:

@@ -68,11 +68,20 @@ def _alternating(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
                 merged[-1] = _joined_assistants(last, message)
             case UserPrompt() if isinstance(last, UserPrompt):
                 merged[-1] = _joined_users(last, message)
-            case UserPrompt() if isinstance(last, ToolPrompt):
-                merged += [AssistantPrompt(text=NO_ANSWER), message]
             case _:
                 merged.append(message)
-    return merged
+    return with_answers_to_results(merged)
+
+
+def with_answers_to_results(messages: Sequence[PromptMessage]) -> list[PromptMessage]:
+    """The messages with an answer between results and a user's message that follows them, for servers that
+    take none there."""
+    answered: list[PromptMessage] = []
+    for message in messages:
+        if answered and isinstance(message, UserPrompt) and isinstance(answered[-1], ToolPrompt):
+            answered.append(AssistantPrompt(text=NO_ANSWER))
+        answered.append(message)
+    return answered
 
 
 def _joined_users(first: UserPrompt, second: UserPrompt) -> UserPrompt:
@@ -83,7 +92,8 @@ def _joined_users(first: UserPrompt, second: UserPrompt) -> UserPrompt:
     parts = [*before, *after]
     text, offsets = joined_parts(parts)
     images = tuple(part for part in parts if not isinstance(part, str))
-    return UserPrompt(text=text, images=images, offsets=tuple(offsets))
+    is_inner = first.is_inner and second.is_inner
+    return UserPrompt(text=text, images=images, offsets=tuple(offsets), is_inner=is_inner)
 
 
 def _joined_assistants(first: AssistantPrompt, second: AssistantPrompt) -> AssistantPrompt:

@@ -112,12 +112,14 @@ class PromptImage(msgspec.Struct, frozen=True, kw_only=True):
 
 class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
     """A user's message. `offsets`: of each image, how many characters of the text come before it; without
-    them the images come first. `name`: the author, where a client tells several apart."""
+    them the images come first. `name`: the author, where a client tells several apart. `is_inner`: it stands
+    within a turn (a person or Luxx said it meanwhile), so that no other turn begins with it."""
 
     text: str
     images: tuple[PromptImage, ...] = ()
     offsets: tuple[int, ...] = ()
     name: str = ""
+    is_inner: bool = False
 
     def parts(self) -> "list[str | PromptImage]":
         """The texts and images in their order, see `joined_parts`."""
@@ -138,7 +140,7 @@ class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
             return self
         label = f"[{self.name}] "
         offsets = tuple(offset and offset + len(label) for offset in self.offsets)
-        return UserPrompt(text=f"{label}{self.text}", images=self.images, offsets=offsets)
+        return msgspec.structs.replace(self, text=f"{label}{self.text}", offsets=offsets, name="")
 
 
 def joined_parts(parts: "Sequence[str | PromptImage]") -> tuple[str, list[int]]:
@@ -154,6 +156,11 @@ def joined_parts(parts: "Sequence[str | PromptImage]") -> tuple[str, list[int]]:
             offsets.append(length)
     text = "\n".join(texts)
     return text, [min(offset, len(text)) for offset in offsets]
+
+
+ORIGIN_KEY = "origin"
+"""The key in the replay note of where it was written: only there signatures and encrypted reasoning can be
+read. Notes of older versions of Luxx have none."""
 
 
 class AssistantPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="assistant"):

@@ -8,6 +8,7 @@ from wire_reading import Reading, read_in_pieces
 
 from luxx.providers.adapter import Adapter, CompletionRequest, Target
 from luxx.providers.anthropic.adapter import ANTHROPIC
+from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
 from luxx.wire.message import AssistantPrompt, ToolPrompt, UserPrompt
 from luxx.wire.tool import ToolCall
@@ -178,3 +179,47 @@ def test_unsigned_thinking_goes_back_to_servers_that_do_not_sign(
     call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"x": 1}}
     kept = [{**thinking, "thinking": "I add."}] if is_kept else []
     assert content == [*kept, call]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "kind", "model", "list_name"),
+    [
+        (ANTHROPIC, "anthropic", "claude-sonnet-4-5", "messages"),
+        (GEMINI, "gemini", "gemini-3-pro-preview", "contents"),
+        (OPENAI, "mistral", "mistral-large-latest", "messages"),
+    ],
+    ids=["anthropic", "gemini", "mistral"],
+)
+def test_a_message_within_a_turn_changes_nothing_before_it(
+    adapter: Adapter, kind: str, model: str, list_name: str
+) -> None:
+    """Another model's thinking is sent in the unfinished turn, and unsigned calls of it get a signature."""
+    thinking = {"type": "thinking", "thinking": "I add.", "signature": "c2ln"}
+    note = {"anthropic_content": [thinking], "anthropic_model": "claude-opus-4-1"}
+    call = ToolCall(call_id="call12345", name="add", arguments="{}")
+    turn = [
+        UserPrompt(text="1+1?"),
+        AssistantPrompt(thinking="I add.", tool_calls=[call], replay=note),
+        ToolPrompt(call_id="call12345", name="add", content="2"),
+    ]
+    answer = AssistantPrompt(text="It is 2.")
+    target = Target(provider_id=1, provider_type=kind, base_url="https://models.example")
+
+    def sent(*messages: Any) -> list[Json]:
+        request = CompletionRequest(model=model, messages=[*messages])
+        return json.loads(adapter.build_request(request, target, stream=True).body)[list_name]
+
+    before = sent(*turn)
+    steered = sent(*turn, UserPrompt(text="Be brief.", is_inner=True), answer, UserPrompt(text="Why?"))
+    within = sent(*turn, UserPrompt(text="Be brief.", is_inner=True))
+
+    assert within[: len(before) - 1] == before[:-1]
+    items = "content" if adapter is ANTHROPIC else "parts"
+    if adapter is OPENAI:
+        assert within[len(before) - 1] == before[-1]
+        assert [message["role"] for message in within] == ["user", "assistant", "tool", "assistant", "user"]
+    else:
+        assert within[-1][items][: len(before[-1][items])] == before[-1][items]
+        assert "c2ln" in json.dumps(within) or "skip_thought" in json.dumps(within)
+        assert "c2ln" not in json.dumps(steered)
+        assert "skip_thought" not in json.dumps(steered)

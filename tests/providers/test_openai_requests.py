@@ -79,7 +79,7 @@ def test_images_of_results_follow_them_as_a_users_message_and_are_in_them_for_mi
     assert [each["role"] for each in sent] == ["assistant", "tool", "tool", "user", "user"]
     assert [part["type"] for part in sent[3]["content"]] == ["image_url", "image_url", "text"]
     to_mistral = build_request("mistral", messages=turn)["messages"]
-    assert [each["role"] for each in to_mistral] == ["assistant", "tool", "tool", "user"]
+    assert [each["role"] for each in to_mistral] == ["assistant", "tool", "tool", "assistant", "user"]
     assert [part["type"] for part in to_mistral[1]["content"]] == ["image_url", "text"]
 
 

@@ -18,6 +18,7 @@ from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import MessageRow
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import (
+    ORIGIN_KEY,
     AssistantPrompt,
     Attachment,
     ContextRecord,
@@ -236,7 +237,10 @@ def _join_paused(replay: Sequence[ReplayNote]) -> Iterator[ReplayNote]:
 def _extend(joined: ReplayNote, key: str, value: Any) -> None:
     """Extends in place, on copies of the lists: an imported message may have very many notes."""
     existing = joined.get(key)
-    if not isinstance(value, list):
+    if key == ORIGIN_KEY and existing not in (None, value):
+        # Written at several servers: none of them can read all of it.
+        joined[key] = f"{existing} {value}"
+    elif not isinstance(value, list):
         joined[key] = value
     elif isinstance(existing, list):
         cast("list[Any]", existing).extend(cast("list[Any]", value))

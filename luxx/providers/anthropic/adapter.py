@@ -11,7 +11,7 @@ import msgspec
 
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter, EventStreamParser, Target, UpstreamRequest
+from luxx.providers.adapter import Adapter, EventStreamParser, Target, UpstreamRequest, with_origin
 from luxx.providers.anthropic.content import (
     AnthropicEvent,
     ContentReader,
@@ -72,8 +72,9 @@ class AnthropicParser(EventStreamParser):
 
     drain_seconds = 2.0
 
-    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+    def __init__(self, new_call_id: Callable[[], str] = new_id, origin: str = "") -> None:
         super().__init__()
+        self._origin = origin
         self._content = ContentReader(new_call_id)
         self._usage = EventUsage()
         self._has_started = False
@@ -101,7 +102,7 @@ class AnthropicParser(EventStreamParser):
             self._content.cite_results(out)
         if not self._content.is_plain() or reason is FinishReason.PAUSED:
             data = {CONTENT_KEY: self._content.content(), MODEL_KEY: self._model}
-            out.append(ReplayDelta(data=data))
+            out.append(ReplayDelta(data=with_origin(data, self._origin)))
         out.append(FinishDelta(reason=reason, raw=self._finish, notice=self._notice()))
         return out
 

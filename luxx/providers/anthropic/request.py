@@ -14,11 +14,11 @@ from luxx.providers.adapter import (
     Target,
     UpstreamRequest,
     get_request,
+    origin_of,
     post_request,
 )
 from luxx.providers.anthropic.turns import (
     HISTORY_TOOL_DESCRIPTION,
-    begins_with_thinking,
     build_messages,
     called_tools,
     system_text,
@@ -207,7 +207,9 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     # Models of other vendors do not sign their thinking, and some require it; Anthropic's refuse it unsigned.
     takes_unsigned = not _ANTHROPIC.search(f"{request.model} {target.base_url}".lower())
     messages = with_demanded_roles(request.messages, request.adaptations)
-    request_messages = build_messages(messages, request.model, takes_unsigned=takes_unsigned)
+    origin = origin_of(request.model, target)
+    built = build_messages(messages, request.model, origin, takes_unsigned=takes_unsigned)
+    request_messages = built.joined
     body: dict[str, Any] = {
         "model": request.model,
         "max_tokens": max_tokens,
@@ -216,7 +218,7 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     }
     system = system_text(messages)
     body |= thinking_switch(request, max_tokens)
-    if "budget_tokens" in body.get("thinking", {}) and not begins_with_thinking(request_messages):
+    if "budget_tokens" in body.get("thinking", {}) and not built.begins_with_thinking:
         # The API rejects thinking in a turn whose earlier tool calls were made without it.
         del body["thinking"]
     if _is_tool_forced(request):

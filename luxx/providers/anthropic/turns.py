@@ -6,11 +6,12 @@ content blocks (`CONTENT_KEY`) are sent back unchanged as far as they match the 
 
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from luxx.providers.demanded_forms import CallIds, accepted_name
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
+    ORIGIN_KEY,
     AssistantPrompt,
     PromptImage,
     PromptMessage,
@@ -19,6 +20,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.tool import ToolCall
+from luxx.wire.turn import ReplayNote
 
 CONTENT_KEY = "anthropic_content"
 MODEL_KEY = "anthropic_model"
@@ -43,19 +45,48 @@ def system_text(messages: Iterable[PromptMessage]) -> str:
     )
 
 
-def build_messages(
-    messages: Sequence[PromptMessage], model: str, *, takes_unsigned: bool = False
-) -> list[RequestMessage]:
-    """The messages of the history for `model`. In finished turns, another model's thinking is left out.
+class RequestMessages(NamedTuple):
+    """The messages of a request up to the user's message that began the unfinished turn, and those of that
+    turn."""
 
-    `takes_unsigned`: the server wants its thinking back although it does not sign it.
+    finished: list[RequestMessage]
+    unfinished: list[RequestMessage]
+
+    @property
+    def joined(self) -> list[RequestMessage]:
+        """All of them."""
+        if not (self.finished and self.unfinished and self.unfinished[0]["role"] == "user"):
+            return [*self.finished, *self.unfinished]
+        (*before, last), (first, *after) = self.finished, self.unfinished
+        return [*before, {**last, "content": [*last["content"], *first["content"]]}, *after]
+
+    @property
+    def begins_with_thinking(self) -> bool:
+        """Whether the unfinished turn begins with thinking, as the API requires for more; true without it."""
+        for message in self.unfinished:
+            if message["role"] == "assistant":
+                return message["content"][0]["type"] in _THINKING_TYPES
+        return True
+
+
+def build_messages(
+    messages: Sequence[PromptMessage], model: str, origin: str = "", *, takes_unsigned: bool = False
+) -> RequestMessages:
+    """The messages of the history for `model` at `origin`. In finished turns, another model's thinking is
+    left out, and that of another server everywhere, whose signature is not known there.
+
+    `takes_unsigned`: the server wants thinking back although it does not sign it.
     """
     last_user_index = max(
-        (index for index, message in enumerate(messages) if isinstance(message, UserPrompt)), default=-1
+        (index for index, each in enumerate(messages) if isinstance(each, UserPrompt) and not each.is_inner),
+        default=-1,
     )
     ids = CallIds()
-    request_messages: list[RequestMessage] = []
+    finished: list[RequestMessage] = []
+    unfinished: list[RequestMessage] = []
     for index, message in enumerate(messages):
+        is_unfinished = index > last_user_index
+        request_messages = unfinished if is_unfinished else finished
         match message:
             case SystemPrompt():
                 continue
@@ -64,40 +95,33 @@ def build_messages(
             case ToolPrompt():
                 _append_content(request_messages, "user", [_tool_result_block(message, ids)])
             case AssistantPrompt():
+                is_signed = _is_of_host(message.replay, origin)
                 is_same = _is_same_model(str(message.replay.get(MODEL_KEY, "")), model)
                 content = _assistant_blocks(
                     message.labelled(),
                     ids,
-                    includes_thinking=index > last_user_index or is_same,
+                    includes_thinking=(is_signed or takes_unsigned) and (is_unfinished or is_same),
                     takes_unsigned=takes_unsigned,
+                    is_signed=is_signed,
                 )
                 _append_content(request_messages, "assistant", content)
-    if request_messages and request_messages[0]["role"] != "user":
-        request_messages.insert(
-            0, {"role": "user", "content": [{"type": "text", "text": EARLIER_CONVERSATION_TEXT}]}
-        )
-    request_messages = _drop_unpaired_server_calls(request_messages)
+    first = finished or unfinished
+    if first and first[0]["role"] != "user":
+        first.insert(0, {"role": "user", "content": [{"type": "text", "text": EARLIER_CONVERSATION_TEXT}]})
+    built = _drop_unpaired_server_calls(RequestMessages(finished, unfinished))
     last = messages[-1] if messages else None
     # What a paused turn has produced goes back unchanged.
-    is_begun = isinstance(last, AssistantPrompt) and not last.end.is_paused
-    return _without_trailing_blanks(request_messages) if is_begun else request_messages
+    if isinstance(last, AssistantPrompt) and not last.end.is_paused:
+        _remove_trailing_blanks(built.unfinished)
+    return built
 
 
-def _without_trailing_blanks(request_messages: list[RequestMessage]) -> list[RequestMessage]:
-    """The messages without whitespace at the end of a last answer, which the API refuses."""
+def _remove_trailing_blanks(request_messages: list[RequestMessage]) -> None:
+    """Removes whitespace at the end of a last answer, which the API refuses."""
     if request_messages and request_messages[-1]["role"] == "assistant":
         content: list[BlockJson] = request_messages[-1]["content"]
         if content[-1]["type"] == "text":
             content[-1] = content[-1] | {"text": content[-1]["text"].rstrip()}
-    return request_messages
-
-
-def begins_with_thinking(request_messages: list[RequestMessage]) -> bool:
-    """Whether the unfinished turn begins with thinking, as the API requires for more; true without one."""
-    for message in _unfinished_messages(request_messages):
-        if message["role"] == "assistant":
-            return message["content"][0]["type"] in _THINKING_TYPES
-    return True
 
 
 def called_tools(request_messages: list[RequestMessage]) -> list[str]:
@@ -143,7 +167,7 @@ def _tool_result_block(message: ToolPrompt, ids: CallIds) -> BlockJson:
 
 
 def _assistant_blocks(
-    message: AssistantPrompt, ids: CallIds, *, includes_thinking: bool, takes_unsigned: bool
+    message: AssistantPrompt, ids: CallIds, *, includes_thinking: bool, takes_unsigned: bool, is_signed: bool
 ) -> list[BlockJson]:
     calls = {call.call_id: call for call in message.tool_calls}
     content: list[BlockJson] = []
@@ -156,8 +180,13 @@ def _assistant_blocks(
                 call = calls.pop(str(block.get("id")), None)
                 if call is not None:
                     content.append({**block, **_tool_use_block(call, ids)})
-            elif _is_sendable(block, includes_thinking=includes_thinking, takes_unsigned=takes_unsigned):
-                content.append(block)
+            elif _is_sendable(
+                block,
+                includes_thinking=includes_thinking,
+                takes_unsigned=takes_unsigned,
+                is_signed=is_signed,
+            ):
+                content.append(block if is_signed else _without_signature(block))
     if rest.strip():
         content.append({"type": "text", "text": rest})
     content += [_tool_use_block(call, ids) for call in calls.values()]
@@ -202,16 +231,27 @@ def _text_of(blocks: list[BlockJson]) -> str:
     return "".join(block["text"] for block in blocks if block["type"] == "text")
 
 
-def _is_sendable(block: BlockJson, *, includes_thinking: bool, takes_unsigned: bool) -> bool:
+def _is_sendable(block: BlockJson, *, includes_thinking: bool, takes_unsigned: bool, is_signed: bool) -> bool:
     match block["type"]:
         case "text":
             return bool(block["text"].strip())
         case "thinking":
             return includes_thinking and (takes_unsigned or bool(block.get("signature")))
         case "redacted_thinking":
-            return includes_thinking
+            return includes_thinking and is_signed
         case _:
             return True
+
+
+def _without_signature(block: BlockJson) -> BlockJson:
+    return {key: value for key, value in block.items() if key != "signature"}
+
+
+def _is_of_host(replay: ReplayNote, origin: str) -> bool:
+    """Whether a completion comes from the host of this origin, whose models read each other's signatures; so
+    does one whose note does not say where it was written."""
+    written = replay.get(ORIGIN_KEY)
+    return not isinstance(written, str) or written.partition(" ")[0] == origin.partition(" ")[0]
 
 
 def _tool_use_block(call: ToolCall, ids: CallIds) -> BlockJson:
@@ -229,41 +269,34 @@ def _is_same_model(recorded: str, requested: str) -> bool:
     return bool(left and right) and (left.startswith(right) or right.startswith(left))
 
 
-def _drop_unpaired_server_calls(request_messages: list[RequestMessage]) -> list[RequestMessage]:
+def _drop_unpaired_server_calls(messages: RequestMessages) -> RequestMessages:
     """Removes server tools' calls that have no result, and results that have no call.
 
     Calls of the unfinished turn stay: the server may still work on them (a paused turn, or code that called
     a client's tool).
     """
-    blocks = [block for message in request_messages for block in message["content"]]
+    unfinished_blocks = [block for message in messages.unfinished for block in message["content"]]
+    blocks = [block for message in messages.finished for block in message["content"]] + unfinished_blocks
     call_ids = {block["id"] for block in blocks if block["type"] in _SERVER_CALL_TYPES}
-    unfinished = _unfinished_messages(request_messages)
-    unfinished_blocks = [block for message in unfinished for block in message["content"]]
     kept_ids = {block["tool_use_id"] for block in blocks if _is_server_result(block)}
     kept_ids |= {block["id"] for block in unfinished_blocks if block["type"] in _SERVER_CALL_TYPES}
-    paired_messages: list[RequestMessage] = []
-    for message in request_messages:
-        content = [
-            block
-            for block in message["content"]
-            if not (
-                (block["type"] in _SERVER_CALL_TYPES and block["id"] not in kept_ids)
-                or (_is_server_result(block) and block["tool_use_id"] not in call_ids)
-            )
-        ]
-        if all(block["type"] in _THINKING_TYPES for block in content):
-            continue
-        _append_content(paired_messages, message["role"], content)
-    return paired_messages
 
+    def paired(request_messages: list[RequestMessage]) -> list[RequestMessage]:
+        kept: list[RequestMessage] = []
+        for message in request_messages:
+            content = [
+                block
+                for block in message["content"]
+                if not (
+                    (block["type"] in _SERVER_CALL_TYPES and block["id"] not in kept_ids)
+                    or (_is_server_result(block) and block["tool_use_id"] not in call_ids)
+                )
+            ]
+            if not all(block["type"] in _THINKING_TYPES for block in content):
+                _append_content(kept, message["role"], content)
+        return kept
 
-def _unfinished_messages(request_messages: list[RequestMessage]) -> list[RequestMessage]:
-    """The messages after the last user message that has text or an image: the unfinished turn."""
-    for index in reversed(range(len(request_messages))):
-        message = request_messages[index]
-        if message["role"] == "user" and any(b["type"] in ("text", "image") for b in message["content"]):
-            return request_messages[index + 1 :]
-    return request_messages
+    return RequestMessages(paired(messages.finished), paired(messages.unfinished))
 
 
 def _is_server_result(block: BlockJson) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed, StreamInterrupted
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter, Target, UpstreamRequest
+from luxx.providers.adapter import Adapter, Target, UpstreamRequest, with_origin
 from luxx.providers.citations import Citations, GeneratedImages
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.gemini.content import (
@@ -104,7 +104,8 @@ class GeminiParser:
 
     drain_seconds = 0.2  # See `StreamParser`.
 
-    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+    def __init__(self, new_call_id: Callable[[], str] = new_id, origin: str = "") -> None:
+        self._origin = origin
         self._splitter = SseSplitter()
         self._array: ArraySplitter | None = None
         self._framing = FramingDetector()
@@ -307,7 +308,7 @@ class GeminiParser:
             reason = FinishReason.PAUSED
             replay[CONTINUATION_KEY] = self._continuation
         if replay:
-            out.append(ReplayDelta(data=replay))
+            out.append(ReplayDelta(data=with_origin(replay, self._origin)))
         is_withheld = reason is FinishReason.CONTENT_FILTER and not self._has_text
         notice = self._refusal() if is_withheld else ""
         out.append(FinishDelta(reason=reason, raw=self._finish_reason or self._block_reason, notice=notice))

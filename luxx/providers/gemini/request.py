@@ -17,10 +17,13 @@ from luxx.providers.adapter import (
     Target,
     UpstreamRequest,
     get_request,
+    is_of_origin,
+    origin_of,
     post_request,
     with_images_after_results,
 )
 from luxx.providers.demanded_forms import (
+    CallIds,
     is_any_object,
     schema_instruction,
     takes_schema,
@@ -113,12 +116,13 @@ class PartRecorder:
         return note
 
 
-def restore_parts(prompt: AssistantPrompt) -> list[GeminiPart]:
-    """The parts of an earlier completion, each with its signature.
+def restore_parts(prompt: AssistantPrompt, ids: CallIds, origin: str) -> list[GeminiPart]:
+    """The parts of an earlier completion; each with its signature, if that can be read at `origin`.
 
     If the message's text no longer has the recorded length, it becomes one part without signatures; calls
     keep theirs.
     """
+    is_signed = is_of_origin(prompt.replay, origin)
     notes = json_objects(prompt.replay.get(REPLAY_KEY))
     if sum(_length(note, "text") for note in notes) != len(prompt.text):
         notes = [{"text": len(prompt.text)}, *(note for note in notes if "call" in note)]
@@ -128,24 +132,24 @@ def restore_parts(prompt: AssistantPrompt) -> list[GeminiPart]:
     text_offset = thought_offset = 0
     for note in notes:
         part: GeminiPart | None = None
+        signature = _signature(note) if is_signed else ""
         if "call" in note:
             call = calls.pop(str(note["call"]), None)
-            part = _call_part(call) if call is not None else None
+            part = _call_part(call, ids) if call is not None else None
         elif "part" in note:
-            part = _replayed_part(note["part"])
+            part = _replayed_part(note["part"], is_signed=is_signed)
         elif "thought" in note:
             text = prompt.thinking[thought_offset : thought_offset + _length(note, "thought")]
             thought_offset += len(text)
             # Thoughts without a signature are only a summary for people.
-            part = {"text": text, "thought": True} if has_thoughts and _signature(note) else None
+            part = {"text": text, "thought": True} if has_thoughts and signature else None
         else:
             text = prompt.text[text_offset : text_offset + _length(note, "text")]
             text_offset += len(text)
-            part = {"text": text} if text or _signature(note) else None
+            part = {"text": text} if text or signature else None
         if part is not None:
-            signature = _signature(note)
             parts.append({**part, "thoughtSignature": signature} if signature else part)
-    return parts + [_call_part(call) for call in calls.values()]
+    return parts + [_call_part(call, ids) for call in calls.values()]
 
 
 def _length(note: dict[str, Any], key: str) -> int:
@@ -153,13 +157,15 @@ def _length(note: dict[str, Any], key: str) -> int:
     return max(0, length) if isinstance(length, int) else 0
 
 
-def _replayed_part(part: object) -> GeminiPart | None:
+def _replayed_part(part: object, *, is_signed: bool) -> GeminiPart | None:
     """A part of `add_replayed_part`, else None: notes may be imported, and a call has no result there."""
     if not isinstance(part, dict):
         return None
     fields = cast("GeminiPart", part)
     is_replayed = any(isinstance(fields.get(kind), dict) for kind in REPLAYED_PARTS)
-    return fields if is_replayed and all(fields.get(kind) is None for kind in _NEVER_REPLAYED) else None
+    if not is_replayed or any(fields.get(kind) is not None for kind in _NEVER_REPLAYED):
+        return None
+    return fields if is_signed else {key: each for key, each in fields.items() if key != "thoughtSignature"}
 
 
 def _signature(note: dict[str, Any]) -> str:
@@ -184,14 +190,15 @@ ContentJson = dict[str, Any]
 
 def build_completion_request(request: CompletionRequest, target: Target, *, stream: bool) -> UpstreamRequest:
     """The POST for one completion; the key is in a header, never in the URL."""
-    token = _continuation(request.messages)
+    origin = origin_of(request.model, target)
+    token = _continuation(request.messages, origin)
     if token:
         request = replace(request, messages=request.messages[:-1])
     messages = request.messages
     if request.response_schema is not None and not _sends_schema(request):
         messages = with_instruction(messages, schema_instruction(request.response_schema))
     request = replace(request, messages=with_demanded_roles(messages, request.adaptations))
-    body: dict[str, Any] = {"contents": _contents(request)}
+    body: dict[str, Any] = {"contents": _contents(request, origin)}
     if token:
         body["continuationToken"] = token
     system = "\n\n".join(
@@ -211,10 +218,12 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     return post_request(url, _headers(target), body, stream=stream)
 
 
-def _continuation(messages: Sequence[PromptMessage]) -> str:
+def _continuation(messages: Sequence[PromptMessage], origin: str) -> str:
     """The token of a paused answer that ends the prompt; the API takes it in place of the answer."""
     last = messages[-1] if messages else None
     if not isinstance(last, AssistantPrompt) or not last.end.is_paused:
+        return ""
+    if not is_of_origin(last.replay, origin):
         return ""
     token = last.replay.get(CONTINUATION_KEY)
     return token if isinstance(token, str) else ""
@@ -245,26 +254,30 @@ def _model_path(model: str) -> str:
     return f"models/{quote(name.removeprefix('models/'), safe='')}"
 
 
-def _contents(request: CompletionRequest) -> list[ContentJson]:
+def _contents(request: CompletionRequest, origin: str) -> list[ContentJson]:
     """Contents that begin with the user and alternate; adjacent messages of one role are merged."""
     contents: list[ContentJson] = []
+    finished_count = 0
+    ids = CallIds()
     nests_images = generation_of(request.model) >= (3, 0)
     for message in request.messages if nests_images else with_images_after_results(request.messages):
-        role, parts = _role_and_parts(message)
+        role, parts = _role_and_parts(message, ids, origin)
         if not parts:
             continue
         if contents and contents[-1]["role"] == role:
             contents[-1]["parts"] += parts
         else:
             contents.append({"role": role, "parts": parts})
+        if isinstance(message, UserPrompt) and not message.is_inner:
+            finished_count = len(contents)
+    if generation_of(request.model) >= (3, 0):
+        _sign_foreign_calls(contents[finished_count:])
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": _FIRST_USER_TEXT}]})
-    if generation_of(request.model) >= (3, 0):
-        _sign_foreign_calls(contents)
     return contents
 
 
-def _role_and_parts(message: PromptMessage) -> tuple[str, list[GeminiPart]]:
+def _role_and_parts(message: PromptMessage, ids: CallIds, origin: str) -> tuple[str, list[GeminiPart]]:
     match message:
         case SystemPrompt():
             return "", []
@@ -272,9 +285,9 @@ def _role_and_parts(message: PromptMessage) -> tuple[str, list[GeminiPart]]:
             parts = message.labelled().parts()
             return "user", [{"text": part} if isinstance(part, str) else _image_part(part) for part in parts]
         case AssistantPrompt():
-            return "model", restore_parts(message.labelled())
+            return "model", restore_parts(message.labelled(), ids, origin)
         case ToolPrompt():
-            return "user", [_result_part(message)]
+            return "user", [_result_part(message, ids)]
 
 
 def _image_part(image: PromptImage) -> GeminiPart:
@@ -284,21 +297,21 @@ def _image_part(image: PromptImage) -> GeminiPart:
     return {"inlineData": {"mimeType": image.media_type, "data": b64encode(image.data).decode()}}
 
 
-def _call_part(call: ToolCall) -> GeminiPart:
+def _call_part(call: ToolCall, ids: CallIds) -> GeminiPart:
     return {
         "functionCall": {
-            "id": call.call_id,
+            "id": ids.assign(call.call_id),
             "name": _function_name(call.name),
             "args": parse_arguments(call.arguments),
         }
     }
 
 
-def _result_part(prompt: ToolPrompt) -> GeminiPart:
+def _result_part(prompt: ToolPrompt, ids: CallIds) -> GeminiPart:
     # As text: the API takes only JSON objects, and it turns all numbers into doubles.
     response = {"output" if prompt.success else "error": prompt.content}
     function_response: dict[str, Any] = {
-        "id": prompt.call_id,
+        "id": ids.sent_id(prompt.call_id),
         "name": _function_name(prompt.name),
         "response": response,
     }
@@ -314,17 +327,13 @@ def _function_name(name: str) -> str:
     return name if name[0].isalpha() or name[0] == "_" else f"_{name[:63]}"
 
 
-def _sign_foreign_calls(contents: list[ContentJson]) -> None:
+def _sign_foreign_calls(unfinished: list[ContentJson]) -> None:
     """Adds the placeholder signature to unsigned calls of the unfinished turn, which Gemini 3 rejects.
 
     Of parallel calls, only the first is signed. An unsigned one comes from another provider's model.
     """
-    for content in reversed(contents):
+    for content in unfinished:
         parts: list[GeminiPart] = content["parts"]
-        if content["role"] == "user":
-            if any("functionResponse" not in part for part in parts):
-                return
-            continue
         first = next((part for part in parts if "functionCall" in part), None)
         if first is not None:
             first.setdefault("thoughtSignature", _SIGNATURE_PLACEHOLDER)

@@ -10,7 +10,7 @@ from typing import Any
 
 from luxx.errors import MalformedStream, ProviderFailed
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter, EventStreamParser
+from luxx.providers.adapter import Adapter, EventStreamParser, with_origin
 from luxx.providers.citations import Citations, GeneratedImages
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
 from luxx.providers.openai_chat.content import (
@@ -103,8 +103,9 @@ class OpenAIParser(EventStreamParser):
     without choices.
     """
 
-    def __init__(self, new_call_id: Callable[[], str] = new_id) -> None:
+    def __init__(self, new_call_id: Callable[[], str] = new_id, origin: str = "") -> None:
         super().__init__()
+        self._origin = origin
         self._calls = ToolCallReader(new_call_id)
         self._inline = InlineThinking()
         self._has_ended = False
@@ -328,7 +329,7 @@ class OpenAIParser(EventStreamParser):
         self._calls.close(out, is_cut=not finish or reason in CUT_SHORT or reason in WITHHELD)
         replay = self._replay()
         if replay:
-            out.append(ReplayDelta(data=replay))
+            out.append(ReplayDelta(data=with_origin(replay, self._origin)))
         out.append(FinishDelta(reason=reason, raw=self._finish, refusal="".join(self._refusal)))
 
     def _read_native_finish(self) -> None:

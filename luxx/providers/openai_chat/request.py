@@ -14,8 +14,10 @@ from luxx.providers.adapter import (
     UpstreamRequest,
     endpoint,
     get_request,
+    is_of_origin,
     is_reasoning_model,
     key_headers,
+    origin_of,
     post_request,
     vendor_of,
     with_images_after_results,
@@ -25,6 +27,7 @@ from luxx.providers.demanded_forms import (
     names_json,
     schema_instruction,
     takes_schema,
+    with_answers_to_results,
     with_demanded_roles,
     with_instruction,
 )
@@ -70,9 +73,12 @@ _GEMINI_3 = re.compile(r"gemini-([3-9]|\d\d)|gemini-.*-latest")
 _SIGNATURE_PLACEHOLDER = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 """What Google's endpoint accepts as the signature of a call that another model made."""
 
-# Mistral accepts no user's message after results, but images in them.
 _TAKES_IMAGES_OF_RESULTS = frozenset({"mistral"})
-_MAX_CALL_ID_LENGTH = 40
+"""Mistral accepts no user's message after results, but images in them."""
+
+_MAX_CALL_ID_LENGTH = {"openai": 40, AZURE: 40}
+"""Of the others none is known to take fewer than 64 characters."""
+
 IMAGES_OF_RESULTS = "These are the images of the tool results above, in their order."
 
 
@@ -95,7 +101,7 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
         messages = with_demanded_roles(messages, request.adaptations)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": [item for message in messages if (item := _message(message, kind, request)) is not None],
+        "messages": _messages(messages, kind, request, origin_of(request.model, target)),
         "stream": stream,
     }
     if stream and kind not in _SENDS_USAGE_BY_DEFAULT:
@@ -147,7 +153,18 @@ def _limit_name(request: CompletionRequest, kind: str) -> str:
     return "max_completion_tokens" if takes_new_name else "max_tokens"
 
 
-def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
+def _messages(
+    messages: Sequence[PromptMessage], kind: str, request: CompletionRequest, origin: str
+) -> list[dict[str, Any]]:
+    if kind in _TAKES_IMAGES_OF_RESULTS:
+        messages = with_answers_to_results(messages)
+    items = (_message(message, kind, request, origin) for message in messages)
+    return [item for item in items if item is not None]
+
+
+def _message(
+    message: PromptMessage, kind: str, request: CompletionRequest, origin: str
+) -> dict[str, Any] | None:
     match message:
         case SystemPrompt():
             return {"role": "system", "content": message.text}
@@ -162,7 +179,7 @@ def _message(message: PromptMessage, kind: str, request: CompletionRequest) -> d
                 ),
             }
         case AssistantPrompt():
-            return _assistant(message, kind, request)
+            return _assistant(message, kind, request, origin)
 
 
 def _user(message: UserPrompt, kind: str) -> dict[str, Any]:
@@ -190,7 +207,9 @@ def _part(part: str | PromptImage) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -> dict[str, Any] | None:
+def _assistant(
+    prompt: AssistantPrompt, kind: str, request: CompletionRequest, origin: str
+) -> dict[str, Any] | None:
     name = _author(prompt.name, kind)
     prompt = prompt if name else prompt.labelled()
     text = prompt.text or prompt.end.refusal
@@ -201,7 +220,8 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
     # The details may come from an imported file, so invalid items are dropped.
     stored = json_objects(prompt.replay.get(REASONING_DETAILS_KEY))
     details = [item for item in stored if isinstance(item.get("type"), str)]
-    if kind in _TAKES_REASONING_DETAILS and details:
+    is_own = is_of_origin(prompt.replay, origin)
+    if kind in _TAKES_REASONING_DETAILS and details and is_own:
         message[REASONING_DETAILS_KEY] = details
     if prompt.tool_calls:
         message["tool_calls"] = [_tool_call(call, kind) for call in prompt.tool_calls]
@@ -209,7 +229,7 @@ def _assistant(prompt: AssistantPrompt, kind: str, request: CompletionRequest) -
     if kind == "minimax" and prompt.thinking and prompt.replay.get(FIELD_KEY) == INLINE_FIELD:
         message["content"] = f"<think>{prompt.thinking}</think>{text}"
     if kind in _TAKES_SIGNATURES:
-        _sign(message, prompt, kind, request.model)
+        _sign(message, prompt, kind, request.model, is_own=is_own)
     return message
 
 
@@ -240,9 +260,12 @@ def _reasoning_field(prompt: AssistantPrompt, kind: str, request: CompletionRequ
     return next((field for field in taken if field == prompt.replay.get(FIELD_KEY)), "")
 
 
-def _sign(message: dict[str, Any], prompt: AssistantPrompt, kind: str, model: str) -> None:
-    """Adds the signatures of Google's models to the calls and the message for which they came."""
-    by_call = signed_content(prompt.replay)
+def _sign(message: dict[str, Any], prompt: AssistantPrompt, kind: str, model: str, *, is_own: bool) -> None:
+    """Adds the signatures of Google's models to the calls and the message for which they came.
+
+    `is_own`: the server that gets them may read them.
+    """
+    by_call = signed_content(prompt.replay) if is_own else {}
     if "" in by_call:
         message["extra_content"] = by_call[""]
     sent = message.get("tool_calls", [])
@@ -274,11 +297,11 @@ def _name(name: str) -> str:
 def _call_id(call_id: str, kind: str) -> str:
     """The id itself if the provider accepts it, else a hash: another provider may have issued it.
 
-    Mistral accepts exactly nine letters and digits, OpenAI at most 40 characters.
+    Mistral accepts exactly nine letters and digits.
     """
     if kind == "mistral" and not re.fullmatch(r"[A-Za-z0-9]{9}", call_id):
         return sha256(call_id.encode()).hexdigest()[:9]
-    if kind in _OPENAI_VENDORS and len(call_id) > _MAX_CALL_ID_LENGTH:
+    if len(call_id) > _MAX_CALL_ID_LENGTH.get(kind, 64):
         return f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
     return call_id
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from luxx.errors import MalformedStream, ProviderError, ProviderFailed
 from luxx.infra.clock import new_id
-from luxx.providers.adapter import Adapter, CompletionRequest, EventStreamParser, Target
+from luxx.providers.adapter import Adapter, EventStreamParser
 from luxx.providers.failures import as_provider_error, read_error, read_error_body
 from luxx.providers.openai_chat.content import parse_models
 from luxx.providers.openai_responses.content import (
@@ -19,7 +19,7 @@ from luxx.providers.openai_responses.content import (
     decode_event,
     decode_response,
 )
-from luxx.providers.openai_responses.notes import note_of, origin_of
+from luxx.providers.openai_responses.notes import note_of
 from luxx.providers.openai_responses.request import build_models_request, build_response_request
 from luxx.providers.parsing import (
     SseEvent,
@@ -174,15 +174,10 @@ def _usage(reported: ResponsesUsage) -> Usage:
     )
 
 
-def _parser_for(request: CompletionRequest, target: Target) -> ResponsesParser:
-    return ResponsesParser(origin=origin_of(request.model, target))
-
-
 RESPONSES = Adapter(
     dialect="openai_responses",
     build_request=build_response_request,
     parser=ResponsesParser,
-    bound_parser=_parser_for,
     models_request=build_models_request,
     parse_models=parse_models,
     next_models_request=lambda _target, _body: None,  # The list has one page.

@@ -5,11 +5,8 @@ only where it was written: at the same host, by models of the same family. It mu
 that it led to, so it is left out together with that item.
 """
 
-import re
 from typing import Any, cast
-from urllib.parse import urlsplit
 
-from luxx.providers.adapter import Target
 from luxx.providers.openai_responses.content import CALL_TYPES, OutputItem, OutputReader
 from luxx.providers.parsing import json_objects
 from luxx.wire.message import AssistantPrompt
@@ -36,21 +33,7 @@ PHASES = frozenset({"commentary", "final_answer"})
 CALL_FIELDS = ("namespace", "caller")
 """Fields of a call that are sent back with it: where its tool is defined, and which program made it."""
 
-_FAMILY = re.compile(r"gpt-\d+(?:\.\d+)?|o\d+")
-_DATE = re.compile(r"-(?:\d{4}-\d\d-\d\d|\d{8}|latest)$")
-
 ItemJson = dict[str, Any]
-
-
-def origin_of(model: str, target: Target) -> str:
-    """The host and the family of the model: where encrypted reasoning can be read."""
-    try:
-        host = urlsplit(target.base_url.strip()).hostname or ""
-    except ValueError:
-        host = ""
-    name = model.lower().rsplit("/", 1)[-1]
-    family = _FAMILY.match(name.removeprefix("ft:"))
-    return f"{host} {family[0] if family else _DATE.sub('', name)}"
 
 
 def note_of(output: OutputReader, origin: str) -> dict[str, Any]:
@@ -73,7 +56,13 @@ def noted_items(prompt: AssistantPrompt, origin: str) -> list[ItemJson]:
         return []
     fields = cast("dict[str, Any]", note)
     written = str(fields.get("origin", ""))
-    if written.partition(" ")[0] != origin.partition(" ")[0]:
+    host, _, family = origin.partition(" ")
+    written_host = written.partition(" ")[0]
+    if ":" not in written_host:
+        # Older versions of Luxx noted no port.
+        host = host.partition(":")[0]
+        origin = f"{host} {family}"
+    if written_host != host:
         return []
     items = [item for item in json_objects(fields.get("items")) if _is_valid(item)]
     if sum(item["length"] for item in items if item["type"] == "message") > len(prompt.text):

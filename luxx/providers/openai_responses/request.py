@@ -18,6 +18,7 @@ from luxx.providers.adapter import (
     get_request,
     is_reasoning_model,
     key_headers,
+    origin_of,
     post_request,
     vendor_of,
 )
@@ -36,7 +37,6 @@ from luxx.providers.openai_responses.notes import (
     drop_reasoning_at_end,
     is_left_out,
     noted_items,
-    origin_of,
 )
 from luxx.providers.parsing import parse_arguments
 from luxx.wire.message import (

@@ -30,7 +30,7 @@ from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
-from luxx.features.chats import ChatService
+from luxx.features.chats.service import ChatService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks

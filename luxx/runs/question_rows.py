@@ -31,7 +31,7 @@ from luxx.tools.permissions.judge import DecidedBy, Judge
 from luxx.tools.permissions.service import Owner, append_rule, read_list, record_change
 from luxx.tools.permissions.subjects import subject_of
 from luxx.tools.sources import ToolSources, tool_caller
-from luxx.wire.event import QuestionAnswered, Tainted
+from luxx.wire.event import QuestionAnswered
 from luxx.wire.run import (
     AnsweredBy,
     AnswerValue,
@@ -44,6 +44,7 @@ from luxx.wire.run import (
     RunStatus,
 )
 from luxx.wire.tool import PermissionRule, RuleAction
+from luxx.wire.turn_event import Tainted
 
 DUE_AT_ONCE = 50
 """How many overdue questions one query reads; further queries read the rest."""

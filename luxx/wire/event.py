@@ -31,9 +31,17 @@ from luxx.wire.orchestration_event import (
     TaskComplete,
     TaskPaused,
 )
-from luxx.wire.run import AnsweredBy, AnswerValue, Option, QuestionKind, Run, RunStatus
-from luxx.wire.tool import MemberEnded
+from luxx.wire.run import AnsweredBy, AnswerValue, Option, QuestionKind, Run
 from luxx.wire.turn import EventBase, Step, Usage
+from luxx.wire.turn_event import (
+    ContextCompressed,
+    MembersEnded,
+    Retrying,
+    SkillActivated,
+    SubagentAssigned,
+    Tainted,
+    Warning,
+)
 
 
 class RunSnapshot(EventBase, frozen=True, kw_only=True, tag="run"):
@@ -70,52 +78,6 @@ class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
     reasoning_details: list[dict[str, Any]] | UnsetType = UNSET
 
 
-class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
-    """A model call failed and is made again after `delay_ms`. `reason` is a sentence.
-
-    `fallback`: the number of the agent's fallback that makes it, from 1, once the provider has failed for
-    good.
-    """
-
-    attempt: int
-    delay_ms: int
-    reason: str
-    fallback: int | UnsetType = UNSET
-
-
-class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compressed"):
-    """The model is sent less from here on, because all of it does not fit its context window; nothing stored
-    changes.
-
-    Left out, from the oldest on, are `messages` messages, which are `turns` turns; of the others, the first
-    `results` tool results are shortened. The tokens are those of the prompt, estimated. `window` is the
-    model's, None if it is unknown. `overflow`: the provider has refused the prompt before.
-    """
-
-    messages: int
-    turns: int
-    results: int
-    tokens_before: int
-    tokens_after: int
-    window: int | None
-    overflow: bool = False
-
-
-class WarningCode(StrEnum):
-    """What a warning says, where a program needs to know it. `stops_not_sent` is in older logs only: now
-    every stop is kept."""
-
-    SCHEMA_NOT_MET = "schema_not_met"
-    STOPS_NOT_SENT = "stops_not_sent"
-
-
-class Warning(EventBase, frozen=True, kw_only=True, tag="warning"):
-    """Something that the user should know; the run continues. `code` says it to programs; most have none."""
-
-    message: str
-    code: WarningCode | UnsetType = UNSET
-
-
 class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     """The run waits for a person. `call_id` is the tool call that asks; other fields as in `Question`."""
 
@@ -149,45 +111,6 @@ class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answe
     arguments: str | UnsetType = UNSET
     approves: str | UnsetType = UNSET
     user: str | UnsetType = UNSET
-
-
-class Tainted(EventBase, frozen=True, kw_only=True, tag="tainted"):
-    """The tool `by` returned untrusted content, or the person `@name`, who is not the run's user, wrote what
-    the turn reads. From now on tools that could do harm with it ask first, unless a rule allows them."""
-
-    by: str
-
-
-PERSON = "@"
-"""Begins the `by` of a taint by words of a person; no tool has such a name."""
-
-
-class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):
-    """The composition of the call `call_id` waits for a person. These members have finished; it does not
-    repeat them when it continues."""
-
-    call_id: str
-    members: list[MemberEnded]
-
-
-class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"):
-    """The skill `name` is active for the rest of the run. With `allowed_tools` the run may only use these
-    tools; each active skill must allow a call."""
-
-    name: str
-    description: str
-    allowed_tools: list[str] | None = None
-
-
-class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
-    """The subagent of the call `call_id` in the run `subagent_run_id` started, waits for a person, or ended.
-    `task` may be shortened; `tool_calls` is set at its end."""
-
-    subagent_run_id: str
-    call_id: str
-    task: str
-    status: RunStatus
-    tool_calls: int = 0
 
 
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):

@@ -23,7 +23,7 @@ from wire_reading import (
 )
 
 from luxx.providers.registry import adapter_for
-from luxx.runs.turn.completion import NOT_SHOWN
+from luxx.runs.turn.shown_parts import NOT_SHOWN
 from luxx.runs.turn.turn_log import NOTICES
 
 pytestmark = pytest.mark.heavy

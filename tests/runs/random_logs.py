@@ -28,11 +28,10 @@ from luxx.wire.event import (
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
-    Retrying,
-    Warning,
 )
 from luxx.wire.run import AnsweredBy, QuestionKind
 from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
+from luxx.wire.turn_event import Retrying, Warning
 
 LogEntry = Event | tuple[Event, CompletionNote]
 Batch = list[LoggedEvent]

@@ -31,9 +31,10 @@ from luxx.runs.models import RunRow
 from luxx.runs.streams import publisher
 from luxx.runs.streams.hub import POLLS_PER_FULL_POLL, Hub, RunRelay
 from luxx.runs.streams.watch import RunWatch
-from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
+from luxx.wire.event import Done, DoneStatus, ProcessStep
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.turn import CHAT_TURN, StepStatus, StepType, Usage
+from luxx.wire.turn_event import Warning
 
 SECONDS = 60.0
 POLL_SECONDS = 0.02

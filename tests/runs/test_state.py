@@ -15,8 +15,9 @@ from luxx.runs.turn.state import (
     open_questions,
     unfinished_steps,
 )
-from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, Warning
+from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep
 from luxx.wire.turn import Step, StepStatus, StepType, Usage, step_id
+from luxx.wire.turn_event import Warning
 from runs.random_logs import Log, logs, make_answer, make_question
 
 

@@ -25,10 +25,11 @@ from luxx.runs.models import RunRow
 from luxx.runs.streams import watch as module
 from luxx.runs.streams.hub import Hub
 from luxx.runs.streams.watch import WAKE_SECONDS, RunWatch
-from luxx.wire.event import Done, DoneStatus, ProcessStep, Warning
+from luxx.wire.event import Done, DoneStatus, ProcessStep
 from luxx.wire.orchestration_event import RoomCompleted, RoomPaused
 from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.turn import CHAT_TURN, StepStatus, StepType, Usage
+from luxx.wire.turn_event import Warning
 
 PAST_THE_RING = 5000
 """So many frames that a watcher which reads none of them has to go back to the log."""

@@ -12,9 +12,10 @@ from msgspec import UNSET, UnsetType
 from luxx.api.openai.speakers import PAUSED, Speakers
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import StoredEvent
-from luxx.wire.event import CostUpdate, Done, DoneStatus, ErrorEvent, ProcessStep, Warning, WarningCode
+from luxx.wire.event import CostUpdate, Done, DoneStatus, ErrorEvent, ProcessStep
 from luxx.wire.run import Run
 from luxx.wire.turn import StepStatus, StepType, Usage, turn_of
+from luxx.wire.turn_event import Warning, WarningCode
 
 _step = msgspec.json.Decoder(ProcessStep)
 _cost = msgspec.json.Decoder(CostUpdate)

@@ -22,7 +22,7 @@ from luxx.api.openai.speakers import Speakers
 from luxx.api.openai.stream import EndCall, StartWatch, collect_answer, failure_response, stream_answer
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
-from luxx.features.chats import ChatService, Submission
+from luxx.features.chats.service import ChatService, Submission
 from luxx.features.rooms.calls import GivenText, RoomCallService
 from luxx.runs.requests import NewCall, NewMessage
 from luxx.runs.service import RunService

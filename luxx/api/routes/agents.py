@@ -20,15 +20,11 @@ from luxx.api.http.request_input import (
     document_body,
     parse_document,
 )
-from luxx.api.routes.messages import (
-    InvocationBody,
-    answer_options,
-    check_text,
-)
+from luxx.api.routes.messages import InvocationBody, answer_options, check_text
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
 from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
-from luxx.features.chats import ChatService
+from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation

@@ -31,7 +31,7 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
-from luxx.features.chats import ChatService
+from luxx.features.chats.service import ChatService
 from luxx.runs.requests import NewMessage, Regeneration
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,

@@ -29,10 +29,10 @@ from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.turn.run_rows import RunHead
-from luxx.wire.event import Warning
 from luxx.wire.message import AssistantContent, ContextRecord, UserContent
 from luxx.wire.orchestration_event import RoomMessage
 from luxx.wire.turn import Usage, steps_text
+from luxx.wire.turn_event import Warning
 
 _MAX_PAGE_BYTES = MAX_PAGE_MIB * 1024 * 1024
 _messages = table_of(MessageRow)

@@ -70,7 +70,7 @@ from luxx.runs.orchestration.interface import (
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState, context_after
 from luxx.runs.turn.turn_log import Closing, Ending
-from luxx.wire.event import ErrorEvent, LoggedEvent, Warning
+from luxx.wire.event import ErrorEvent, LoggedEvent
 from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.orchestration_event import (
     AgentError,
@@ -85,6 +85,7 @@ from luxx.wire.orchestration_event import (
     Steered,
 )
 from luxx.wire.run import OrchestratedTurn, RoomCopyTurn, RunStatus, StopReason, WhenAsked
+from luxx.wire.turn_event import Warning
 
 NO_SEAT_LEFT = LuxxError(
     "No seat of this room can speak: it has none, or all are muted. Add or unmute a seat, then resume.",

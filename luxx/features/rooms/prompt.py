@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from luxx.domain.context.messages import PastMessage
 from luxx.features.rooms.policies import names_in
-from luxx.wire.event import PERSON
 from luxx.wire.message import ContextRecord, UserContent
 from luxx.wire.turn import ReplayNote, Step
+from luxx.wire.turn_event import PERSON
 
 OWN_TURN = "It is your turn again."
 """Stands after each message of the seat that no other message follows: a model answers somebody else's

@@ -31,7 +31,7 @@ from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.state import ChatRequest, Origin, TurnState
 from luxx.runs.turn.turn_log import COMPLETE, Closing, Ending, cost_entries, message_origin, message_status
-from luxx.wire.event import CallPurpose, TurnNote, Warning
+from luxx.wire.event import CallPurpose, TurnNote
 from luxx.wire.message import AssistantContent, ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
@@ -44,6 +44,7 @@ from luxx.wire.orchestration_event import (
 )
 from luxx.wire.run import RoomCopyTurn, RunStatus
 from luxx.wire.turn import StepStatus, TurnRef, steps_text
+from luxx.wire.turn_event import Warning
 
 SELECTOR = "selector"
 """The `step_id` of turns in which a model chooses who speaks next begins with it."""

@@ -66,7 +66,7 @@ from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn_log import Closing, Ending, cost_entries
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote, Warning
+from luxx.wire.event import ErrorEvent, LoggedEvent, TurnNote
 from luxx.wire.orchestration_event import (
     PlanCreated,
     Planning,
@@ -80,6 +80,7 @@ from luxx.wire.orchestration_event import (
 )
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import CUT_SHORT
+from luxx.wire.turn_event import Warning
 
 _request = msgspec.json.Decoder(ChatRequest)
 _task_input = msgspec.json.Decoder(TaskInput)

@@ -36,11 +36,12 @@ from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn_log import Ending
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.wire.event import CallPurpose, TurnNote, Warning
+from luxx.wire.event import CallPurpose, TurnNote
 from luxx.wire.message import UserContent
 from luxx.wire.orchestration_event import PlanCreated, PlannedStepInfo, Planning
 from luxx.wire.run import RunStatus
 from luxx.wire.turn import Step, StepType, TurnRef, steps_text
+from luxx.wire.turn_event import Warning
 
 MAX_PLAN_TRIES = 3
 """The model gets the problems of its plan at most twice."""

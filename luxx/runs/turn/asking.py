@@ -35,7 +35,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.history import Executed
 from luxx.tools.permissions.service import PATTERN_LENGTH
-from luxx.wire.event import MembersEnded, ProcessStep, QuestionAnswered, QuestionAsked
+from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.run import (
     AnsweredBy,
     Option,
@@ -48,6 +48,7 @@ from luxx.wire.run import (
     WhenAsked,
 )
 from luxx.wire.turn import Step, StepStatus
+from luxx.wire.turn_event import MembersEnded
 
 CLARIFICATION_SECONDS = 60
 """How long a clarification waits by default; decisions have a setting."""

@@ -7,7 +7,6 @@ together at the end.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, assert_never, cast
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.domain.usage.ledger import clamped
@@ -16,9 +15,9 @@ from luxx.infra.clock import new_id
 from luxx.infra.strict_json import REPLACEMENT, readable_escapes
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
+from luxx.runs.turn.shown_parts import ShownParts
 from luxx.runs.turn.stop_phrases import StopPhrases
 from luxx.runs.turn.turn_log import NOTICES, REGULAR
-from luxx.wire.event import Warning
 from luxx.wire.turn import (
     CHAT_TURN,
     CUT_SHORT,
@@ -32,7 +31,6 @@ from luxx.wire.turn import (
     ImageDelta,
     ReplayDelta,
     ReplayNote,
-    Source,
     Step,
     StepFile,
     StepStatus,
@@ -44,11 +42,11 @@ from luxx.wire.turn import (
     TurnRef,
     Usage,
     UsageDelta,
-    citable,
     merge_fragments,
     step_id,
     with_end,
 )
+from luxx.wire.turn_event import Warning
 
 REPLACED = (
     "The answer has characters that were no valid text, such as half of a surrogate pair; each stands as "
@@ -66,10 +64,6 @@ MAX_NAME_CHARACTERS = 10_000
 """Limit for a call's name and id together, which each of its frames repeats."""
 
 MAX_REASON_CHARACTERS = 100
-MAX_SOURCES = 100
-"""Of one completion."""
-
-NOT_SHOWN = "An image that the model generated is not shown: {why}."
 Output = Frame | Step
 """A frame to publish, or a closed step, which must be logged before any later output."""
 
@@ -111,9 +105,8 @@ class CompletionReader:
         self._has_replaced = False
         self._last_text: Step | None = None
         """The newest text step that is logged."""
-        self._sources: dict[str, Source] = {}
-        self._images: list[StepFile] = []
-        self._not_shown: list[str] = []
+        self._parts: ShownParts | None = None
+        """What the text shows beside it: most texts show nothing."""
         self.new_images: list[bytes] = []
         """Images that are not stored yet; `show_images` shows them."""
         self.usage = Usage()
@@ -154,7 +147,7 @@ class CompletionReader:
                 case ReplayDelta(data=data):
                     self.replay.update({key: self._with_new_call_ids(value) for key, value in data.items()})
                 case CitationDelta(source=source):
-                    self._add_source(source)
+                    self._shown_parts().add_source(source)
                 case ImageDelta(data=data):
                     self._has_answer = True
                     self.new_images.append(data)
@@ -177,48 +170,30 @@ class CompletionReader:
             of_calls = StepStatus.PENDING
         steps = [step.closed(of_calls if step.type == StepType.TOOL_CALL else status) for step in closing]
         steps = sorted([*late, *map(self._readable, steps), *self._hosted], key=lambda step: step.index)
-        if notice := "\n".join([*self._not_shown, *self._missing_text(status, steps)]):
+        not_shown = [] if self._parts is None else self._parts.not_shown
+        if notice := "\n".join([*not_shown, *self._missing_text(status, steps)]):
             steps.append(Step(id=step_id(self._next), index=self._next, type=StepType.TEXT, notice=notice))
-        return self._with_sources_and_images(steps) if self._sources or self._images else steps
+        return steps if self._parts is None else self._parts.beside(steps, self._last_text, self._next)
 
     @property
     def is_stopped(self) -> bool:
         """Whether a stop ended the completion, so that the rest of it is not wanted."""
         return self._stops is not None and self._stops.is_stopped
 
+    def show_images(self, stored: Sequence[StepFile | str]) -> None:
+        """Adds the stored images to the text; one that cannot be shown is a notice, given why."""
+        self.new_images = []
+        self._shown_parts().add_images(stored)
+
+    def _shown_parts(self) -> ShownParts:
+        if self._parts is None:
+            self._parts = ShownParts()
+        return self._parts
+
     @property
     def has_usage(self) -> bool:
         """Whether the provider reported the usage of the whole completion."""
         return not self._is_cut and bool(self.usage.prompt_tokens or self.usage.completion_tokens)
-
-    def show_images(self, stored: Sequence[StepFile | str]) -> None:
-        """Adds the stored images to the text; one that cannot be shown is a notice, given why."""
-        self.new_images = []
-        self._not_shown += [NOT_SHOWN.format(why=one) for one in stored if isinstance(one, str)]
-        self._images += [one for one in stored if not isinstance(one, str)]
-
-    def _with_sources_and_images(self, steps: list[Step]) -> list[Step]:
-        """The steps with what the last text shows beside it; a logged text is logged again, at its place."""
-        sources, images = list(self._sources.values()) or UNSET, self._images or UNSET
-        at = next((at for at in reversed(range(len(steps))) if steps[at].type == StepType.TEXT), None)
-        if at is not None:
-            return [*steps[:at], replace(steps[at], sources=sources, files=images), *steps[at + 1 :]]
-        if self._last_text is not None:
-            return [replace(self._last_text, sources=sources, files=images), *steps]
-        if not self._images:
-            return steps
-        step = Step(id=step_id(self._next), index=self._next, type=StepType.TEXT)
-        return [*steps, replace(step, sources=sources, files=images)]
-
-    def _add_source(self, source: Source) -> None:
-        """Keeps a web page once, with the first title and the first snippet that are given."""
-        known = self._sources.get(source.url)
-        if known is not None:
-            self._sources[source.url] = replace(
-                known, title=known.title or source.title, snippet=known.snippet or source.snippet
-            )
-        elif citable(source) and len(self._sources) < MAX_SOURCES:
-            self._sources[source.url] = source
 
     def replay_of(self, model: str) -> ReplayNote:
         """The replay note of the completion, which `model` made."""

@@ -30,10 +30,10 @@ from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.history import Executed
-from luxx.wire.event import SubagentAssigned
 from luxx.wire.run import ENDED, Assignment, Delegated, RunStatus, SubagentEnd
 from luxx.wire.tool import Narrowing
 from luxx.wire.turn import Step, StepStatus, StepType
+from luxx.wire.turn_event import SubagentAssigned
 
 MAX_CONCURRENT_SUBAGENTS = 4
 """Subagents of one run that work concurrently; further ones wait."""

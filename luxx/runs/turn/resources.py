@@ -1,14 +1,11 @@
-"""What a drive of a run reads before it begins, and the requests that it makes of it.
-
-Read are the request and the log, the provider with its key, the tools that the user may use, the rules and
-the workspace; before each model call the images of tool results.
+"""What a drive of a run reads before it begins: the request and the log, the provider with its key, the tools
+that the user may use, the rules and the workspace.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -20,67 +17,30 @@ from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
-from luxx.domain.context.messages import ReadImages, RequestImages
-from luxx.domain.context.prompt import (
-    SHARE_AFTER_CUT,
-    HistorySection,
-    Prompt,
-    SectionKind,
-    SendPrompt,
-    TextSection,
-    ToolsSection,
-)
+from luxx.domain.context.messages import ReadImages
+from luxx.domain.context.prompt import SectionKind, TextSection
 from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
-from luxx.domain.usage.ledger import UsageEntry, estimated_tokens
-from luxx.errors import ContextTooLong, Gone, LuxxError, NotFound, ProviderError, ToolFailed
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.infra.store.tables import lost_error
-from luxx.providers.adapter import CompletionRequest, Target, run_sized
+from luxx.providers.adapter import Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
-from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.turn.rights import (
-    check_skills,
-    check_tools,
-    lost_provider_of_run,
-    read_rights,
-    rules_for,
-)
-from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState
+from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.sources import ToolSources, tool_caller
-from luxx.wire.event import ContextCompressed
-from luxx.wire.message import ContextRecord, tool_images
 from luxx.wire.model_settings import first_given
-from luxx.wire.run import Delegated, RunKind
+from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import StepFile, Usage
-
-
-class CompletionCut(Exception):
-    """A completion stopped before its end. `completion_record` has its closed steps and estimated usage.
-
-    `cause` is the provider's error, or None if the run was cancelled.
-    """
-
-    def __init__(self, completion_record: "CompletionRecord", cause: ProviderError | None) -> None:
-        super().__init__()
-        self.completion_record = completion_record
-        self.cause = cause
-
-
-class CompletionRecord(msgspec.Struct, frozen=True):
-    """A completion that is not yet in the log: its closing entries, and its ledger entry if the provider may
-    bill it."""
-
-    entries: list[LogEntry]
-    usage: UsageEntry | None
 
 
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,85 +58,6 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     read_context: Callable[[Connection], ToolContext | LuxxError]
     read_files: ReadImages
     store_images: Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
-    images: RequestImages = msgspec.field(default_factory=RequestImages)
-
-    async def read_images(self, spec: RunSpec, state: TurnState) -> None:
-        """Chooses the newest images for the next request, and reads those of tool results. A model that is
-        not known to read images gets none of these: its server could refuse the request."""
-        steps = chain(*(message.steps for message in spec.past), state.steps)
-        of_tools = {image.sha256: image for image in tool_images(steps)} if self.card.images else {}
-        if of_tools:
-            contents = [message.steps if message.user is None else message.user for message in spec.past]
-            given = {key for message in spec.past for key in message.images}
-            read = partial(self.read_files, spec.user_id)
-            await self.images.choose([*contents, state.steps], of_tools, given, read)
-
-    async def completion_request(
-        self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]
-    ) -> tuple[CompletionRequest, int, ContextCompressed | None]:
-        """The request for the next model call of the run, and its estimated tokens; and the event, if more is
-        left out than before.
-
-        Raises ContextTooLong if the last turn alone does not fit the model's window.
-        """
-        request, window, limit = spec.request, self._window, None
-        given = request.origin if isinstance(request.origin, GivenPrompt) else None
-        if window is not None:
-            # Vendors count the longest possible answer too; of some models it is all of the window.
-            limit = window - min(request.max_tokens or self.card.max_output, window // 2)
-        prompt = self._prompt(spec, state, tools)
-        limits = (window, limit, SHARE_AFTER_CUT * (limit or 0))
-        fitted = (await run_sized(prompt.size, prompt.plan, state.context, *limits)).without_summary
-        if window is not None and fitted.after > window:
-            raise ContextTooLong(
-                f"This message and what belongs to it take about {fitted.after:,} tokens, but the context "
-                f"window of {request.model} has {window:,}. Send less at once, offer fewer tools, or choose "
-                "a model with a larger window."
-            )
-        completion_request = CompletionRequest(
-            model=request.model,
-            messages=fitted.messages,
-            tools=tools,
-            response_schema=request.response_schema,
-            stop=request.stop,
-            tool_choice=None if given is None else given.tool_choice,
-            parallel_tool_calls=None if given is None else given.parallel_tool_calls,
-            uncallable=[] if tools else self.tools,
-            caches_prompt=True,
-            **first_given(request),
-        )
-        compressed = _compressed(prompt, state.context, fitted, window)
-        return completion_request, fitted.estimate, compressed
-
-    def after_overflow(self, spec: RunSpec, state: TurnState) -> ContextCompressed | None:
-        """The event that leaves out half of the prompt that was refused; None if nothing can be left out."""
-        prompt = self._prompt(spec, state, self.tools)
-        half = prompt.fitted(state.context, self._window, None, 0).before / 2
-        fitted = prompt.fitted(state.context, self._window, half, half)
-        compressed = _compressed(prompt, state.context, fitted, self._window)
-        return None if compressed is None else replace(compressed, overflow=True)
-
-    @property
-    def _window(self) -> int | None:
-        """The context window of the model, if it is known."""
-        return None if self.card.is_unknown else self.card.context_window
-
-    def _prompt(self, spec: RunSpec, state: TurnState, tools: list[ToolSpec]) -> Prompt:
-        request, images, newest = spec.request, self.images, self.images.newest
-        history = HistorySection(
-            owner="runs",
-            past=spec.past if newest is None else [message.with_images(newest) for message in spec.past],
-            steps=state.steps,
-            replay=[dict(note.replay) for note in state.notes],
-            has_task=spec.kind != RunKind.CHAT,
-            model=request.model,
-            read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
-            images=images.tools,
-        )
-        tool_tokens = estimated_tokens((), tools, request.response_schema)
-        return Prompt(
-            [*self.sections, ToolsSection(owner="tools", tokens=tool_tokens), history], estimated_tokens
-        )
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
         """The ledger entry of one completion."""
@@ -192,23 +73,6 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             cost=self.card.cost(usage),
             is_estimated=is_estimated,
         )
-
-
-def _compressed(
-    prompt: Prompt, context: ContextRecord, fitted: SendPrompt, window: int | None
-) -> ContextCompressed | None:
-    """The event of a prompt that leaves out something else than `context`; None if it does not."""
-    messages, results = fitted.context.messages, fitted.context.results
-    if (messages, results) == (context.messages, context.results):
-        return None
-    return ContextCompressed(
-        messages=messages,
-        turns=prompt.left_out_turns(fitted.context),
-        results=results,
-        tokens_before=fitted.before,
-        tokens_after=fitted.after,
-        window=window,
-    )
 
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,9 +25,9 @@ from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import allows_name
 from luxx.tools.permissions.service import has_rules, read_effective_rules
-from luxx.wire.event import SkillActivated, Tainted
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
+from luxx.wire.turn_event import SkillActivated, Tainted
 
 MCP_PREFIX = "mcp__"
 """How the names of the tools of MCP servers begin; they come and go with their server."""

@@ -52,9 +52,10 @@ from luxx.runs.models import RunRow
 from luxx.runs.turn.state import RunSpec, TurnState, count_calls, open_calls
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.wire.event import ErrorEvent, Retrying
+from luxx.wire.event import ErrorEvent
 from luxx.wire.run import Delegated, RunPhase, StopReason
 from luxx.wire.turn import Step, StepStatus, Usage
+from luxx.wire.turn_event import Retrying
 
 MAX_WAIT_SECONDS = 60.0
 """How long a call waits for other calls to end before it takes what is left, or ends its run."""

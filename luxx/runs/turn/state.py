@@ -20,18 +20,12 @@ from luxx.domain.context.prompt import context_of
 from luxx.wire.event import (
     CallPurpose,
     CompletionNote,
-    ContextCompressed,
     CostUpdate,
     Done,
     LoggedEvent,
-    MembersEnded,
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
-    Retrying,
-    SkillActivated,
-    SubagentAssigned,
-    Tainted,
 )
 from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import ModelSettings
@@ -46,6 +40,14 @@ from luxx.wire.run import (
 )
 from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
+from luxx.wire.turn_event import (
+    ContextCompressed,
+    MembersEnded,
+    Retrying,
+    SkillActivated,
+    SubagentAssigned,
+    Tainted,
+)
 
 
 class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ A chat's run is one turn (`engine/driver.py`); rooms and tasks have many in one 
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import assert_never
 
@@ -25,11 +26,11 @@ from luxx.providers.failures import with_wait
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
-from luxx.runs.turn.asking import QuestionAsker
+from luxx.runs.turn.calls import ToolCalls
 from luxx.runs.turn.context import DriveContext, RunContext, SubagentEngine
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.iteration import Iteration
-from luxx.runs.turn.resources import CompletionCut, CompletionRecord, ResourceFinder, UserAccess
+from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration
+from luxx.runs.turn.resources import ResourceFinder, UserAccess
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls, with_fallback
 from luxx.runs.turn.turn_log import (
@@ -46,9 +47,9 @@ from luxx.runs.turn.turn_log import (
     status_entry,
 )
 from luxx.tools.schema import answer_problem
-from luxx.wire.event import Retrying, Warning, WarningCode
 from luxx.wire.run import ENDED, RunKind, RunPhase
 from luxx.wire.turn import StepStatus, Usage, steps_text
+from luxx.wire.turn_event import Retrying, Warning, WarningCode
 
 INTERRUPTED_CALL = "The server stopped while the model was being called."
 UNKNOWN_COST = "What the interrupted model call cost is not known."
@@ -112,15 +113,24 @@ class Turn:
         )
         self.status = ""
         self.usage: Usage | None = None
-        self._client = services.client
-        self._resources = services.resources
-        self._delegator = Delegator(run, services.engine(), services.resources)
+        self._services = services
+        self._calls: ToolCalls | None = None
         self._close = close
         self._log = run.log
         self._spending = run.spending
         most = run.services.config.tools.max_iterations
         self._max_iterations = min(run.spec.request.max_iterations or most, most)
         self._is_recovered = is_recovered
+
+    @cached_property
+    def _delegator(self) -> Delegator:
+        return Delegator(self.run, self._services.engine(), self._services.resources)
+
+    def _calls_of(self, iteration: Iteration) -> ToolCalls:
+        """The calls that `iteration` asks for."""
+        if self._calls is None:
+            self._calls = ToolCalls(self.run, iteration.resources, self._delegator)
+        return self._calls
 
     async def proceed(self, access: UserAccess | LuxxError) -> None:
         """Carries out actions until the turn has ended or waits; an unexpected error ends it as failed.
@@ -164,15 +174,18 @@ class Turn:
         self._spending.use_limits(limits_of(limits, level, is_own_provider=is_own))
         depth = limits.delegation_depth
         resources = await run.signal.wait(
-            self._resources.prepare(run.spec, access, run.signal, delegation_depth=depth)
+            self._services.resources.prepare(run.spec, access, run.signal, delegation_depth=depth)
         )
-        return Iteration(run, self._client, resources, QuestionAsker(run), self._delegator)
+        self._calls = None
+        return Iteration(run, self._services.client, resources)
 
     async def _use_fallback(self) -> UserAccess:
         """Gives the turn the provider and model of its fallback. Raises LuxxError if they cannot be used."""
         spec = with_fallback(self.run.spec, self._log.state)
         self.run = self._delegator.run = dataclasses.replace(self.run, spec=spec)
-        return await self.run.services.store.read(lambda session: self._resources.read(session, spec))
+        return await self.run.services.store.read(
+            lambda session: self._services.resources.read(session, spec)
+        )
 
     async def _advance(self, iteration: Iteration) -> bool:
         """Carries out the next action; False once the run has ended or waits. Raises RunCancelled."""
@@ -183,11 +196,11 @@ class Turn:
             case NextAction.REPAIR:
                 await iteration.repair()
             case NextAction.RUN_TOOLS:
-                await iteration.run_calls()
+                await self._calls_of(iteration).run()
                 self._is_recovered = False
                 return decide(self._log.state) != NextAction.WAIT
             case NextAction.WAIT:
-                await iteration.keep_waiting()
+                await self._calls_of(iteration).keep_waiting()
                 return False
             case NextAction.CALL_MODEL if self._log.state.iterations > self._max_iterations:
                 # The completion without tools was not the last one: it paused, or called a tool anyway.
@@ -337,7 +350,7 @@ class Turn:
             return
         if state_after.iterations == self._max_iterations:
             entries.append(Warning(message=LAST_ITERATION))
-        await iteration.start_calls(state_after, entries, completion_record.usage)
+        await self._calls_of(iteration).start(state_after, entries, completion_record.usage)
 
     async def _finish(
         self, entries: list[LogEntry], state: TurnState, usage: UsageEntry | None = None

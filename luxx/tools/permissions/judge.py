@@ -16,14 +16,7 @@ from luxx.errors import InvalidInput, ToolFailed
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.network.hosts import DEFAULT_PORTS
 from luxx.infra.network.urls import parse_url
-from luxx.tools.core import (
-    CommandPermission,
-    Risk,
-    ToolContext,
-    ToolDefinition,
-    ToolSet,
-    approve_as_caller,
-)
+from luxx.tools.core import CommandPermission, Risk, ToolContext, ToolDefinition, ToolSet, approve_as_caller
 from luxx.tools.output import takes_more_than
 from luxx.tools.permissions.rules import (
     block_reason,
@@ -42,8 +35,8 @@ from luxx.tools.permissions.subjects import (
     subject_name,
     subject_of,
 )
-from luxx.wire.event import PERSON
 from luxx.wire.tool import PlacedRule, RuleAction, RuleScope
+from luxx.wire.turn_event import PERSON
 
 _MAX_INLINE_CHARACTERS = 2_000
 _MAX_INLINE_RULES = 20

@@ -21,8 +21,8 @@ from luxx.domain.audit import Action, Actor, AuditEntry, Detail, record
 from luxx.errors import Conflict, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store, contains_text
-from luxx.infra.store.tables import Base, Lock, UtcDateTime, lock_until_commit, read_page
-from luxx.wire.model_settings import MAX_ID, first_given
+from luxx.infra.store.tables import Base, Lock, UtcDateTime, first_given, lock_until_commit, read_page
+from luxx.wire.model_settings import MAX_ID
 
 
 class OwnedColumns:

@@ -17,7 +17,7 @@ from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.store.tables import lost_error, read_once
+from luxx.infra.store.tables import first_given, lost_error, read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
@@ -26,7 +26,7 @@ from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage
-from luxx.wire.model_settings import ModelSettings, first_given
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.run import InConversation, Invocation, WhenAsked
 
 CONVERSATION = "this conversation"

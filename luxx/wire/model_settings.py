@@ -4,9 +4,8 @@ A new setting is a line in `ModelSettings` and `ModelSettingsChange`, one in `Mo
 (`infra/store/tables.py`), a migration, and what the dialects send for it (`providers/`).
 """
 
-from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -26,7 +25,7 @@ class ReasoningEffort(StrEnum):
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True):
-    """A null value is left to the next source, see `first_given`, and in the end to the provider.
+    """A null value is left to the next source, and in the end to the provider.
 
     `max_tokens`: of a completion. `reasoning_effort` counts only where the model thinks.
     """
@@ -47,20 +46,3 @@ class ModelSettingsChange(Struct, frozen=True, kw_only=True):
 
 
 MODEL_SETTINGS = ModelSettings.__struct_fields__
-
-
-def first_given(*sources: Any, names: Iterable[str] = MODEL_SETTINGS) -> dict[str, Any]:
-    """Each of these fields from the first source that has it, as arguments of a struct; None: none has it.
-
-    Sources are rows and structs; one without the attribute has no such field.
-    """
-    # Plain loops: a room's turn comes here a dozen times, and generators would be a tenth of its reads.
-    found: dict[str, Any] = {}
-    for name in names:
-        value = None
-        for source in sources:
-            value = getattr(source, name, None)
-            if value is not None:
-                break
-        found[name] = value
-    return found

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from luxx.api.routes.messages import ResponseFormat, response_schema
+from luxx.api.http.answer_schemas import ResponseFormat, checked_schema
 from luxx.domain.context.messages import MAX_PROMPT_IMAGE_BYTES, MAX_PROMPT_IMAGES, PastMessage
 from luxx.domain.files.attachments import GivenAttachment
 from luxx.domain.files.image_formats import MAX_GIVEN_PIXELS, has_too_many_pixels
@@ -267,7 +267,7 @@ async def schema_of(kind: str, format: SchemaFormat | None) -> dict[str, Any] | 
         raise InvalidInput(
             "a response format of type json_schema needs the schema", field="$.response_format"
         )
-    return await response_schema(ResponseFormat(type="json_schema", schema=format.schema))
+    return await checked_schema(ResponseFormat(type="json_schema", schema=format.schema))
 
 
 _head = re.compile(r"\s*data:([^,]{0,300}),", re.IGNORECASE | re.ASCII)

@@ -1,17 +1,15 @@
 """`/messages`: list, send with a complete or streamed answer, edit, regenerate; fork a conversation."""
 
-import asyncio
 from functools import partial
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any
 
 import msgspec
-from jsonschema import Draft7Validator
-from jsonschema.exceptions import SchemaError
 from litestar import Controller, Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.api.http.answer_schemas import ResponseFormat, checked_schema
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, success
 from luxx.api.http.event_streams import Streams
@@ -32,6 +30,7 @@ from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
 from luxx.features.chats.service import ChatService
+from luxx.infra.store.tables import first_given
 from luxx.runs.requests import NewMessage, Regeneration
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
@@ -40,7 +39,7 @@ from luxx.wire.message import (
     MAX_FILE_NAME,
     MAX_MESSAGE_TEXT,
 )
-from luxx.wire.model_settings import ModelSettings, first_given
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.run import WhenAsked
 
 InjectedConversations = NamedDependency[ConversationService]
@@ -51,11 +50,6 @@ InjectedBranches = NamedDependency[BranchService]
 MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
 RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
-
-MAX_SCHEMA_BYTES = 65_536
-MAX_SCHEMA_DEPTH = 32
-MAX_SCHEMA_VALUES = 2000
-"""Providers allow less of all three. Larger schemas could overload a parser."""
 
 
 class AttachmentBody(GivenAttachment, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,20 +63,6 @@ class AttachmentBody(GivenAttachment, frozen=True, kw_only=True, forbid_unknown_
     file_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
     media_type: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
     data: bytes | UnsetType = UNSET
-
-
-class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`schema` is a JSON schema of type object; `name` names the described object."""
-
-    type: Literal["json_schema"]
-    schema: dict[str, Any]
-    name: (
-        Annotated[
-            str,
-            Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$(?!\n)", description="1 to 64 letters, digits, '_' and '-'"),
-        ]
-        | None
-    ) = None
 
 
 class AnswerOptionsBody(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,7 +219,9 @@ async def answer_options(request: Request[Any, Any, Any], body: AnswerOptionsBod
     `response_format`."""
     return {
         "warnings": [CUT_TEXT] if has_cut_text(request) else [],
-        "response_schema": await response_schema(body.response_format),
+        "response_schema": None
+        if body.response_format is None
+        else await checked_schema(body.response_format),
         "when_asked": body.when_asked,
         "tools": body.tools,
         "model": body.model,
@@ -342,46 +324,3 @@ class ConversationBranchController(Controller):
     ) -> Success[ConversationView]:
         """Create a conversation with a copy of the path to a message. The original does not change."""
         return success(await branches.fork(caller, conversation_id, data.message_id), "forked")
-
-
-async def response_schema(requested: ResponseFormat | None) -> dict[str, Any] | None:
-    """The schema to send to the model. Raises InvalidInput for an invalid or too large schema."""
-    return None if requested is None else await asyncio.to_thread(_checked_schema, requested)
-
-
-def _checked_schema(requested: ResponseFormat) -> dict[str, Any]:
-    if _is_deeper(requested.schema, MAX_SCHEMA_DEPTH):
-        raise _invalid_schema(f"the schema is nested more than {MAX_SCHEMA_DEPTH} deep")
-    if _count_values(requested.schema) > MAX_SCHEMA_VALUES:
-        raise _invalid_schema(f"the schema has more than {MAX_SCHEMA_VALUES} values")
-    if len(msgspec.json.encode(requested.schema)) > MAX_SCHEMA_BYTES:
-        raise _invalid_schema(f"the schema is larger than {MAX_SCHEMA_BYTES} bytes")
-    if requested.schema.get("type") != "object":
-        raise _invalid_schema('the schema must have "type": "object"; models answer with an object')
-    try:
-        # Models support the keywords of this draft, and validation by a later one takes ten times as long.
-        Draft7Validator.check_schema(requested.schema)
-    except SchemaError as error:
-        raise _invalid_schema(
-            f"the schema is not a JSON schema: {error.json_path} {error.message[:200]}"
-        ) from error
-    return {"title": requested.name, **requested.schema} if requested.name else requested.schema
-
-
-def _is_deeper(value: object, depth: int) -> bool:
-    children = _children(value)
-    return bool(children) and (depth == 0 or any(_is_deeper(child, depth - 1) for child in children))
-
-
-def _count_values(value: object) -> int:
-    return 1 + sum(_count_values(child) for child in _children(value))
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(cast("dict[str, object]", value).values())
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
-def _invalid_schema(problem: str) -> InvalidInput:
-    return InvalidInput(f"response_format: {problem}", field="$.response_format.schema")

@@ -30,10 +30,9 @@ from luxx.domain.agents.models import (
 from luxx.domain.agents.queries import BeforeLoss, end_default, set_fields
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.yaml_text import parse_yaml
-from luxx.infra.store.tables import Lock, keep_name, lock_until_commit
+from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_commit
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
-from luxx.wire.model_settings import first_given
 from luxx.wire.tool import PermissionRule, RuleAction
 
 VERSION = 1

@@ -24,8 +24,8 @@ from luxx.domain.agents.models import (
 from luxx.domain.owned import Shared, given_fields, view_of
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
-from luxx.infra.store.tables import keep_name
-from luxx.wire.model_settings import MAX_ID, first_given
+from luxx.infra.store.tables import first_given, keep_name
+from luxx.wire.model_settings import MAX_ID
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""

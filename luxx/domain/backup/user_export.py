@@ -29,9 +29,10 @@ from luxx.domain.transfer.export import write_json
 from luxx.domain.usage.ledger import UsageRow
 from luxx.errors import InvalidInput, LuxxError, NotFound
 from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import first_given
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
-from luxx.wire.model_settings import ModelSettings, first_given
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import Composition
 
 

@@ -35,8 +35,7 @@ from luxx.domain.conversations.views import ConversationView, conversation_view
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import table_of
-from luxx.wire.model_settings import first_given
+from luxx.infra.store.tables import first_given, table_of
 
 COPY_ROWS = 200
 COPY_SIZE = 1024 * 1024

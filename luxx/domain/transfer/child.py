@@ -45,8 +45,8 @@ from luxx.domain.transfer.draft import (
 )
 from luxx.domain.transfer.reading import ImportElement, Unreadable, read_file
 from luxx.infra.clock import id_at
+from luxx.infra.store.tables import first_given
 from luxx.wire.message import AssistantContent, UserContent
-from luxx.wire.model_settings import first_given
 
 MEMORY = 2 * 1024**3
 """Bytes of address space: twice what the largest accepted conversation takes."""

@@ -30,8 +30,9 @@ from luxx.domain.transfer.draft import (
     time_of,
 )
 from luxx.infra.clock import new_id
+from luxx.infra.store.tables import first_given
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
-from luxx.wire.model_settings import ModelSettings, first_given
+from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 

@@ -29,9 +29,8 @@ from luxx.domain.transfer.document import (
 )
 from luxx.domain.transfer.draft import MESSAGE_DETAILS
 from luxx.infra.clock import utc_now
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import first_given, table_of
 from luxx.wire.message import UserContent, fenced
-from luxx.wire.model_settings import first_given
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")

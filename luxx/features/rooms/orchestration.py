@@ -12,18 +12,11 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
-from luxx.domain.conversations.models import MessageRow
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Conflict, LimitReached, LuxxError
 from luxx.features.rooms.checks import selector_settings
-from luxx.features.rooms.messages import (
-    NewRoomMessage,
-    entry_of,
-    entry_of_event,
-    read_messages,
-    read_request,
-    read_room,
-)
+from luxx.features.rooms.inputs import input_entries, spoken_event
+from luxx.features.rooms.messages import entry_of_event, read_messages, read_request, read_room
 from luxx.features.rooms.policies import (
     Choose,
     EndRound,
@@ -36,7 +29,7 @@ from luxx.features.rooms.policies import (
     reply,
 )
 from luxx.features.rooms.prompt import TranscriptEntry
-from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState, SteerInput
+from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
 from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_phrase, fired_stop
 from luxx.features.rooms.turns import (
     ResolveTurn,
@@ -48,14 +41,13 @@ from luxx.features.rooms.turns import (
     continue_message,
     mute_seat,
     muted_text,
-    stored_event,
     stored_round,
     write_round,
 )
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.log.retention import delete_content
-from luxx.runs.orchestration.inputs import InputKind, RunInput
+from luxx.runs.orchestration.inputs import RunInput
 from luxx.runs.orchestration.interface import (
     Append,
     Begin,
@@ -71,7 +63,7 @@ from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState, context_after
 from luxx.runs.turn.turn_log import Closing, Ending
 from luxx.wire.event import ErrorEvent, LoggedEvent
-from luxx.wire.message import ContextRecord, UserContent
+from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
@@ -81,8 +73,6 @@ from luxx.wire.orchestration_event import (
     RoomStarted,
     RoundEnd,
     RoundStart,
-    SteerAction,
-    Steered,
 )
 from luxx.wire.run import OrchestratedTurn, RoomCopyTurn, RunStatus, StopReason, WhenAsked
 from luxx.wire.turn_event import Warning
@@ -102,9 +92,6 @@ def fail_room(connection: Connection, run: FailedRun, error: LuxxError) -> RunFa
         completed = RoomCompleted(stop_reason=StopReason.ERROR.value, rounds=0)
         return RunFailure(events=[event, completed], status=RunStatus.FAILED)
     return RunFailure(events=[event, RoomPaused(round=number)], status=RunStatus.PAUSED)
-
-
-_steer_input = msgspec.json.Decoder(SteerInput)
 
 
 class RoomOrchestration:
@@ -184,7 +171,9 @@ class RoomOrchestration:
             return self._stopped_by(self._lost)
         if not state.is_started:
             started = RoomStarted(room_id=self._room.room_id, task=self._room.task)
-            return Append(entries=[started, *self._request.begin, *self._spoken(self._request.said)])
+            said = self._entries.get(self._request.said or "")
+            spoken = [] if said is None else [spoken_event(self._room, said)]
+            return Append(entries=[started, *self._request.begin, *spoken])
         # `prepare` reads the room and its text, in a thread.
         following = self._follow(state, totals, has_text=False) if self._is_fresh else Begin()
         if isinstance(following, Wait | End):
@@ -349,23 +338,7 @@ class RoomOrchestration:
         return closing
 
     def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
-        entries: list[LogEntry] = []
-        for given in inputs:
-            data = _steer_input.decode(given.data)
-            match given.kind:
-                case InputKind.MESSAGE:
-                    entries += self._said(session, str(data.message_id))
-                case InputKind.PAUSE:
-                    entries.append(Steered(action=SteerAction.PAUSE, user=data.user))
-                case InputKind.FINISH:
-                    entries.append(Steered(action=SteerAction.FINISH, user=data.user))
-                case InputKind.SKIP:
-                    turns = tuple(self._state.open)
-                    entries.append(Steered(action=SteerAction.SKIP, user=data.user, turns=turns))
-                case InputKind.FLOOR if data.seat_id is not None:
-                    entries.append(FloorGiven(seat_id=data.seat_id, by="person", user=data.user))
-                case _:
-                    pass
+        entries = input_entries(session, inputs, self._room, self._entries, tuple(self._state.open))
         self._read(session)
         return InputEffect(entries=entries)
 
@@ -374,24 +347,3 @@ class RoomOrchestration:
         # Here in a thread: a stop that was changed is looked for in all messages.
         find_phrases(self._room.stop, tuple(self._state.messages))
         self._is_fresh = True
-
-    def _said(self, session: Session, message_id: str) -> list[LogEntry]:
-        """The event of a person's message, which is stored already."""
-        row = session.get(MessageRow, message_id)
-        if row is None:
-            return []
-        self._entries[row.id] = entry_of(row, self._room.owner_name)
-        return self._spoken(row.id, color=row.sender_color, number=row.round_number)
-
-    def _spoken(
-        self, message_id: str | None, *, color: str | None = None, number: int | None = None
-    ) -> list[LogEntry]:
-        """The event of a person's message, unless it was deleted."""
-        entry = self._entries.get(message_id or "")
-        if entry is None:
-            return []
-        message = NewRoomMessage(
-            id=entry.msg_id, content=UserContent(text=entry.text), sender_name=entry.name,
-            sender_color=color, round_number=number,
-        )  # fmt: skip
-        return [stored_event(self._room.room_id, message, entry.text)]

@@ -25,9 +25,8 @@ from luxx.features.rooms.models import (
     SeatView,
 )
 from luxx.features.rooms.stops import Stop
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import first_given, table_of
 from luxx.runs.models import RunRow, SubjectMemberRow, member_right
-from luxx.wire.model_settings import first_given
 from luxx.wire.run import RunStatus
 
 OVERRIDES = ("role", "provider_id", "system_prompt", *TURN_SETTINGS, "fallbacks")

@@ -28,9 +28,9 @@ from luxx.features.rooms.seats import seat_row
 from luxx.features.rooms.service import encode_policy, encode_stop, index_room
 from luxx.infra.clock import new_id
 from luxx.infra.field_errors import FieldErrors
+from luxx.infra.store.tables import first_given
 from luxx.providers.queries import provider_named
 from luxx.wire.message import AssistantContent, UserContent, with_files
-from luxx.wire.model_settings import first_given
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 
 MAX_MESSAGES_MIB = 100

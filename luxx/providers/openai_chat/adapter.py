@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from luxx.errors import MalformedStream, ProviderFailed
 from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter, EventStreamParser, with_origin
@@ -20,7 +22,6 @@ from luxx.providers.openai_chat.content import (
     ContentPart,
     OpenAIChunk,
     ToolCallReader,
-    decode_chunk,
     parse_models,
     usage_of,
 )
@@ -37,7 +38,9 @@ from luxx.providers.openai_chat.reasoning import (
 from luxx.providers.openai_chat.request import build_completion_request, build_models_request
 from luxx.providers.parsing import (
     SseEvent,
+    check_values,
     decode_body,
+    decode_leniently,
     finish_reason,
     incomplete_error,
     unknown_finish,
@@ -98,6 +101,19 @@ gateways."""
 _REASONING_PARTS = frozenset({"reasoning", "thinking"})
 
 
+_decode = msgspec.json.Decoder(OpenAIChunk).decode
+
+
+def decode_chunk(data: bytes) -> OpenAIChunk:
+    """One chunk, or a complete response. Raises MalformedStream if it is not a JSON object."""
+    check_values(data)
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunks = decode_leniently(data, OpenAIChunk)
+        return chunks[0] if chunks else OpenAIChunk()
+
+
 class OpenAIParser(EventStreamParser):
     """Parses one completion, which is complete after [DONE], a finish reason, or the usage in a last chunk
     without choices.
@@ -106,7 +122,8 @@ class OpenAIParser(EventStreamParser):
     def __init__(self, new_call_id: Callable[[], str] = new_id, origin: str = "") -> None:
         super().__init__()
         self._origin = origin
-        self._calls = ToolCallReader(new_call_id)
+        self._new_call_id = new_call_id
+        self._calls: ToolCallReader | None = None
         self._inline = InlineThinking()
         self._has_ended = False
         self._has_chunks = False
@@ -239,6 +256,8 @@ class OpenAIParser(EventStreamParser):
         if message.tool_calls:
             self._retained.retain_event()
             self._inline.flush(out)
+            if self._calls is None:
+                self._calls = ToolCallReader(self._new_call_id)
             self._calls.read(message.tool_calls, out)
         if message.refusal:
             self._retained.retain_event()
@@ -315,18 +334,19 @@ class OpenAIParser(EventStreamParser):
                 f"The provider stopped its response early: {truncate(self._finish)}"
             )
             return
-        if not (self._has_delta or self._finish or self._has_closing_usage or self._calls.has_calls):
+        if not (self._has_delta or self._finish or self._has_closing_usage or self._calls is not None):
             self._failure = MalformedStream(
                 "The provider's response contains no text, thinking or tool call."
             )
             return
-        reason = finish_reason(_REASONS, finish, has_calls=self._calls.has_calls)
+        reason = finish_reason(_REASONS, finish, has_calls=self._calls is not None)
         if self._refusal:
             reason = FinishReason.REFUSAL
         if reason is FinishReason.UNKNOWN and finish and is_empty:
             self._failure = unknown_finish(self._finish)
             return
-        self._calls.close(out, is_cut=not finish or reason in CUT_SHORT or reason in WITHHELD)
+        if self._calls is not None:
+            self._calls.close(out, is_cut=not finish or reason in CUT_SHORT or reason in WITHHELD)
         replay = self._replay()
         if replay:
             out.append(ReplayDelta(data=with_origin(replay, self._origin)))
@@ -344,11 +364,13 @@ class OpenAIParser(EventStreamParser):
         replay: dict[str, Any] = {}
         if details := self._details.blocks():
             replay[REASONING_DETAILS_KEY] = details
-        if self._reasoning_field and self._calls.has_calls:
+        if self._reasoning_field and self._calls is not None:
             replay[FIELD_KEY] = self._reasoning_field
         elif self._inline.has_thinking:
             replay[FIELD_KEY] = INLINE_FIELD
-        signatures = [*self._calls.signatures, *([self._signature] if self._signature else [])]
+        signatures = [] if self._calls is None else self._calls.signatures
+        if self._signature:
+            signatures.append(self._signature)
         if signatures:
             replay[SIGNATURES_KEY] = signatures
         return replay

@@ -17,7 +17,7 @@ import msgspec
 
 from luxx.errors import MalformedStream
 from luxx.providers.openai_chat.reasoning import google_signature
-from luxx.providers.parsing import CUT_ARGUMENTS, check_values, decode_leniently
+from luxx.providers.parsing import CUT_ARGUMENTS
 from luxx.wire.turn import Delta, ToolCallDelta, Usage
 
 
@@ -184,19 +184,6 @@ class OpenAIChunk(msgspec.Struct):
     type: Any = None
 
 
-_decode = msgspec.json.Decoder(OpenAIChunk).decode
-
-
-def decode_chunk(data: bytes) -> OpenAIChunk:
-    """One chunk, or a complete response. Raises MalformedStream if it is not a JSON object."""
-    check_values(data)
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        chunks = decode_leniently(data, OpenAIChunk)
-        return chunks[0] if chunks else OpenAIChunk()
-
-
 class ToolCallReader:
     """Turns fragments into ToolCallDeltas; `new_id` makes the id of a call that has none."""
 
@@ -205,10 +192,6 @@ class ToolCallReader:
         self._calls: list[_OpenAICall] = []
         self._by_index: dict[int, _OpenAICall] = {}
         self._by_id: dict[str, _OpenAICall] = {}
-
-    @property
-    def has_calls(self) -> bool:
-        return bool(self._calls)
 
     @property
     def signatures(self) -> list[dict[str, str]]:

@@ -8,7 +8,6 @@ answer is logged; the run waits when no turn can go on.
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -38,13 +37,14 @@ from luxx.runs.orchestration.interface import (
     TurnStart,
     Wait,
 )
+from luxx.runs.orchestration.live_turns import LiveTurn, LiveTurns
 from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
 from luxx.runs.slots import SLOT_POLL_SECONDS, TurnSlots
 from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
 from luxx.runs.turn.context import BeginDrive, DriveContext
 from luxx.runs.turn.resources import UserAccess
 from luxx.runs.turn.run_rows import RunHead
-from luxx.runs.turn.state import RunSpec, fold, initial_state, open_questions, with_fallback
+from luxx.runs.turn.state import RunSpec, fold, initial_state, with_fallback
 from luxx.runs.turn.turn import Turn, TurnServices
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
@@ -67,18 +67,6 @@ class _NotWaiting(Exception):
     """Something arrived just before the run would have begun to wait; rolls back that change."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class LiveTurn:
-    """A turn that has begun and not ended. `task` is None while it waits for a person."""
-
-    start: TurnStart
-    log: TurnLog
-    signal: CancelSignal
-    is_recovered: bool
-    task: asyncio.Task[None] | None = None
-    is_over: bool = False
-
-
 class OrchestratedDrive:
     """One drive. `status` is the status of the run when it ends."""
 
@@ -90,7 +78,7 @@ class OrchestratedDrive:
         self._store = context.services.store
         self._turn_services = services
         self._orchestration = orchestration
-        self._turns: dict[str, LiveTurn] = {}
+        self._turns = LiveTurns()
         self._changed, self._may_have_inputs = asyncio.Event(), True
         self._charged: set[str] = set()
         head, limits, engine = self._head, context.services.config.limits, services.engine()
@@ -129,14 +117,14 @@ class OrchestratedDrive:
         await self._charge_lost_calls()
         while self.status == RunStatus.RUNNING:
             self._changed.clear()
-            self._collect_ended()
+            self._turns.collect_ended(self._context.channel)
             if signal.is_fired:
                 await self._stop()
                 return
             await self._take_inputs()
             await self._cut(self._orchestration.to_cut())
             await self._continue_turns()
-            waiting = len(self._turns) - len(self._tasks())
+            waiting = len(self._turns) - len(self._turns.tasks())
             totals = RunTotals(
                 usage=self.log.usage, cost=self.log.cost, seconds=self._context.wall_time.seconds()
             )
@@ -146,7 +134,7 @@ class OrchestratedDrive:
     async def stop(self) -> None:
         """Ends the tasks of turns that are still in progress, without writing anything."""
         self._context.signal.on_fire = self._context.signal.on_input = None
-        tasks = self._tasks()
+        tasks = self._turns.tasks()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -155,13 +143,13 @@ class OrchestratedDrive:
     async def _carry_out(self, decision: Decision, totals: RunTotals) -> None:
         match decision:
             case Begin(turns=wanted):
-                working = len(self._tasks())
+                working = len(self._turns.tasks())
                 free = await self._slots.take(working + wanted) - working
                 begin = partial(self._begin, decision, free, totals)
                 await (begin() if free > 0 else self._wait_for_change())
             case Append():
                 await self.log.append(decision.entries, extra_write=decision.write)
-            case Wait() if self._tasks():
+            case Wait() if self._turns.tasks():
                 await self._wait_for_change()
             case Wait():
                 await self._wait_for_people()
@@ -200,7 +188,7 @@ class OrchestratedDrive:
         state = fold(events, initial_state(self._spec(start)))
         log = TurnLog(TurnPart(self.log, start.turn, signal), state)
         turn = LiveTurn(start=start, log=log, signal=signal, is_recovered=is_recovered)
-        self._turns[start.turn.key] = turn
+        self._turns.add(turn)
         return turn
 
     def _spec(self, turn: TurnStart) -> RunSpec:
@@ -234,25 +222,14 @@ class OrchestratedDrive:
         await turn.proceed(access)
         live.is_over = bool(turn.status)
 
-    def _collect_ended(self) -> None:
-        """Takes note of the turns that have ended or begun to wait. Raises the error of a turn's task."""
-        for key, turn in list(self._turns.items()):
-            if turn.task is None or not turn.task.done():
-                continue
-            task, turn.task = turn.task, None
-            task.result()
-            if turn.is_over:
-                self._context.channel.end_turn(turn.start.turn)
-                del self._turns[key]
-
     def _on_input(self) -> None:
         self._may_have_inputs = True
         self._changed.set()
 
     async def _wait_for_change(self) -> None:
         # Most often the next turn begins soon, with the slot of one that has ended.
-        if self._slots.held > len(self._tasks()) and not await self._has_changed(SLOT_KEPT_SECONDS):
-            await self._slots.keep(len(self._tasks()))
+        if self._slots.held > len(self._turns.tasks()) and not await self._has_changed(SLOT_KEPT_SECONDS):
+            await self._slots.keep(len(self._turns.tasks()))
         if self._store.is_sqlite and not self._slots.is_short:
             await self._changed.wait()
         elif not await self._has_changed(SLOT_POLL_SECONDS if self._slots.is_short else INPUT_POLL_SECONDS):
@@ -289,12 +266,8 @@ class OrchestratedDrive:
 
     async def _log_answer(self, input_id: int, answer: QuestionAnswered) -> None:
         """Logs the answer to a question of a turn."""
-
-        def has_asked(turn: LiveTurn) -> bool:
-            return any(one.question.question_id == answer.question_id for one in turn.log.state.questions)
-
         # The turn of a late answer may have been cut.
-        turn = next(filter(has_asked, self._turns.values()), None)
+        turn = self._turns.with_question(answer.question_id)
         logged = await self.log.append(
             [answer],
             turn=CHAT_TURN if turn is None else turn.start.turn,
@@ -303,17 +276,12 @@ class OrchestratedDrive:
         if turn is not None:
             turn.log.add(logged)
 
-    def _tasks(self) -> list[asyncio.Task[None]]:
-        """The tasks of the turns that do not wait for a person."""
-        return [turn.task for turn in self._turns.values() if turn.task is not None]
-
     async def _continue_turns(self) -> None:
         """Continues turns that an earlier drive began or whose questions are answered, up to the limits."""
-        idle = [each for each in self._turns.values() if each.task is None]
-        ready = [each for each in idle if not open_questions(each.log.state)]
+        ready = self._turns.ready()
         if not ready:
             return
-        working, most = len(self._tasks()), self._orchestration.max_turns
+        working, most = len(self._turns.tasks()), self._orchestration.max_turns
         wanted = working + len(ready)
         free = await self._slots.take(wanted if most is None else max(working, min(wanted, most))) - working
         for turn in ready[: max(0, free)]:
@@ -329,10 +297,10 @@ class OrchestratedDrive:
 
     async def _stop(self) -> None:
         """Ends the run after a cancel by a person, or because its time is up."""
-        await self._cut(list(self._turns))
-        if tasks := self._tasks():
+        await self._cut(self._turns.keys())
+        if tasks := self._turns.tasks():
             await asyncio.wait(tasks)
-        self._collect_ended()
+        self._turns.collect_ended(self._context.channel)
         error = self._context.wall_time.limit_error() if self._context.wall_time.is_expired else None
         await self._end(self._orchestration.on_stop(error), takes_inputs=False)
 
@@ -366,7 +334,8 @@ class OrchestratedDrive:
                 self._check_quiet(connection)
             if end.write is not None:
                 end.write(connection)
-            close_questions(connection, run_id)
+            if self.log.has_asked:
+                close_questions(connection, run_id)
 
         changes = {
             "status": end.status.value,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry, LostRun, RunLog
 from luxx.runs.turn.state import add_cost
-from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep
+from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, QuestionAsked
 from luxx.wire.run import ENDED
 from luxx.wire.turn import CHAT_TURN, StepType, TurnRef, Usage, turn_of
 from luxx.wire.turn_event import SubagentAssigned
@@ -38,13 +38,15 @@ class _Append:
 class SharedLog:
     """The log for one drive. `on_logged` gets every event after it is on disk.
 
-    `usage` and `cost` are the totals of the run, `call_ids` the ids of all its tool calls.
+    `usage` and `cost` are the totals of the run, `call_ids` the ids of all its tool calls. `has_asked`:
+    whether one of its turns has asked a person.
     """
 
     def __init__(self, log: RunLog, on_logged: Callable[[LoggedEvent], None]) -> None:
         self.usage = Usage()
         self.cost: float | None = None
         self.call_ids: set[str] = set()
+        self.has_asked = False
         self._log = log
         self._on_logged = on_logged
         self._waiting: list[_Append] = []
@@ -57,6 +59,8 @@ class SharedLog:
         match event:
             case CostUpdate():
                 self.usage, self.cost = event.usage, event.cost
+            case QuestionAsked():
+                self.has_asked = True
             case ProcessStep(step=step) if step.type == StepType.TOOL_CALL:
                 self.call_ids.add(str(step.id_ref))
             case ProcessStep(step=step) if step.type == StepType.TOOL_RESULT:

@@ -9,12 +9,12 @@ from luxx.domain.context.messages import RequestImages
 from luxx.domain.context.prompt import SHARE_AFTER_CUT, HistorySection, Prompt, SendPrompt, ToolsSection
 from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import ContextTooLong
+from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.message import ContextRecord, tool_images
-from luxx.wire.model_settings import first_given
 from luxx.wire.run import RunKind
 from luxx.wire.tool import ToolSpec
 from luxx.wire.turn_event import ContextCompressed

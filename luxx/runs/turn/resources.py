@@ -22,7 +22,7 @@ from luxx.domain.context.prompt import SectionKind, TextSection
 from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
-from luxx.infra.store.tables import lost_error
+from luxx.infra.store.tables import first_given, lost_error
 from luxx.providers.adapter import Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.queries import lost_provider_error
@@ -37,7 +37,6 @@ from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.sources import ToolSources, tool_caller
-from luxx.wire.model_settings import first_given
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import StepFile, Usage

@@ -206,6 +206,7 @@ class Turn:
                 # The completion without tools was not the last one: it paused, or called a tool anyway.
                 await self._end([], OUT_OF_ITERATIONS)
             case NextAction.CALL_MODEL:
+                await self._before_call(iteration)
                 await self._call_model(iteration)
             case NextAction.FINISH:
                 await self._finish([], self._log.state)
@@ -263,10 +264,13 @@ class Turn:
         calls = [status_entry(call, status) for call in open_calls(self._log.state)]
         return [*calls, *closed_entries([open_steps[index].closed(status) for index in sorted(open_steps)])]
 
-    async def _call_model(self, iteration: Iteration) -> None:
+    async def _before_call(self, iteration: Iteration) -> None:
+        """Logs what the log must have before the model is called."""
         if self._is_recovered:
             self._is_recovered = False
             await self._log_lost_call(iteration.lost_call_entry())
+
+    async def _call_model(self, iteration: Iteration) -> None:
         state = self._log.state
         has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
         try:

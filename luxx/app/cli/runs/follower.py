@@ -14,41 +14,18 @@ from typing import Any
 import httpx
 import msgspec
 
-from luxx.app.cli.menu import (
-    CHOICE,
-    PROMPT,
-    Choice,
-    FrameQuestion,
-    Interrupted,
-    Menu,
-    QuestionPage,
-    Unanswered,
-    parse_answer,
-    question_lines,
-    typed_lines,
-    wanted_answer,
-)
+from luxx.app.cli.menu import Menu, QuestionPage, typed_lines
 from luxx.app.cli.runs.answer import SentMessage
-from luxx.app.cli.runs.transcript import EXIT_WAITS, FollowedRun, RunFrame, RunTranscript
-from luxx.app.cli.screen import Piece, RunScreen, note, write_below
-from luxx.app.cli.server_api import (
-    ATTACH_TRIES,
-    LONGEST_PAUSE_SECONDS,
-    ObjectWithId,
-    ServerApi,
-    with_pauses,
-)
+from luxx.app.cli.runs.questions import RunQuestions, WaitsForPerson
+from luxx.app.cli.runs.transcript import EXIT_WAITS, RunFrame, RunTranscript
+from luxx.app.cli.screen import RunScreen
+from luxx.app.cli.server_api import ATTACH_TRIES, LONGEST_PAUSE_SECONDS, ObjectWithId, ServerApi, with_pauses
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, Unavailable
-from luxx.wire.run import RunStatus
 
 STOP_SECONDS = 5.0
 HINT_SECONDS = 1.0
 
 _decode = msgspec.json.Decoder(RunFrame).decode
-
-
-class WaitsForPerson(Exception):
-    """A question is open that nobody at this terminal can answer. The message says how to answer it."""
 
 
 class RunFollower:
@@ -68,26 +45,25 @@ class RunFollower:
         self._screen = screen
         self._subject = transcript.subject
         self._transcript = transcript
-        self._menu = menu
         self._is_json = is_json
-        self._approves = approves
         self.reads_lines = self._subject.takes_lines and not is_json and sys.stdin.isatty()
-        self._is_interactive = menu is not None or self.reads_lines
+        self._questions = RunQuestions(
+            server,
+            screen,
+            transcript,
+            self,
+            menu,
+            is_interactive=menu is not None or self.reads_lines,
+            approves=approves,
+        )
         self._sent: SentMessage | None = None
         self._shown_after = 0
         self.is_left = False
         """Whether the person left the run as it was: with Ctrl-D, or a second Ctrl-C."""
-        self._asked: FrameQuestion | None = None
-        """The question in the menu."""
-        self._choices: dict[str, Choice] = {}
-        self._done: set[str] = set()
-        """The questions that were answered here."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._typing = asyncio.Lock()
         """Keeps several lines that were typed or pasted at once in their order."""
-        self._menu_task: asyncio.Task[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
-        self._waiting: WaitsForPerson | None = None
 
     async def follow(self, run_id: str, shown_after: int = 0) -> int:
         """Returns an exit code. `shown_after`: events up to this number are not shown again.
@@ -106,7 +82,7 @@ class RunFollower:
     async def _run(self) -> int:
         self._follow_task = asyncio.create_task(self._follow())
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGINT, self.interrupt)
         if self.reads_lines:
             loop.add_reader(sys.stdin.fileno(), self._read_input)
         try:
@@ -118,14 +94,13 @@ class RunFollower:
                 loop.remove_reader(sys.stdin.fileno())
             for task in self._tasks:
                 task.cancel()
-            if self._menu_task is not None:
-                await asyncio.wait([self._menu_task])
+            await self._questions.end()
         return self._outcome()
 
     def _outcome(self) -> int:
-        self._withdraw()
+        self._questions.withdraw()
         self._screen.show_progress("")
-        error: BaseException | None = self._waiting
+        error: BaseException | None = self._questions.waiting
         if not self._follow_task.cancelled():
             error = self._follow_task.exception()
         if isinstance(error, BrokenPipeError):
@@ -189,7 +164,7 @@ class RunFollower:
                 if transcript.subagents and is_new:
                     await self._poll_subagent_questions()
                 if not transcript.has_ended:
-                    await self._ask_next(is_silent=frame is None)
+                    await self._questions.ask_next(is_silent=frame is None)
 
     def _receive(self, seq: int, data: bytes) -> RunFrame:
         transcript = self._transcript
@@ -216,89 +191,7 @@ class RunFollower:
             if listed.subject_id == self._subject.id and listed.run_id != self._transcript.run_id:
                 self._transcript.add_subagent_question(listed)
 
-    # Questions and choices
-
-    async def _ask_next(self, *, is_silent: bool) -> None:
-        """Withdraws what was answered elsewhere, then asks what is open. Raises WaitsForPerson."""
-        transcript = self._transcript
-        choices = {choice.question.question_id: choice for choice in transcript.choices()}
-        open_ids = transcript.questions.keys() | choices.keys()
-        if self._asked is not None and self._asked.question_id not in open_ids:
-            self._withdraw()
-        # The rest of the log may have the answer.
-        is_over = self.is_left or self._stop_task is not None
-        if self._asked is not None or is_over or not transcript.is_caught_up:
-            return
-        self._choices = choices
-        asked = [choice.question for choice in choices.values() if is_silent or not choice.is_settled]
-        questions = transcript.questions
-        if transcript.has_old_questions and not (is_silent and await self._is_waiting()):
-            questions = {}  # They may have an answer that is not in the log yet.
-        waiting = [*questions.values(), *asked]
-        for question in (one for one in waiting if one.question_id not in self._done):
-            if self._approves and question.kind == CHOICE and question.options[0].label == "approve":
-                await self._send(question, question.options[0].label)
-                continue
-            lines = [note(line, self._subject.question_color) for line in question_lines(question)]
-            if self._is_interactive:
-                self._open_menu(question, lines)
-                return
-            for line in lines if self._subject.shows_all_questions or not question.required else []:
-                self._screen.show(line)
-            if question.required:
-                raise self._waits(question)
-            # Its recommended option counts when nobody answers in time.
-            self._done.add(question.question_id)
-
-    async def _is_waiting(self) -> bool:
-        """Whether the run waits for an answer."""
-        if self._is_interactive:
-            return True  # What was answered is withdrawn with its event.
-        run = await self._server.call("GET", f"/runs/{self._transcript.run_id}", FollowedRun)
-        return run.status == RunStatus.WAITING
-
-    def _waits(self, question: FrameQuestion) -> WaitsForPerson:
-        choice = self._choices.get(question.question_id)
-        path = self._transcript.answer_path(question) if choice is None else choice.requests[0][0]
-        return WaitsForPerson(self._transcript.waiting(question, path))
-
-    def _open_menu(self, question: FrameQuestion, lines: list[Piece]) -> None:
-        self._asked = question
-        self._screen.ask(lines)
-        if self._menu is not None:
-            self._screen.end_line()
-            self._menu_task = self._start(self._ask(self._menu, question))
-        else:
-            write_below(PROMPT)
-
-    async def _ask(self, menu: Menu, question: FrameQuestion) -> None:
-        try:
-            answer = await menu.answer(question)
-        except Interrupted:
-            self._interrupt()
-            return
-        except Unanswered:
-            self._waiting = self._waits(question)
-            self._follow_task.cancel()
-            return
-        except asyncio.CancelledError:
-            if question.question_id not in self._transcript.questions:
-                self._screen.note("the question was answered elsewhere")
-            raise
-        finally:
-            self._close_menu()
-        await self._answer(question, answer)
-
-    def _withdraw(self) -> None:
-        if self._asked is not None and self._menu_task is not None:
-            self._menu_task.cancel()
-        elif self._asked is not None:
-            write_below("\n")
-            self._close_menu()
-
-    def _close_menu(self) -> None:
-        self._asked = None
-        self._screen.release()
+    # Typed lines
 
     def _read_input(self) -> None:
         """A line was typed, or Ctrl-D, which leaves the run as it is."""
@@ -306,54 +199,32 @@ class RunFollower:
         if not lines:
             self._leave()
         for line in lines:
-            self._start(self._take_line(line))
+            self.start(self._take_line(line))
 
     async def _take_line(self, line: str) -> None:
         """Answers the question in the menu, asking again if the line is no answer; else says the line."""
         with suppress(BrokenPipeError):  # The next event meets it too, and ends the command.
             async with self._typing:
-                question, request = self._asked, self._transcript.request_of(line)
-                if question is None:
-                    if request is not None:
-                        await self._try(self._server.call("POST", request[0], ObjectWithId, request[1]))
-                elif (answer := parse_answer(question, line)) is None:
-                    write_below(f"  {wanted_answer(question)}\n{PROMPT}")
-                else:
-                    # Before the request: the next question may come sooner than its response.
-                    self._close_menu()
-                    await self._answer(question, answer)
+                request = self._transcript.request_of(line)
+                if not await self._questions.take_line(line) and request is not None:
+                    await self.attempt(self._server.call("POST", request[0], ObjectWithId, request[1]))
 
-    async def _answer(self, question: FrameQuestion, answer: str | list[str]) -> None:
-        """Sends an answer; it is asked for again if the server does not take it."""
-        await self._try(self._send(question, answer))
-        await self._ask_next(is_silent=False)
+    @property
+    def is_ending(self) -> bool:
+        """Whether the person has left the run or stops it, so that nothing more is asked."""
+        return self.is_left or self._stop_task is not None
 
-    async def _send(self, question: FrameQuestion, answer: str | list[str]) -> None:
-        """Sends the answer to a question or the request of a choice. What was decided elsewhere is noted."""
-        choice = self._choices.get(question.question_id)
-        path: str = self._transcript.answer_path(question)
-        body: object = {"answer": answer}
-        if choice is not None:
-            at = [option.label for option in question.options].index(str(answer))
-            path, body = choice.requests[at]
-        self._done.add(question.question_id)
-        try:
-            await self._server.call("POST", path, ObjectWithId, body)
-        except Conflict as error:
-            self._screen.note(f"error: {error.message}")
-            if choice is not None and self._is_interactive:
-                self._done.discard(question.question_id)
-        except (LuxxError, httpx.TransportError):
-            self._done.discard(question.question_id)
-            raise
+    def give_up(self) -> None:
+        """Ends following the run."""
+        self._follow_task.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _try(self, request: Awaitable[object]) -> None:
+    async def attempt(self, request: Awaitable[object]) -> None:
         """Sends a request; an error is noted."""
         try:
             await request
@@ -363,10 +234,10 @@ class RunFollower:
 
     # Stopping
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
         """Ctrl-C: stops the run; again: leaves at once."""
         if self._stop_task is None:
-            self._stop_task = self._start(self._stop())
+            self._stop_task = self.start(self._stop())
         else:
             self._leave()
 
@@ -376,10 +247,10 @@ class RunFollower:
 
     async def _stop(self) -> None:
         """Stops the run and waits up to STOP_SECONDS for the end of the stream."""
-        self._withdraw()
+        self._questions.withdraw()
         hint = asyncio.get_running_loop().call_later(HINT_SECONDS, self._say_that_it_waits)
         try:
-            await asyncio.wait([self._start(self._try(self._stop_run()))], timeout=STOP_SECONDS)
+            await asyncio.wait([self.start(self.attempt(self._stop_run()))], timeout=STOP_SECONDS)
         finally:
             hint.cancel()
         self._follow_task.cancel()

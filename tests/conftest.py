@@ -65,6 +65,13 @@ def postgresql() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the settings of tests for modules that make users of their own: do not stop it."""
+    with ServerProcess(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that all tests of a process share; its model answers nothing, and commands
     warn about its default password.

@@ -47,9 +47,9 @@ def plain_environ(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def scripted_models(script: Script) -> Iterator[ScriptedProvider]:
+def scripted_models(script: Script, port: int = 0) -> Iterator[ScriptedProvider]:
     """Serves a script without asking that all of it be used: each test of a module uses its part."""
-    provider = ScriptedProvider(script)
+    provider = ScriptedProvider(script, port=port)
     provider.__enter__()
     try:
         yield provider

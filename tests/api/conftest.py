@@ -1,4 +1,4 @@
-"""One server, one scripted provider and some users per module."""
+"""A scripted provider and some users per module, on one server that most modules share."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -90,10 +90,17 @@ def upstream() -> Iterator[ScriptedProvider]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """For modules that look at everything that a server stores or logs, or share things with a tenant."""
     folder: Path = tmp_path_factory.mktemp("server")
     with ServerProcess(folder) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def server(shared_server: ServerProcess) -> ServerProcess:
+    """Shared with other modules, whose users differ: do not stop it. A module may override it."""
+    return shared_server
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +128,8 @@ def admin(server: ServerProcess, document: Document, upstream: ScriptedProvider)
 def anna(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    """A user of level 1 with a provider, which is her default."""
-    with ApiClient(server, document).register("anna") as person:
+    """A new user of level 1, `anna` and a number, with a provider, which is her default."""
+    with ApiClient(server, document).register(f"anna{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 
@@ -131,8 +138,8 @@ def anna(
 def bob(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    """Another user of level 1 with a provider of his own."""
-    with ApiClient(server, document).register("bob") as person:
+    """Another new user of level 1 with a provider of his own."""
+    with ApiClient(server, document).register(f"bob{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 

@@ -51,7 +51,7 @@ class RoomRows:
     def say(self, room_id: str, text: str, seat: dict[str, Any] | None = None, **more: Any) -> str:
         """Stores a message of a seat, or of a person; returns its id."""
         content: Any = UserContent(text=text)
-        sender: dict[str, Any] = {"sender_name": "anna"}
+        sender: dict[str, Any] = {"sender_name": "a person"}
         if seat is not None:
             content = AssistantContent(steps=[Step(id="step-0", index=0, type=StepType.TEXT, content=text)])
             sender = {"sender_name": seat["name"], "sender_color": seat["color"], "seat_id": seat["id"]}

@@ -273,6 +273,11 @@ PAIRS = [*CREATED, *CHANGED, *ADDRESSES, *USED, *DOCUMENTS]
 
 
 @pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def elsewhere(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[ApiClient]:
     """An ADMIN of another tenant."""
     tenant = admin.good("POST", "/admin/tenants", json={"name": "elsewhere"})["id"]

@@ -31,6 +31,11 @@ def audit_entries(admin: ApiClient, **query: Any) -> list[tuple[Any, ...]]:
     return [(each["action"], each["outcome"]) for each in reversed(entries(admin, **query))]
 
 
+@pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
 @pytest.fixture
 def user(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[ApiClient]:
     with ApiClient(server, document).register(f"person{next(numbers)}") as person:

@@ -14,6 +14,11 @@ from api.stored_content import StoredContent, stored_content
 
 
 @pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def known(anna: ApiClient) -> dict[str, str]:
     """Ids of anna's resources, by the placeholders in the requests."""
     conversation = anna.good("POST", "/conversations", json={"title": "kept"})["id"]
@@ -26,6 +31,7 @@ def known(anna: ApiClient) -> dict[str, str]:
         "{run}": anna.good("GET", "/runs")["items"][0]["id"],
         "{provider}": str(anna.good("GET", "/providers")["items"][0]["id"]),
         "{user}": str(anna.user["id"]),
+        "{name}": anna.user["username"],
     }
 
 
@@ -88,7 +94,7 @@ def test_a_wrong_request_is_refused_and_changes_nothing(
 def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(nobody: ApiClient, anna: ApiClient) -> None:
     answers = [
         nobody.bad("POST", LOGIN, 401, json={"username": name, "password": "wrong"})
-        for name in ("anna", "nobody_at_all", "no name at all", "")
+        for name in (anna.user["username"], "nobody_at_all", "no name at all", "")
     ]
     assert all(answer == answers[0] for answer in answers)
     assert answers[0]["detail"]["kind"] == "sign_in_failed"

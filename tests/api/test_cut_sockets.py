@@ -32,7 +32,7 @@ WAYS = [
 
 @pytest.fixture
 def user(server: ServerProcess, document: Document, admin: ApiClient) -> Iterator[ApiClient]:
-    with ApiClient(server, document).register(f"loser{next(numbers)}") as person:
+    with ApiClient(server, document).register(f"cut{next(numbers)}") as person:
         admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": 3})
         yield person.sign_in(person.user["username"], PASSWORD)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from api.client import PASSWORD, ApiClient
-from api.conftest import connect
+from api.conftest import connect, numbers
 from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
@@ -88,9 +88,9 @@ def people(
     with ExitStack() as stack:
         made: dict[int, ApiClient] = {}
         for level in LEVELS:
-            person = stack.enter_context(ApiClient(server, document).register(f"level{level}"))
+            person = stack.enter_context(ApiClient(server, document).register(f"entering{next(numbers)}"))
             admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": level})
-            made[level] = person.sign_in(f"level{level}", PASSWORD)
+            made[level] = person.sign_in(person.user["username"], PASSWORD)
             connect(person, model)
         yield made
 

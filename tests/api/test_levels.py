@@ -28,9 +28,9 @@ def people(server: ServerProcess, document: Document, admin: ApiClient) -> Itera
     with ExitStack() as stack:
         made: dict[int, ApiClient] = {}
         for level in LEVELS:
-            person = stack.enter_context(ApiClient(server, document).register(f"level{level}"))
+            person = stack.enter_context(ApiClient(server, document).register(f"level{next(numbers)}"))
             admin.good("PUT", f"/auth/users/{person.user['id']}", json={"permission_level": level})
-            made[level] = person.sign_in(f"level{level}", PASSWORD)
+            made[level] = person.sign_in(person.user["username"], PASSWORD)
         yield made
 
 

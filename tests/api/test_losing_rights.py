@@ -21,6 +21,11 @@ numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def upstream() -> Iterator[ScriptedProvider]:
     """A model that waits, and one that writes a file when the test opens its gate."""
     write = Call(name="file_write", arguments={"path": "a.txt", "content": "written"})

@@ -17,7 +17,9 @@ from luxx.wire import event
 from luxx.wire.event import Event, RunSnapshot
 from luxx.wire.turn import EventBase
 
-METRICS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(\{[^}]*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|")
+METRICS = re.compile(
+    r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{([a-z_]+="[^"]*",?)*\})? [0-9.eE+-]+(\s\d+)?|# (HELP|TYPE) .*|# EOF|'
+)
 
 
 def test_the_document_is_valid_openapi_3_1(document: Document) -> None:
@@ -143,7 +145,7 @@ def test_a_foreign_origin_changes_nothing(anna: ApiClient, origin: str) -> None:
     for method, path, body in (
         ("POST", "/conversations", {"title": "planted"}),
         ("PUT", "/settings", {"temperature": 1.0}),
-        ("POST", "/auth/login", {"username": "anna", "password": "x"}),
+        ("POST", "/auth/login", {"username": anna.user["username"], "password": "x"}),
     ):
         failure = anna.bad(method, path, 403, json=body, headers={"origin": origin})
         assert failure["detail"]["kind"] == "origin_not_allowed"
@@ -165,6 +167,7 @@ def test_security_headers_are_on_answers_of_every_kind(
     anna: ApiClient, nobody: ApiClient, server: ServerProcess
 ) -> None:
     """`ApiClient.ask` checks the headers; this test sends one request for each kind of answer."""
+    name = anna.user["username"]
     kinds = {
         200: nobody.ask("GET", "/health"),
         201: anna.ask("POST", "/conversations", json={}),
@@ -174,7 +177,7 @@ def test_security_headers_are_on_answers_of_every_kind(
         403: anna.ask("GET", "/auth/users"),
         404: anna.ask("GET", "/nothing"),
         405: anna.ask("DELETE", "/health"),
-        409: nobody.ask("POST", "/auth/register", json={"username": "anna", "password": "x" * 12}),
+        409: nobody.ask("POST", "/auth/register", json={"username": name, "password": "x" * 12}),
         413: anna.ask("POST", "/conversations", content=b" " * 11_000_000),
     }
     assert {status: answer.status_code for status, answer in kinds.items()} == {each: each for each in kinds}

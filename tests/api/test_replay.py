@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.client import ApiClient
-from api.conftest import answering, connect
+from api.conftest import answering, connect, numbers
 from api.schema import Document
 from api.server_process import ServerProcess
 from api.streams import stream_message, stream_run
@@ -59,7 +59,7 @@ def dora(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
     """A user of level 1."""
-    with ApiClient(server, document).register("dora") as person:
+    with ApiClient(server, document).register(f"dora{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 

@@ -34,6 +34,11 @@ SEAT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def rows(server: ServerProcess, admin: ApiClient) -> Iterator[RoomRows]:
     rows = RoomRows(server.data_dir)
     yield rows
@@ -230,7 +235,7 @@ def test_messages_are_newest_first_in_pages_and_by_cursor(anna: ApiClient, rows:
     second = anna.good("GET", f"{path}?page_size=4&page=2")
     assert [one["id"] for one in second["items"]] == ids[1::-1]
     assert second["items"][1]["role"] == "user"
-    assert second["items"][1]["sender_name"] == "anna"
+    assert second["items"][1]["sender_name"] == "a person"
     assert second["has_more"] is False
     before = anna.good("GET", f"{path}?before={ids[3]}&limit=2")
     assert ([one["id"] for one in before["items"]], before["has_more"]) == ([ids[2], ids[1]], True)
@@ -350,17 +355,16 @@ def test_deleting_a_user_deletes_their_rooms_and_memberships(
 def test_members_are_added_listed_changed_and_removed(anna: ApiClient, bob: ApiClient) -> None:
     room = new_room(anna, "A")
     path = f"/chat-rooms/{room['id']}/members"
-    added = anna.good("POST", path, json={"username": "BOB", "right": "watch"})
+    name, own = bob.user["username"], {"username": anna.user["username"], "right": "watch"}
+    added = anna.good("POST", path, json={"username": name.upper(), "right": "watch"})
     assert {name: added[name] for name in ("user_id", "username", "right")} == {
-        "user_id": bob.user["id"], "username": "bob", "right": "watch"
+        "user_id": bob.user["id"], "username": name, "right": "watch"
     }  # fmt: skip
-    assert anna.bad("POST", path, 409, json={"username": "bob", "right": "steer"})
+    assert anna.bad("POST", path, 409, json={"username": name, "right": "steer"})
     assert anna.good("GET", path)["items"] == [added]
     assert anna.good("PUT", f"{path}/{bob.user['id']}", json={"right": "speak"})["right"] == "speak"
     assert bob.good("GET", f"/chat-rooms/{room['id']}")["right"] == "speak"
-    assert (
-        "own this room" in anna.bad("POST", path, 400, json={"username": "anna", "right": "watch"})["error"]
-    )
+    assert "own this room" in anna.bad("POST", path, 400, json=own)["error"]
     anna.good("DELETE", f"{path}/{bob.user['id']}")
     anna.bad("DELETE", f"{path}/{bob.user['id']}", 404)
     bob.bad("GET", f"/chat-rooms/{room['id']}", 404)
@@ -394,7 +398,7 @@ OWNING: list[tuple[str, str, Any]] = [
     ("GET", "/export?format=json", None),
     ("POST", "/fork", {}),
     ("PUT", "/members/{bob}", {"right": "steer"}),
-    ("POST", "/members", {"username": "anna", "right": "watch"}),
+    ("POST", "/members", None),
     ("DELETE", "/agents/{seat}", None),
     ("DELETE", "", None),
 ]
@@ -410,6 +414,8 @@ def test_each_right_allows_what_it_says_and_nothing_more(
     if right is not None:
         member(anna, room, bob, right)
     names = {"seat": room["agents"][0]["id"], "bob": bob.user["id"]}
+    own = {"username": anna.user["username"], "right": "watch"}
+    owning = [(method, path, own if path == "/members" else body) for method, path, body in OWNING]
     root = f"/chat-rooms/{room['id']}"
     for path in [*(root + path for path in READING), f"/runs/{run_id}"]:
         assert bob.ask("GET", path).status_code == (404 if right is None else 200), path
@@ -424,7 +430,7 @@ def test_each_right_allows_what_it_says_and_nothing_more(
         assert answer.status_code == {None: 404, "steer": 409}.get(right, 403), action
     context = bob.ask("GET", f"{root}/messages/{message_id}/context").status_code
     assert context == (404 if right is None else 403)
-    for method, path, body in OWNING:
+    for method, path, body in owning:
         url = root + path.format(**names)
         assert bob.ask(method, url, json=body).status_code == (404 if right is None else 403), (method, path)
     assert anna.good("GET", root) == before
@@ -435,8 +441,8 @@ def test_each_right_allows_what_it_says_and_nothing_more(
     spoken = bob.ask("POST", f"{root}/messages", json={"content": "Hello"}).status_code
     assert spoken == {None: 404, "watch": 403}.get(right, 201)
     # The control: the owner may do all of it.
-    for method, path, body in STEERING + OWNING:
-        if body == {"username": "anna", "right": "watch"} or ("{bob}" in path and right is None):
+    for method, path, body in STEERING + owning:
+        if body == own or ("{bob}" in path and right is None):
             continue
         url = root + path.format(**names)
         assert anna.ask(method, url, json=body).is_success, (method, path)
@@ -584,7 +590,7 @@ def test_the_messages_are_exported_as_markdown_for_members_too(
     for part in (
         r"# A \*talk\*",
         "> Discuss.",
-        "## anna",
+        "## a person",
         "> Begin.",
         "Round 1",
         "## Writer",

@@ -107,13 +107,13 @@ CASES = [
     Case("change seat", {"agent_id": True}, "$.agent_id", {}),
     Case("change seat", {"provider_id": NO_NUMBER}, "$.provider_id", {"provider_id": None}, 404),
     # Members
-    Case("member", {"right": "watch"}, "$.username", {"right": "watch", "username": "bob"}),
-    Case("member", {"right": "watch", "user_id": 1, "username": "bob"}, "$.user_id",
-         {"right": "watch", "username": "bob"}),
-    Case("member", {"username": "bob"}, "$.right", {"right": "speak", "username": "bob"}),
-    Case("member", {"username": "bob", "right": "own"}, "$.right", {"right": "steer", "username": "bob"}),
+    Case("member", {"right": "watch"}, "$.username", {"right": "watch", "username": "{bob}"}),
+    Case("member", {"right": "watch", "user_id": 1, "username": "{bob}"}, "$.user_id",
+         {"right": "watch", "username": "{bob}"}),
+    Case("member", {"username": "{bob}"}, "$.right", {"right": "speak", "username": "{bob}"}),
+    Case("member", {"username": "{bob}", "right": "own"}, "$.right", {"right": "steer", "username": "{bob}"}),
     Case("member", {"username": "nobody-here", "right": "watch"}, "$.username",
-         {"right": "watch", "username": "bob"}, 404),
+         {"right": "watch", "username": "{bob}"}, 404),
     # Files
     Case("file", {"version": 2}, "$.version", {"version": 1}),
     Case("file", {"version": None}, "$.version", {}),
@@ -131,7 +131,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def send(person: ApiClient, room: dict[str, Any], case: Case, change: dict[str, Any]) -> Any:
+def send(person: ApiClient, bob: ApiClient, room: dict[str, Any], case: Case, change: dict[str, Any]) -> Any:
+    change = {name: bob.user["username"] if value == "{bob}" else value for name, value in change.items()}
     path = f"/chat-rooms/{room['id']}"
     match case.at:
         case "room":
@@ -149,17 +150,17 @@ def send(person: ApiClient, room: dict[str, Any], case: Case, change: dict[str, 
 
 
 @pytest.fixture(scope="module")
-def watched(anna: ApiClient, bob: ApiClient) -> dict[str, Any]:
+def watched(anna: ApiClient) -> dict[str, Any]:
     """A room that no case changes. The controls use rooms of their own."""
     return new_room(anna, "one", "other")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_wrong_request_is_refused_and_its_control_accepted(
-    anna: ApiClient, watched: dict[str, Any], case: Case
+    anna: ApiClient, bob: ApiClient, watched: dict[str, Any], case: Case
 ) -> None:
     rooms = anna.good("GET", "/chat-rooms?page_size=100")
-    refused = send(anna, watched, case, case.bad)
+    refused = send(anna, bob, watched, case, case.bad)
     assert refused.status_code == case.status, refused.text
     failure = refused.json()
     assert case.field in failure["detail"]["fields"], failure
@@ -170,7 +171,7 @@ def test_a_wrong_request_is_refused_and_its_control_accepted(
     assert anna.good("GET", f"/chat-rooms/{watched['id']}") == watched
     assert anna.good("GET", f"/chat-rooms/{watched['id']}/members")["total"] == 0
     room = new_room(anna, "one", "other")
-    accepted = send(anna, room, case, case.good)
+    accepted = send(anna, bob, room, case, case.good)
     assert accepted.is_success, accepted.text
     for created in {room["id"], accepted.json()["data"].get("id")} - {None}:
         anna.ask("DELETE", f"/chat-rooms/{created}")

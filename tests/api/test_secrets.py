@@ -3,12 +3,19 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from api.client import KEY, PASSWORD, ApiClient
 from api.conftest import connect
 from api.schema import Document
 from api.server_process import ADMIN_PASSWORD, ServerProcess
 from api.streams import stream_message
 from luxx.providers.scripted import ScriptedProvider
+
+
+@pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
 
 
 def test_a_key_is_shown_by_its_last_four_characters(anna: ApiClient) -> None:
@@ -67,7 +74,9 @@ def test_a_key_that_the_upstream_repeats_is_in_no_answer_stream_or_log(
 def test_no_secret_is_in_the_log_or_at_rest(
     server: ServerProcess, document: Document, anna: ApiClient, admin: ApiClient
 ) -> None:
-    anna.bad("POST", "/auth/login", 401, json={"username": "anna", "password": "a-wrong-password-9"})
+    anna.bad(
+        "POST", "/auth/login", 401, json={"username": anna.user["username"], "password": "a-wrong-password-9"}
+    )
     anna.bad("POST", "/providers", 400, json={"name": "x", "api_key": KEY, "nonsense": KEY})
     anna.bad("PUT", "/settings", 400, json={"temperature": "x", "system_prompt": KEY})
     secrets = (KEY, PASSWORD, ADMIN_PASSWORD, "a-wrong-password-9", anna.token, anna.refresh_token)

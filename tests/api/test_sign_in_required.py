@@ -9,6 +9,7 @@ import jwt
 import pytest
 
 from api.client import PASSWORD, ApiClient, check_shape
+from api.conftest import numbers
 from api.schema import Document, Operation
 from api.server_process import ServerProcess
 
@@ -54,16 +55,17 @@ def resigned(token: str, **claims: Any) -> str:
 @pytest.fixture(scope="module")
 def bad_headers(server: ServerProcess, document: Document, admin: ApiClient) -> dict[str, dict[str, str]]:
     """Bad Authorization headers, by what is wrong with them."""
+    number = next(numbers)
     with (
-        ApiClient(server, document).register("left") as left,
-        ApiClient(server, document).register("disabled") as disabled,
-        ApiClient(server, document).register("moved") as moved,
-        ApiClient(server, document).register("good") as good,
+        ApiClient(server, document).register(f"left{number}") as left,
+        ApiClient(server, document).register(f"disabled{number}") as disabled,
+        ApiClient(server, document).register(f"moved{number}") as moved,
+        ApiClient(server, document).register(f"good{number}") as good,
     ):
         left_token, left_refresh = left.token, left.refresh_token
         left.good("POST", "/auth/logout")
         admin.good("PUT", f"/auth/users/{disabled.user['id']}", json={"is_active": False})
-        with ApiClient(server, document).sign_in("moved", PASSWORD) as again:
+        with ApiClient(server, document).sign_in(moved.user["username"], PASSWORD) as again:
             body = {"current_password": PASSWORD, "new_password": PASSWORD + "2"}
             again.good("POST", "/auth/password", json=body)
         tokens = {
@@ -80,7 +82,7 @@ def bad_headers(server: ServerProcess, document: Document, admin: ApiClient) -> 
             "one from before a change of the password": moved.token,
         }
         made = {name: {"authorization": f"Bearer {token}"} for name, token in tokens.items()}
-        basic = base64.b64encode(f"good:{PASSWORD}".encode()).decode()
+        basic = base64.b64encode(f"good{number}:{PASSWORD}".encode()).decode()
         return {
             "none": {},
             "an empty one": {"authorization": "Bearer"},

@@ -46,7 +46,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 @pytest.fixture(scope="module")
 def cleo(server: ServerProcess, document: Document) -> Iterator[ApiClient]:
     """A user without runs: every message on her sockets is caused by the test."""
-    with ApiClient(server, document).register("cleo") as person:
+    with ApiClient(server, document).register(f"cleo{next(numbers)}") as person:
         yield person
 
 

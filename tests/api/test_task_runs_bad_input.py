@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import connect, numbers
 from api.schema import Document
 from api.server_process import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
@@ -90,7 +90,7 @@ READS = [
 def planner(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    with ApiClient(server, document).register("planner") as person:
+    with ApiClient(server, document).register(f"planner{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 

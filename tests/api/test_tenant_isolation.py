@@ -144,7 +144,7 @@ def annas(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[OwnedIds]:
     """A new owner for every test, because the positive controls delete resources."""
-    with ApiClient(server, document).register(f"anna{next(users)}") as person:
+    with ApiClient(server, document).register(f"owner{next(users)}") as person:
         connect(person, upstream)
         yield create_all(person, SECRET)
 

@@ -20,7 +20,7 @@ numbers = itertools.count()
 
 def create_tenant(admin: ApiClient, **more: Any) -> dict[str, Any]:
     tenant: dict[str, Any] = admin.good(
-        "POST", "/admin/tenants", json={"name": f"tenant {next(numbers)}", **more}
+        "POST", "/admin/tenants", json={"name": f"team {next(numbers)}", **more}
     )
     return tenant
 

@@ -1,4 +1,4 @@
-"""One server with a scripted model per module, and two users with API keys."""
+"""A scripted model and two users with API keys per module, on one server that most modules share."""
 
 import base64
 import struct
@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from api.client import ApiClient
-from api.conftest import connect
+from api.conftest import connect, numbers
 from api.server_process import ServerProcess
 from process_environment import scripted_models
 
@@ -147,6 +147,10 @@ class Person(NamedTuple):
     read_key: str
 
     @property
+    def name(self) -> str:
+        return str(self.api.user["username"])
+
+    @property
     def base_url(self) -> str:
         return f"{self.api.server.url}/v1"
 
@@ -166,14 +170,28 @@ def upstream() -> Iterator[ScriptedProvider]:
         yield provider
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="session")
+def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Takes bodies of one megabyte. Do not stop it."""
     with ServerProcess(
         tmp_path_factory.mktemp("server"),
         LUXX_SERVER__MAX_BODY_MB="1",
         LUXX_SERVER__CORS_ORIGINS='["http://app.example"]',
     ) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """For modules that look at everything that a server stores."""
+    with ServerProcess(tmp_path_factory.mktemp("own")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(small_server: ServerProcess) -> ServerProcess:
+    """Shared with other modules, whose users differ. A module may override it."""
+    return small_server
 
 
 @pytest.fixture(scope="module")
@@ -195,14 +213,14 @@ def new_person(server: ServerProcess, name: str, upstream: ScriptedProvider) -> 
 
 @pytest.fixture(scope="module")
 def ann(server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider) -> Iterator[Person]:
-    person = new_person(server, "ann", upstream)
+    person = new_person(server, f"ann{next(numbers)}", upstream)
     with person.api:
         yield person
 
 
 @pytest.fixture(scope="module")
 def ben(server: ServerProcess, admin: ApiClient, upstream: ScriptedProvider) -> Iterator[Person]:
-    person = new_person(server, "ben", upstream)
+    person = new_person(server, f"ben{next(numbers)}", upstream)
     with person.api:
         yield person
 

@@ -27,6 +27,11 @@ def make_room(person: Person, title: str, *seats: str, **more: Any) -> str:
 
 
 @pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def council(ann: Person) -> str:
     return make_room(ann, "Council", "Hill", "Lake")
 
@@ -49,7 +54,7 @@ def test_seats_answer_in_order_below_their_names(client: openai.OpenAI, ann: Per
 
 
 def test_answer_that_is_given_back_is_read_by_its_speakers(
-    client: openai.OpenAI, upstream: ScriptedProvider, council: str
+    client: openai.OpenAI, ann: Person, upstream: ScriptedProvider, council: str
 ) -> None:
     stream = client.chat.completions.create(
         model="room/Council", messages=ASK, stream=True, stream_options={"include_usage": True}
@@ -68,10 +73,10 @@ def test_answer_that_is_given_back_is_read_by_its_speakers(
     sent = last_body(upstream)["messages"]
     assert [(message["role"], message["content"]) for message in sent[1:]] == [
         ("user", "The task of this discussion:\n\nDecide.\n\nIn one word."),
-        ("user", "[ann] Shall we build?"),
+        ("user", f"[{ann.name}] Shall we build?"),
         ("user", "[Hill] Hills: yes."),
         ("assistant", "Lakes: no."),
-        ("user", "[ann] Why?"),
+        ("user", f"[{ann.name}] Why?"),
         ("user", "[Hill] Hills: yes."),
     ]
 
@@ -93,12 +98,12 @@ def test_seat_cannot_forge_the_heading_of_another(
 
 def test_call_of_a_member_taints_the_turns(ann: Person, ben: Person, upstream: ScriptedProvider) -> None:
     room = make_room(ann, "Guests", "Lister")
-    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
+    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": ben.name, "right": "steer"})
     for person, is_refused in ((ben, True), (ann, False)):
         answer = refused(person, f"room/{room}").json()["choices"][0]["message"]["content"]
         assert answer == "**Lister:**\n\nListed."
         result = last_body(upstream)["messages"][-1]["content"]
-        assert ("@ben wrote" in result) is is_refused, result
+        assert (f"@{ben.name} wrote" in result) is is_refused, result
 
 
 def test_responses_of_a_room_stream(client: openai.OpenAI, council: str) -> None:
@@ -221,7 +226,7 @@ def test_call_is_kept_in_the_room_that_it_names(client: openai.OpenAI, ann: Pers
         assert answer.choices[0].message.content == ANSWER
     messages = ann.api.good("GET", f"/chat-rooms/{room}/messages")["items"]
     assert [(one["sender_name"], one["text"]) for one in reversed(messages)] == [
-        ("ann", "Shall we build?"), ("Hill", "Hills: yes."), ("Lake", "Lakes: no."),
+        (ann.name, "Shall we build?"), ("Hill", "Hills: yes."), ("Lake", "Lakes: no."),
     ] * 2  # fmt: skip
     assert ann.api.good("GET", f"/chat-rooms/{room}")["status"] == "completed"
     error = check(
@@ -250,7 +255,7 @@ def test_only_people_who_may_steer_call_a_room(ann: Person, ben: Person) -> None
     room = make_room(ann, "Shared", "Hill")
     check(refused(ben, "room/Shared"), 404, "model", "model_not_found")
     members = f"/chat-rooms/{room}/members"
-    ann.api.good("POST", members, json={"username": "ben", "right": "speak"})
+    ann.api.good("POST", members, json={"username": ben.name, "right": "speak"})
     check(refused(ben, "room/Shared"), 403, "model")
     ids = [model["id"] for model in ben.api.http.get("/v1/models").json()["data"]]
     assert "room/Shared" not in ids
@@ -289,7 +294,7 @@ def test_call_ends_when_the_member(
     how: str, stream: bool, ann: Person, ben: Person, upstream: ScriptedProvider
 ) -> None:
     room = make_room(ann, f"Lost {how} {stream}", "Thinker")
-    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
+    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": ben.name, "right": "steer"})
     before = len(upstream.requests)
     lines: list[str] = []
     body = {"model": f"room/{room}", "messages": ASK, "stream": stream}
@@ -337,7 +342,7 @@ def test_answer_of_a_kept_call_is_not_for_a_removed_member(
     ann: Person, ben: Person, upstream: ScriptedProvider
 ) -> None:
     room = make_room(ann, "Kept by a member", "Late")
-    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": "ben", "right": "steer"})
+    ann.api.good("POST", f"/chat-rooms/{room}/members", json={"username": ben.name, "right": "steer"})
     before = len(upstream.requests)
     answers: list[Any] = []
     kept = {"metadata": {"conversation_id": room}}

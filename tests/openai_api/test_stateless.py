@@ -24,6 +24,11 @@ CONTENT = (GIVEN, "Hello there", "Let me see", "One")
 """That word, and texts of the model."""
 
 
+@pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
 def content_in(data_dir: Path, content: Sequence[str] = CONTENT) -> list[str]:
     """The lines of a dump of the database, which has binary values as hexadecimal digits, that have something
     of a call."""

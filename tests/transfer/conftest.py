@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from api.client import ApiClient
-from api.conftest import admin, connect, document, server
+from api.conftest import admin, connect, document, numbers, server
 from api.schema import Document
 from api.server_process import ServerProcess
 
@@ -29,7 +29,7 @@ def upstream() -> Iterator[ScriptedProvider]:
 def ann(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    with ApiClient(server, document).register("ann") as person:
+    with ApiClient(server, document).register(f"ann{next(numbers)}") as person:
         connect(person, upstream)
         yield person
 
@@ -38,6 +38,6 @@ def ann(
 def ben(
     server: ServerProcess, document: Document, admin: ApiClient, upstream: ScriptedProvider
 ) -> Iterator[ApiClient]:
-    with ApiClient(server, document).register("ben") as person:
+    with ApiClient(server, document).register(f"ben{next(numbers)}") as person:
         connect(person, upstream)
         yield person

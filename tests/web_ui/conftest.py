@@ -1,14 +1,14 @@
-"""A server with the scripted provider and a browser, for the tests of a module."""
+"""A browser and a server that most modules share, and a scripted provider for the tests of a module."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 from api.server_process import ServerProcess, model_settings
 from playwright.sync_api import Browser
-from process_environment import scripted_models
+from process_environment import free_port, scripted_models
 
 from luxx.providers.scripted import Script, ScriptedProvider
 from luxx.web.build import build
@@ -38,21 +38,47 @@ def script() -> Script:
     return SCRIPT
 
 
+@pytest.fixture(scope="session")
+def models_port() -> int:
+    """Where the models of each module are served, one module after the other."""
+    return free_port()
+
+
 @pytest.fixture(scope="module")
-def models(script: Script) -> Iterator[ScriptedProvider]:
-    with scripted_models(script) as provider:
+def models(script: Script, models_port: int) -> Iterator[ScriptedProvider]:
+    with scripted_models(script, models_port) as provider:
         yield provider
 
 
-@pytest.fixture(scope="module")
-def server(
-    built_ui: None, models: ScriptedProvider, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
-    folder: Path = tmp_path_factory.mktemp("server")
-    with ServerProcess(
-        folder, **model_settings(models.url), LUXX_ADMIN_PASSWORD="", LUXX_AUTH__DEFAULT_PERMISSION_LEVEL="3"
-    ) as running:
+@contextmanager
+def running_server(folder: Path, models_port: int) -> Iterator[ServerProcess]:
+    models = model_settings(f"http://127.0.0.1:{models_port}")
+    level = {"LUXX_AUTH__DEFAULT_PERMISSION_LEVEL": "3"}
+    with ServerProcess(folder, **models, **level, LUXX_ADMIN_PASSWORD="") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def shared_ui_server(
+    built_ui: None, models_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    with running_server(tmp_path_factory.mktemp("server"), models_port) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_server(
+    built_ui: None, models: ScriptedProvider, models_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """For modules that change what all users see."""
+    with running_server(tmp_path_factory.mktemp("server"), models_port) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(models: ScriptedProvider, shared_ui_server: ServerProcess) -> ServerProcess:
+    """Shared with other modules, whose users differ. A module may override it."""
+    return shared_ui_server
 
 
 @pytest.fixture

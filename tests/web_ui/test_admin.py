@@ -24,6 +24,11 @@ SECTIONS = {
 }
 
 
+@pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
 @pytest.fixture
 def operator(server: ServerProcess, browser: Browser) -> Iterator[Person]:
     """A new administrator of the default tenant."""

@@ -137,6 +137,11 @@ IS_READY = """() => !document.querySelector('[aria-busy=true], .animate-pulse, [
 
 
 @pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
+@pytest.fixture(scope="module")
 def script() -> Script:
     return Script(
         rules=[

@@ -11,6 +11,11 @@ pytestmark = pytest.mark.heavy
 PASSWORD = "a good long password"
 
 
+@pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    return own_server
+
+
 def test_the_first_run_offers_the_default_password_and_leads_to_another_one(
     server: ServerProcess, new_tab: OpenTab
 ) -> None:

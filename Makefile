@@ -30,7 +30,7 @@ BIN ?= $(HOME)/.local/bin
 PART ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run install demo ui ui-types test test-heavy test-long test-path check format lock bench clean
+.PHONY: help run install demo ui ui-types test test-heavy test-all test-long test-path check format lock bench clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -62,13 +62,16 @@ ui-types: $(DEV_STAMP) ## Write the TypeScript types of the API anew, after its 
 	$(PYTHON) -m tests.web_ui.api_types
 
 test: $(DEV_STAMP) ## Run the tests that take seconds (ARGS="-k tools")
-	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" --timeout=120 -rfEs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long and not heavy" -rfEs $(ARGS)
 
 test-heavy: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run slow tests, and the rest of matrices that make test runs a part of
-	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" --timeout=240 -rfEs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" -rfEs $(ARGS)
+
+test-all: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run the tests of make test and make test-heavy in one session
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long" -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
-	$(PYTHON) -m pytest -n $(LONG_WORKERS) --dist worksteal -m long --timeout=900 -rfEs $(if $(PART),-k "$(PART)") $(ARGS)
+	$(PYTHON) -m pytest -n $(LONG_WORKERS) --dist worksteal -m long -rfEs $(if $(PART),-k "$(PART)") $(ARGS)
 
 test-path: $(DEV_STAMP) ## Check how many files one message and a turn of a room run through (ARGS="-v" lists them)
 	$(PYTHON) -m tests.message_path $(ARGS)

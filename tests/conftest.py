@@ -47,6 +47,9 @@ FOLDER_SECONDS = {
 }
 """How long a coroutine of such a folder may take."""
 
+MARKED_SECONDS = {"long": 900, "heavy": 240}
+"""How long a marked test may take; others have the `timeout` of pyproject.toml."""
+
 CLEANUP_SECONDS = 10.0
 """Elsewhere it may take what pytest-timeout allows less this, in which it cleans up."""
 
@@ -95,8 +98,20 @@ def seconds_of(test: pytest.Function) -> float:
         return marker.args[0]
     if seconds := FOLDER_SECONDS.get(test.path.relative_to(HERE).parts[0]):
         return seconds
+    if marker := test.get_closest_marker("timeout"):
+        return float(marker.args[0]) - CLEANUP_SECONDS
     option = test.config.getoption("timeout")
     return float(test.config.getini("timeout") if option is None else option) - CLEANUP_SECONDS
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("timeout"):
+            continue
+        seconds = [MARKED_SECONDS[name] for name in MARKED_SECONDS if item.get_closest_marker(name)]
+        if seconds:
+            item.add_marker(pytest.mark.timeout(max(seconds)))
 
 
 @pytest.hookimpl(wrapper=True)

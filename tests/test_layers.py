@@ -324,7 +324,8 @@ def folders_stay_small(modules: list[Module]) -> Iterator[str]:
         yield f"luxx/ has {len(tops)} entries besides __init__.py"
     files = Counter(module.name.rpartition(".")[0] for module in modules if not module.is_package)
     for folder, count in files.items():
-        if count > FOLDER_FILES:
+        # Migrations are read by their number, and only ever added.
+        if count > FOLDER_FILES and folder != "luxx.infra.store.migrations.versions":
             yield f"{folder} has {count} files"
 
 

@@ -1,14 +1,18 @@
-"""Which provider a request gets: a named one, or the default; and what is kept of a choice that is gone.
+"""Which provider a request gets: a named one, or the default; what is kept of a choice that is gone; and
+which have failed a moment ago.
 
 A default that somebody chose is never replaced by another provider: where it was deleted, disabled or is no
 longer shared, the request is refused until somebody chooses another.
 """
 
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, func, literal, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -16,8 +20,17 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User, UserSettings
 from luxx.domain.accounts.user_data import SettingsView
 from luxx.errors import Conflict, InvalidInput
-from luxx.infra.store.tables import Uses, forget_name, keep_name, read_once, uses_of
-from luxx.providers.models import ProviderChanges, ProviderRow
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import (
+    Uses,
+    UtcDateTime,
+    forget_name,
+    keep_name,
+    read_once,
+    table_of,
+    uses_of,
+)
+from luxx.providers.models import ProviderChanges, ProviderFailureRow, ProviderRow
 from luxx.providers.queries import (
     PROVIDERS,
     before_unsharing,
@@ -27,8 +40,12 @@ from luxx.providers.queries import (
 from luxx.providers.registry import INTERNAL_TYPES, ProviderType, adapter_for, default_base_url
 from luxx.wire.model_settings import MAX_ID
 
+FAILED_SECONDS = 60.0
+"""How long a provider is not asked again for a model after it failed for good, where another can answer."""
+
 KEYLESS_TYPES = INTERNAL_TYPES | {ProviderType.OLLAMA}
 
+_failures = table_of(ProviderFailureRow)
 _defaults_of_tenant = select(Tenant.default_provider_id, Tenant.lost_default_provider).where(
     Tenant.id == bindparam("b_tenant")
 )
@@ -122,6 +139,33 @@ def _has_adapter(row: ProviderRow) -> bool:
     except InvalidInput:
         return False
     return True
+
+
+def note_failure(connection: Connection, provider_id: int, model: str) -> None:
+    """Remembers that calls of this model have failed for good; forgets failures that no longer count."""
+    now = utc_now()
+    begin = now - timedelta(seconds=FAILED_SECONDS)
+    past = delete(_failures).where(_failures.c.provider_id == provider_id, _failures.c.failed_at < begin)
+    connection.execute(past)
+    known = select(literal(provider_id), literal(model), literal(now, UtcDateTime())).where(
+        select(ProviderRow.id).where(ProviderRow.id == provider_id).exists()
+    )
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(_failures)
+    statement = insert.from_select(["provider_id", "model", "failed_at"], known).on_conflict_do_update(
+        index_elements=["provider_id", "model"], set_={"failed_at": now}
+    )
+    connection.execute(statement)
+
+
+def failed_models(session: Session, provider_ids: Collection[int]) -> set[tuple[int, str]]:
+    """The providers among these, each with a model, that failed less than FAILED_SECONDS ago."""
+    now, seconds = utc_now(), timedelta(seconds=FAILED_SECONDS)
+    # A time in the future is that of a server whose clock is wrong.
+    failed = select(_failures.c.provider_id, _failures.c.model).where(
+        _failures.c.provider_id.in_(provider_ids),
+        _failures.c.failed_at.between(now - seconds, now + seconds),
+    )
+    return {(provider_id, model) for provider_id, model in session.execute(failed)}
 
 
 def set_default(session: Session, row: ProviderRow, is_default: bool) -> None:

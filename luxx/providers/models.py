@@ -16,6 +16,7 @@ from luxx.domain.owned import SharedRow
 from luxx.errors import InvalidInput
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.infra.strict_json import IN_LINE, IN_NAME, IN_PASTED, LINE, NAME, PASTED
+from luxx.wire.turn import MODEL_LENGTH
 
 
 class ProviderRow(SharedRow):
@@ -73,6 +74,18 @@ class AllowedHostRow(Base):
     host_port: Mapped[str] = mapped_column(String(300), primary_key=True)
     allowed_by: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class ProviderFailureRow(Base):
+    """When calls of a model failed for good at its provider, so that a fallback made them."""
+
+    __tablename__ = "provider_failures"
+
+    provider_id: Mapped[int] = mapped_column(
+        ForeignKey("llm_providers.id", ondelete="CASCADE"), primary_key=True
+    )
+    model: Mapped[str] = mapped_column(String(MODEL_LENGTH), primary_key=True)
+    failed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 ProviderName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]

@@ -19,6 +19,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import first_given, lost_error, read_once
 from luxx.providers.catalog import ModelCard, ProviderChoice
+from luxx.providers.choosing import failed_models
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
@@ -197,21 +198,23 @@ class RequestResolver:
             known_skills = self.skills.for_caller(session, caller)
             check_skills(known_skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
+        chosen = FallbackTarget(provider_id=choice.provider_id, provider_name=choice.name, model=choice.model)
+        order, warnings = _by_failures(session, [chosen, *self._fallbacks(session, caller, agent)])
         return ChatRequest(
-            provider_id=choice.provider_id,
-            provider_name=choice.name,
-            model=choice.model,
+            provider_id=order[0].provider_id,
+            provider_name=order[0].provider_name,
+            model=order[0].model,
             agent_id=agent.id,
             max_iterations=agent.max_iterations,
             skills=agent.skills,
-            fallbacks=self._fallbacks(session, caller, agent),
+            fallbacks=order[1:],
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
             system_prompt=first_given(*sources, names=("system_prompt",))["system_prompt"] or "",
             response_schema=options.response_schema,
             when_asked=options.when_asked or self.when_asked,
             stop=options.stop,
-            warnings=options.warnings,
+            warnings=[*options.warnings, *warnings],
             **first_given(options, *sources, choice),
         )
 
@@ -294,6 +297,27 @@ class RequestResolver:
             gone = [name for name in missing if name not in late]
             raise lost_names_error("tool", gone, agent.chosen_by or f"the agent '{agent.name}'")
         return late
+
+
+def _by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[FallbackTarget], list[str]]:
+    """The targets in the order in which they are asked, and a warning where that is not the one of the agent:
+    those before the first that has not failed a moment ago come last."""
+    if len(targets) == 1:
+        return targets, []
+    failed = failed_models(session, {target.provider_id for target in targets})
+    usable = (
+        index
+        for index, target in enumerate(targets)
+        if not target.problem and (target.provider_id, target.model) not in failed
+    )
+    first = next(usable, 0)
+    if not first:
+        return targets, []
+    warning = (
+        f"The provider '{targets[0].provider_name}' failed less than a minute ago; {targets[first].model} of "
+        f"the provider '{targets[first].provider_name}' answers in its place."
+    )
+    return [*targets[first:], *targets[:first]], [warning]
 
 
 def _agent_of(session: Session, caller: Caller, conversation: ConversationRow) -> AgentSettings:

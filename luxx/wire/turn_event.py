@@ -14,8 +14,8 @@ from luxx.wire.turn import EventBase
 class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
     """A model call failed and is made again after `delay_ms`. `reason` is a sentence.
 
-    `fallback`: the number of the agent's fallback that makes it, from 1, once the provider has failed for
-    good.
+    `fallback`: the number of the fallback that makes it, from 1, in the order in which the run asks them,
+    once the provider has failed for good.
     """
 
     attempt: int

@@ -97,8 +97,11 @@ async def test_a_fallback_of_the_same_dialect_gets_no_foreign_signature(
         assert len(call_id) <= 64
 
 
-async def agent_with_fallback(ann: AsyncApiClient, row: Row, *urls: str) -> int:
-    """An agent whose provider has the first address, and its fallback the second; both have one model."""
+async def agent_with_fallback(
+    ann: AsyncApiClient, row: Row, *urls: str, fallback_model: str | None = None
+) -> int:
+    """An agent whose provider has the first address, and its fallback the second; both have one model, unless
+    that of the fallback is given."""
     providers = [
         (
             await ann.post(
@@ -117,7 +120,33 @@ async def agent_with_fallback(ann: AsyncApiClient, row: Row, *urls: str) -> int:
     body = {
         "name": f"Careful {row.model}",
         "provider_id": providers[0],
-        "fallbacks": [{"provider_id": providers[1]}],
+        "fallbacks": [{"provider_id": providers[1], "model": fallback_model}],
         "thinking_enabled": True,
     }
     return (await ann.post("/agents", body))["id"]
+
+
+async def test_a_fallback_gets_no_more_than_fits_its_own_window(server: ServerProcess) -> None:
+    filler = "The gardener waters the old pear tree behind the wall every evening. " * 120
+    says = Rule(name="says", times=5, reply=[Text(text="I see.", pieces=1)])
+    gone = Rule(name="is gone", status=404, message="gone")
+    async with (
+        ScriptedProvider(Script(rules=[says, gone])) as first,
+        ScriptedProvider(Script(rules=[ANSWERS], window=8192)) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        large = Row("openai_compatible", "gpt-4.1-mini", [], "")
+        agent = await agent_with_fallback(ann, large, first.url, second.url, fallback_model="smollm2-360m")
+        conversation = (await ann.post("/conversations", {"agent_id": agent}))["id"]
+        for number in range(6):
+            text = f"Message {number}: {filler}"
+            async with ann.send_and_follow(conversation, text, tools=False, max_tokens=500) as stream:
+                screen = await stream.to_the_end()
+        assert screen.text == "It is 42."
+        # The events say so before the call, which the provider does not refuse.
+        events = [event for event in screen.events() if event in ("retrying", "context_compressed")]
+        assert events == ["retrying", "context_compressed"]
+        assert [request.rule for request in second.requests] == ["answers"]
+        (compressed,) = [frame.data for frame in screen.frames if frame.event == "context_compressed"]
+        assert (compressed["window"], compressed["overflow"]) == (8192, False)
+        assert "Message 5" in second.requests[0].body.decode()

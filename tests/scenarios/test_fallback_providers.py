@@ -1,7 +1,11 @@
 """The fallback providers of an agent: used in order when a provider fails for good, also after a restart."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 from api.server_process import ServerProcess
+from msgspec.structs import replace
 
 from luxx.providers.scripted import Counts, Faults, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
@@ -160,6 +164,58 @@ async def test_nothing_is_said_of_a_lost_fallback_that_is_not_needed(server: Ser
         screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
         assert screen.text == "Here I am."
         assert "warning" not in screen.events()
+
+
+async def answer_and_warnings(ann: AsyncApiClient, agent: Json) -> tuple[str, list[str]]:
+    """The text and the warnings of a run of the agent in a new conversation."""
+    conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+    screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+    warnings = [frame.data["message"] for frame in screen.frames if frame.event == "warning"]
+    return screen.text, warnings
+
+
+async def test_a_provider_that_failed_is_asked_again_after_a_minute(server: ServerProcess) -> None:
+    refuses = Rule(name="refuses", status=401, message="wrong key", times=1)
+    first_answers = Rule(name="answers", reply=[Text(text="First."), Counts(prompt=5, completion=3)])
+    answers = Rule(name="answers", reply=[Text(text="Second."), Counts(prompt=5, completion=3)])
+    breaks = Rule(name="breaks", status=404, message="gone")
+    async with (
+        ScriptedProvider(Script(rules=[refuses, first_answers])) as first,
+        ScriptedProvider(Script(rules=[replace(answers, times=2), breaks])) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        assert await answer_and_warnings(ann, agent) == ("Second.", [])
+        assert await answer_and_warnings(ann, agent) == (
+            "Second.",
+            [
+                f"The provider '{first.url}' failed less than a minute ago; scripted of the provider "
+                f"'{second.url}' answers in its place."
+            ],
+        )
+        assert (len(first.requests), len(second.requests)) == (1, 2)
+        # Where nobody else answers, it is asked all the same.
+        assert (await answer_and_warnings(ann, agent))[0] == "First."
+        assert (len(first.requests), len(second.requests)) == (2, 3)
+        with closing(sqlite3.connect(server.data_dir / "luxx.db", timeout=20)) as database, database:
+            earlier = "datetime(failed_at, '-61 seconds')"
+            database.execute(f"UPDATE provider_failures SET failed_at = {earlier}")
+        assert await answer_and_warnings(ann, agent) == ("First.", [])
+        assert (len(first.requests), len(second.requests)) == (3, 3)
+
+
+async def test_a_request_that_is_refused_is_no_failure_of_its_provider(server: ServerProcess) -> None:
+    refuses = Rule(name="refuses", status=400, message="no such field")
+    answers = Rule(name="answers", reply=[Text(text="Second."), Counts(prompt=5, completion=3)])
+    async with (
+        ScriptedProvider(Script(rules=[refuses])) as first,
+        ScriptedProvider(Script(rules=[answers])) as second,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url)
+        for _ in range(2):
+            assert await answer_and_warnings(ann, agent) == ("Second.", [])
+        assert (len(first.requests), len(second.requests)) == (2, 2)
 
 
 @pytest.mark.heavy

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 from msgspec import UNSET
+from sqlalchemy.exc import IntegrityError
 
 from luxx.domain.usage.ledger import UsageEntry, estimated_usage
-from luxx.errors import ProviderError
+from luxx.errors import ContentRefused, ContextTooLong, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
+from luxx.providers.choosing import note_failure
 from luxx.providers.client import CompletionStream, ModelClient
 from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
@@ -26,6 +29,9 @@ from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, StepType, Usage, steps_text
 from luxx.wire.turn_event import ContextCompressed, Retrying
+
+STATUSES_OF_REQUESTS = frozenset({400, 413, 422})
+"""Of a provider that refuses one request; it may answer others."""
 
 
 class CompletionCut(Exception):
@@ -58,6 +64,7 @@ class Iteration:
         self._signal = run.signal
         self._spending = run.spending
         self._metrics = run.services.metrics
+        self._store = run.services.store
         self._client = client
         self.resources = resources
         self._prompt = TurnPrompt(run.spec, resources)
@@ -108,6 +115,19 @@ class Iteration:
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
         return self._completion_record(reader, prompt, estimate, has_tools=with_tools)
+
+    async def note_failure(self, cause: ProviderError) -> None:
+        """Remembers for all runs that the provider has failed for good, if others can answer in its place."""
+        request = self._spec.request
+        is_of_request = isinstance(cause, ContextTooLong | ContentRefused) or (
+            isinstance(cause, ProviderRefused) and cause.status in STATUSES_OF_REQUESTS
+        )
+        if not request.fallbacks or is_of_request:
+            return
+        with suppress(IntegrityError):  # The provider was deleted meanwhile.
+            await self._store.write(
+                lambda session: note_failure(session.connection(), request.provider_id, request.model)
+            )
 
     async def repair(self) -> None:
         """Marks the steps of a completion that a crash interrupted; the model call is repeated."""

@@ -281,6 +281,7 @@ class Turn:
                 return
             entries, usage = cut.completion_record.entries, cut.completion_record.usage
             if cut.cause is not None and not entries:
+                await iteration.note_failure(cut.cause)
                 # Another provider can make the call: this one produced nothing.
                 if self._next_fallback:
                     await self._log_fallback(cut.cause, self._next_fallback, usage)
@@ -305,8 +306,8 @@ class Turn:
 
     async def _log_fallback(self, cause: ProviderError, number: int, usage: UsageEntry | None) -> None:
         """Logs the failure of a provider; the next call goes to the fallback of this number."""
-        model = self.run.spec.request.fallbacks[number - 1].model
-        reason = f"{cause.message} The call is made with the agent's fallback {number}, {model}."
+        target = self.run.spec.request.fallbacks[number - 1]
+        reason = f"{cause.message} {target.model} of the provider '{target.provider_name}' makes the call."
         event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
         await self._log_retry(event, usage, self._passed_over())
 

@@ -66,8 +66,8 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
     tools, and whether several are called at once, to the model. `uncallable`: tools of earlier calls of the
     run that the model must not call now. `caches_prompt`: later requests begin like this one, so that a
-    provider which caches only what it is asked to cache should do so. `adaptations`: what the server demanded
-    of requests.
+    provider which caches only what it is asked to cache should do so. `prompted_thinking`: the model was
+    asked to think in its text. `adaptations`: what the server demanded of requests.
     """
 
     model: str
@@ -79,6 +79,7 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     uncallable: list[ToolSpec] = []
     caches_prompt: bool = False
+    prompted_thinking: bool = False
     adaptations: frozenset[Adaptation] = frozenset()
 
 
@@ -174,7 +175,7 @@ class MakeParser(Protocol):
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions of one dialect.
+    """The functions of one dialect. `splits_thinking`: its parser tells thinking in the text from the text.
 
     `models_request` builds the request for the model list, or for its first page, `next_models_request` the
     one for the page that follows a body (None after the last page). `parse_models`: the names in a body.
@@ -183,6 +184,7 @@ class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str
     build_request: BuildRequest
     parser: MakeParser
+    splits_thinking: bool = False
     models_request: Callable[[Target], UpstreamRequest]
     parse_models: Callable[[bytes], list[str]]
     next_models_request: Callable[[Target, bytes], UpstreamRequest | None]

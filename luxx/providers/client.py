@@ -18,6 +18,7 @@ from luxx.infra.config.schema import ProvidersConfig
 from luxx.infra.strict_json import SMALL_BYTES
 from luxx.providers.adapter import AZURE, CompletionRequest, StreamParser, Target, run_sized, vendor_of
 from luxx.providers.failures import redact_error
+from luxx.providers.inline_thinking import InlineThinkingParser
 from luxx.providers.model_lists import MAX_LISTED, read_page
 from luxx.providers.parsing import OutputBounds
 from luxx.providers.registry import Adaptations, ProviderType, adapter_for, completion_adapter
@@ -258,6 +259,8 @@ class CompletionStream:
         on_sent = partial(self._sent_attempts.add, self._failed_attempts)
         body = await self._transport.open(upstream_request, secret=self._target.api_key, on_sent=on_sent)
         parser = adapter.parser_for(self._request, self._target)
+        if self._request.prompted_thinking and not adapter.splits_thinking:
+            parser = InlineThinkingParser(parser)
         self._parser, self._body = parser, body
         return parser, body
 

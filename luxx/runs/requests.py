@@ -208,6 +208,7 @@ class RequestResolver:
             max_iterations=agent.max_iterations,
             skills=agent.skills,
             fallbacks=order[1:],
+            prompted_thinking=agent.prompted_thinking,
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
             system_prompt=first_given(*sources, names=("system_prompt",))["system_prompt"] or "",

@@ -13,8 +13,8 @@ from luxx.providers.adapter import StreamParser
 from luxx.providers.anthropic.adapter import AnthropicParser
 from luxx.providers.gemini.adapter import GeminiParser
 from luxx.providers.gemini.content import MAX_OPEN_CALLS
+from luxx.providers.inline_thinking import MAX_BLANKS
 from luxx.providers.openai_chat.adapter import OpenAIParser
-from luxx.providers.openai_chat.reasoning import MAX_BLANKS
 from luxx.providers.parsing import MAX_BLANK_BYTES, MAX_RETAINED_BYTES, SseSplitter
 from luxx.wire.turn import ReplayDelta, TextDelta, ToolCallDelta
 

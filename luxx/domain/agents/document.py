@@ -25,6 +25,7 @@ from luxx.domain.agents.models import (
     AgentRow,
     AgentView,
     NewAgent,
+    PromptedThinking,
     TurnSettings,
 )
 from luxx.domain.agents.queries import BeforeLoss, end_default, set_fields
@@ -66,6 +67,7 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     color: AgentColor | None = None
     fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
+    prompted_thinking: PromptedThinking = False
     system_prompt: AgentPrompt = ""
 
     def new_agent(
@@ -94,6 +96,7 @@ def document_of(
         color=agent.color,
         fallbacks=fallbacks,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
+        prompted_thinking=agent.prompted_thinking,
         system_prompt=agent.system_prompt,
         **first_given(agent, names=TURN_SETTINGS),
     )

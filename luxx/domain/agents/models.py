@@ -28,6 +28,10 @@ ToolName = Annotated[str, Meta(min_length=1, max_length=200, pattern=LINE, descr
 ToolNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
 SkillNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
 MaxIterations = Annotated[int, Meta(ge=1, le=100)]
+PromptedThinking = Annotated[
+    bool,
+    Meta(description="whether a model that does not think by itself is asked to think in a `<think>` block"),
+]
 
 
 class TurnSettings(ModelSettings, frozen=True, kw_only=True):
@@ -101,6 +105,7 @@ class AgentRow(TurnColumns, SharedRow):
     system_prompt: Mapped[str] = mapped_column(Text, default="")
     color: Mapped[str] = mapped_column(String(7))
     fallbacks: Mapped[str] = mapped_column(Text, default="[]")
+    prompted_thinking: Mapped[bool] = mapped_column(default=False)
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,6 +127,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     system_prompt: AgentPrompt = ""
     color: AgentColor | None = None
     fallbacks: Fallbacks = []
+    prompted_thinking: PromptedThinking = False
     is_shared: bool = False
 
 
@@ -133,6 +139,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     system_prompt: AgentPrompt | UnsetType = UNSET
     color: AgentColor | UnsetType = UNSET
     fallbacks: Fallbacks | UnsetType = UNSET
+    prompted_thinking: PromptedThinking | UnsetType = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -149,6 +156,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     system_prompt: str
     color: str
     fallbacks: list[AgentFallback]
+    prompted_thinking: PromptedThinking
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

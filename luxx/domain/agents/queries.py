@@ -48,6 +48,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     provider_id: int | None = None
     system_prompt: str | None = None
     fallbacks: list[AgentFallback] = []
+    prompted_thinking: bool = False
     owner_id: int | None = None
     is_shipped: bool = False
     lost_agent: str | None = None
@@ -89,6 +90,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         provider_id=row.provider_id,
         system_prompt=prompt_of(row.name, role, row.system_prompt),
         fallbacks=decode_fallbacks(row.fallbacks),
+        prompted_thinking=row.prompted_thinking,
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,

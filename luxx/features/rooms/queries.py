@@ -29,8 +29,12 @@ from luxx.infra.store.tables import first_given, table_of
 from luxx.runs.models import RunRow, SubjectMemberRow, member_right
 from luxx.wire.run import RunStatus
 
-OVERRIDES = ("role", "provider_id", "system_prompt", *TURN_SETTINGS, "fallbacks")
-"""The columns of a seat that override the value of its agent unless they are null."""
+OPEN_FIELDS = ("role", "provider_id", "system_prompt", *TURN_SETTINGS)
+"""The fields of a seat that may be null."""
+
+OVERRIDES = (*OPEN_FIELDS, "fallbacks", "prompted_thinking")
+"""The columns of a seat that override the value of its agent unless they are null. Nobody sets the last ones:
+they are the values of an agent that was deleted."""
 
 JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
 _rights = list(RoomRight)
@@ -236,6 +240,7 @@ def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> 
             provider_id=values.provider_id,
             system_prompt=prompt_of(row.name, role, values.system_prompt),
             fallbacks=values.fallbacks,
+            prompted_thinking=values.prompted_thinking,
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
             lost_agent=row.lost_agent if agent is None else None,
@@ -253,6 +258,7 @@ class SeatValues(TurnSettings, frozen=True, kw_only=True):
     provider_id: int | None
     system_prompt: str
     fallbacks: list[AgentFallback]
+    prompted_thinking: bool
     lost_provider: str | None
 
 
@@ -272,6 +278,7 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
         provider_id=row.provider_id if row.lost_provider is not None else value("provider_id"),
         system_prompt=value("system_prompt") or "",
         fallbacks=[] if fallbacks is None else _fallbacks.decode(fallbacks),
+        prompted_thinking=bool(value("prompted_thinking")),
         # A lost provider of the seat's own is not replaced by that of the agent.
         lost_provider=value("lost_provider") if row.provider_id is None else row.lost_provider,
         **settings,
@@ -294,7 +301,7 @@ def seat_view(row: RoomAgentRow, agent: AgentRow | None, right: RoomRight) -> Se
         color=row.color,
         turn_order=row.turn_order,
         muted=row.muted,
-        overrides=[name for name in OVERRIDES if name != "fallbacks" and getattr(row, name) is not None],
+        overrides=[name for name in OPEN_FIELDS if getattr(row, name) is not None],
         created_at=row.created_at,
         **first_given(values, names=TURN_SETTINGS),
     )

@@ -31,6 +31,7 @@ from luxx.features.rooms.models import (
 )
 from luxx.features.rooms.queries import (
     JSON_FIELDS,
+    OPEN_FIELDS,
     OVERRIDES,
     find_room,
     seat_rows,
@@ -44,9 +45,6 @@ from luxx.infra.store.engine import Store
 
 STEERED_FIELDS = frozenset({"muted", "turn_order"})
 """What a member with the right to steer may change; the rest is the owner's."""
-
-OPEN_FIELDS = tuple(name for name in OVERRIDES if name != "fallbacks")
-"""The fields of a seat that may be null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
-`request.py` builds requests, `content.py` decodes chunks and assembles tool calls, `reasoning.py` splits
-inline thinking and has what must be sent back.
+`request.py` builds requests, `content.py` decodes chunks and assembles tool calls, `reasoning.py` has what
+must be sent back.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from luxx.infra.clock import new_id
 from luxx.providers.adapter import Adapter, EventStreamParser, with_origin
 from luxx.providers.citations import Citations, GeneratedImages
 from luxx.providers.failures import as_provider_error, read_error, read_error_body, truncate
+from luxx.providers.inline_thinking import InlineState, InlineThinking
 from luxx.providers.openai_chat.content import (
     ChunkChoice,
     ChunkMessage,
@@ -29,8 +30,6 @@ from luxx.providers.openai_chat.reasoning import (
     FIELD_KEY,
     INLINE_FIELD,
     SIGNATURES_KEY,
-    InlineState,
-    InlineThinking,
     ReasoningDetails,
     google_signature,
     is_google_thought,
@@ -133,7 +132,7 @@ class OpenAIParser(EventStreamParser):
         self._finish = ""
         self._native_finish = ""
         self._refusal: list[str] = []
-        self._details = ReasoningDetails()
+        self._has_details = False
         self._signature: dict[str, str] | None = None
         self._reasoning_field = ""
 
@@ -146,6 +145,10 @@ class OpenAIParser(EventStreamParser):
     def _citations(self) -> Citations:
         """Few answers have any."""
         return Citations()
+
+    @cached_property
+    def _details(self) -> ReasoningDetails:
+        return ReasoningDetails()
 
     @cached_property
     def _images(self) -> GeneratedImages:
@@ -275,6 +278,7 @@ class OpenAIParser(EventStreamParser):
                 self._emit_thinking(detail.get("text") or detail.get("summary") or "", out)
         if message.reasoning_details:
             self._retained.retain_event()
+            self._has_details = True
             self._details.read(message.reasoning_details)
 
     def _read_content(
@@ -362,7 +366,7 @@ class OpenAIParser(EventStreamParser):
 
     def _replay(self) -> dict[str, Any]:
         replay: dict[str, Any] = {}
-        if details := self._details.blocks():
+        if self._has_details and (details := self._details.blocks()):
             replay[REASONING_DETAILS_KEY] = details
         if self._reasoning_field and self._calls is not None:
             replay[FIELD_KEY] = self._reasoning_field
@@ -380,6 +384,7 @@ OPENAI = Adapter(
     dialect="openai",
     build_request=build_completion_request,
     parser=OpenAIParser,
+    splits_thinking=True,
     models_request=build_models_request,
     parse_models=parse_models,
     next_models_request=lambda _target, _body: None,  # The list has one page.

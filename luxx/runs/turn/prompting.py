@@ -11,7 +11,7 @@ from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import ContextTooLong
 from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
-from luxx.runs.turn.resources import RunResources
+from luxx.runs.turn.resources import RunResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.message import ContextRecord, tool_images
@@ -72,6 +72,7 @@ class TurnPrompt:
             parallel_tool_calls=None if given is None else given.parallel_tool_calls,
             uncallable=[] if tools else self._resources.tools,
             caches_prompt=True,
+            prompted_thinking=asks_to_think(request, self._resources.card),
             **first_given(request),
         )
         compressed = _compressed(prompt, state.context, fitted, window)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,8 @@ from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import StepFile, Usage
+
+THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf-8").strip()
 
 
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +154,7 @@ class ResourceFinder:
             provider_name=choice.name,
             model=choice.model,
             max_iterations=agent.max_iterations,
+            prompted_thinking=agent.prompted_thinking,
             skills=agent.skills,
             tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
             system_prompt=agent.system_prompt or "",
@@ -196,7 +200,7 @@ class ResourceFinder:
             card=resolved.choice.card,
             tools=[*offered, *client_tools(spec.request)],
             known_tools=self.executor.registry if known_tools is None else known_tools,
-            sections=_sections(spec.request, access.skills if may_activate else {}),
+            sections=_sections(spec.request, resolved.choice.card, access.skills if may_activate else {}),
             make_context=partial(make_context, access.caller, access.rules, known_tools),
             read_context=read_context,
             read_files=self.read_images,
@@ -240,13 +244,20 @@ class ResourceFinder:
         return StoredOutput(output=result.output, total=result.total)
 
 
-def _sections(request: ChatRequest, skills: Mapping[str, Skill]) -> list[TextSection]:
+def _sections(request: ChatRequest, card: ModelCard, skills: Mapping[str, Skill]) -> list[TextSection]:
     """The texts of the prompt besides its messages; `skills` are those that the model may activate."""
-    system = TextSection(kind=SectionKind.SYSTEM, owner="runs", text=request.system_prompt)
-    if not skills:
-        return [system]
-    text = skills_prompt(skills, request.skills)
-    return [system, TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=text)]
+    sections = [TextSection(kind=SectionKind.SYSTEM, owner="runs", text=request.system_prompt)]
+    if asks_to_think(request, card):
+        sections.append(TextSection(kind=SectionKind.SYSTEM, owner="runs", text=THINKING_PROMPT))
+    if skills:
+        text = skills_prompt(skills, request.skills)
+        sections.append(TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=text))
+    return sections
+
+
+def asks_to_think(request: ChatRequest, card: ModelCard) -> bool:
+    """Whether the model is asked to think in its text: its agent says so, and it does not think by itself."""
+    return request.prompted_thinking and not card.thinking and request.thinking_enabled is not False
 
 
 def client_tools(request: ChatRequest) -> list[ToolSpec]:

@@ -84,7 +84,8 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     as configured. `skills`: names of the skills that the model may activate; None: all. `fallbacks` are tried
     in order. `tools` are the names offered to the model, which gets the images with `takes_images`.
     `response_schema`: a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
-    ask a person. `stop`: texts that end a completion. `warnings` begin the log."""
+    ask a person. `stop`: texts that end a completion. `warnings` begin the log. `prompted_thinking`: a model
+    that does not think by itself is asked to think in its text."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -102,6 +103,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     when_asked: WhenAsked = WhenAsked.WAIT
     stop: list[str] = []
     warnings: list[str] = []
+    prompted_thinking: bool = False
 
     @property
     def rule_agents(self) -> tuple[int, ...]:

@@ -35,6 +35,8 @@ const en = {
   fallbackModel: (number: number) => `Model of fallback ${number}`,
   addFallback: 'Add a fallback',
   removeFallback: (number: number) => `Remove fallback ${number}`,
+  promptedThinking: 'Ask models to think first',
+  promptedThinkingHint: 'A model that does not think by itself writes its reasoning before the answer. It is shown as thinking and costs tokens.',
   share: 'Share with the tenant',
   shareHint: 'Everybody in the tenant may use it. Its providers have to be shared too.',
   create: 'Create the agent',

@@ -35,6 +35,8 @@ const zh: AgentsText = {
   fallbackModel: (number) => `备用 ${number} 的模型`,
   addFallback: '添加备用',
   removeFallback: (number) => `移除备用 ${number}`,
+  promptedThinking: '让模型先思考',
+  promptedThinkingHint: '本身不会思考的模型先写出推理过程，再给出回答。推理显示为思考，并消耗 token。',
   share: '与租户共享',
   shareHint: '租户中的每个人都可以使用。它的服务商也必须共享。',
   create: '创建智能体',

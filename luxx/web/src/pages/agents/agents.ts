@@ -24,6 +24,7 @@ export interface AgentDraft extends AnswererDraft {
   systemPrompt: string
   color: string
   fallbacks: Fallback[]
+  promptedThinking: boolean
   isShared: boolean
 }
 
@@ -54,6 +55,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     ...answererDraft(agent),
     color: agent?.color ?? '',
     fallbacks: (agent?.fallbacks ?? []).map((each) => newFallback(String(each.provider_id), each.model ?? '')),
+    promptedThinking: agent?.prompted_thinking ?? false,
     isShared: agent?.is_shared ?? false,
   }
 }
@@ -68,6 +70,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     fallbacks: draft.fallbacks
       .filter((each) => each.provider)
       .map((each) => ({ provider_id: Number(each.provider), model: each.model.trim() || null })),
+    prompted_thinking: draft.promptedThinking,
     is_shared: draft.isShared,
   }
 }

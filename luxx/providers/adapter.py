@@ -46,6 +46,7 @@ class Adaptation(StrEnum):
     JSON_OBJECT = "json_object"
     NO_SCHEMA = "no_schema"
     REASONING_OF_CALLS = "reasoning_of_calls"
+    NO_CHOICE_OF_NONE = "no_choice_of_none"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,10 +65,10 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     """One model call. `max_tokens` limits the completion; None leaves the limit to the provider.
 
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
-    tools, and whether several are called at once, to the model. `uncallable`: tools of earlier calls of the
-    run that the model must not call now. `caches_prompt`: later requests begin like this one, so that a
-    provider which caches only what it is asked to cache should do so. `prompted_thinking`: the model was
-    asked to think in its text. `adaptations`: what the server demanded of requests.
+    tools, and whether several are called at once, to the model. `caches_prompt`: later requests begin like
+    this one, so that a provider which caches only what it is asked to cache should do so.
+    `prompted_thinking`: the model was asked to think in its text. `adaptations`: what the server demanded of
+    requests.
     """
 
     model: str
@@ -77,7 +78,6 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     stop: list[str] = []
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    uncallable: list[ToolSpec] = []
     caches_prompt: bool = False
     prompted_thinking: bool = False
     adaptations: frozenset[Adaptation] = frozenset()

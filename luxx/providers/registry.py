@@ -24,6 +24,7 @@ from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
 from luxx.providers.openai_responses.adapter import RESPONSES
 from luxx.wire.message import AssistantPrompt, SystemPrompt
+from luxx.wire.tool import ToolChoiceMode
 
 
 class ProviderType(StrEnum):
@@ -167,6 +168,7 @@ _WORDINGS: tuple[tuple[Adaptation, re.Pattern[str]], ...] = tuple(
             Adaptation.REASONING_OF_CALLS,
             r"reasoning_content.{0,60}(must be passed|is missing)|missing.{0,20}reasoning_content",
         ),
+        (Adaptation.NO_CHOICE_OF_NONE, r"tool[_ ]?choice|function_?calling_?config"),
         (
             Adaptation.JSON_OBJECT,
             r"json_schema|response_format.{0,10}type|response[_ ]format.{0,80}(unavailable|unsupported|not)",
@@ -211,6 +213,9 @@ class Adaptations:
 
 
 def _with(request: CompletionRequest, adaptations: frozenset[Adaptation]) -> CompletionRequest:
+    if Adaptation.NO_CHOICE_OF_NONE in adaptations and _forbids_calls(request):
+        # The executor refuses the calls.
+        request = msgspec.structs.replace(request, tool_choice=None)
     return msgspec.structs.replace(
         request,
         adaptations=request.adaptations | adaptations,
@@ -236,6 +241,10 @@ def _demand_of(error: ProviderError, request: CompletionRequest, target: Target)
     return None
 
 
+def _forbids_calls(request: CompletionRequest) -> bool:
+    return request.tool_choice is not None and request.tool_choice.mode == ToolChoiceMode.NONE
+
+
 def _is_possible(adaptation: Adaptation, request: CompletionRequest, target: Target) -> bool:
     """Whether the request has what the server refuses."""
     is_chosen = target.provider_type != ProviderType.OPENAI_RESPONSES and vendor_of(target) in _OPENAI_VENDORS
@@ -244,10 +253,8 @@ def _is_possible(adaptation: Adaptation, request: CompletionRequest, target: Tar
     if adaptation in request.adaptations:
         return False
     match adaptation:
-        case Adaptation.RESPONSES:
-            return is_chosen and not uses_responses
-        case Adaptation.CHAT_COMPLETIONS:
-            return is_chosen and uses_responses
+        case Adaptation.RESPONSES | Adaptation.CHAT_COMPLETIONS:
+            return is_chosen and uses_responses == (adaptation is Adaptation.CHAT_COMPLETIONS)
         case Adaptation.NO_CACHE_MARKS:
             return request.caches_prompt
         case Adaptation.NO_TEMPERATURE:
@@ -260,6 +267,8 @@ def _is_possible(adaptation: Adaptation, request: CompletionRequest, target: Tar
             return dialect == "openai" and any(
                 isinstance(each, AssistantPrompt) and each.tool_calls for each in request.messages
             )
+        case Adaptation.NO_CHOICE_OF_NONE:
+            return _forbids_calls(request)
         case Adaptation.JSON_OBJECT:
             schema = request.response_schema if takes_schema(request) else None
             return schema is not None and dialect == "openai" and not is_any_object(schema)

@@ -19,7 +19,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.model_settings import ReasoningEffort
-from luxx.wire.tool import ToolCall, ToolSpec
+from luxx.wire.tool import ToolCall, ToolChoice, ToolChoiceMode, ToolSpec
 
 Json = dict[str, Any]
 
@@ -455,11 +455,12 @@ def test_a_cached_prompt_is_marked_at_its_tools_its_system_and_its_last_two_user
     ]
 
 
-def test_tools_that_cannot_be_called_now_stay_as_they_were() -> None:
+def test_tools_that_may_not_be_called_now_stay_as_they_were() -> None:
     messages = [*ASKED, answer_with_calls("a"), result("a")]
     before = build_request(*messages, tools=[ADD], caches_prompt=True)
 
-    after = build_request(*messages, uncallable=[ADD], caches_prompt=True)
+    none = ToolChoice(mode=ToolChoiceMode.NONE)
+    after = build_request(*messages, tools=[ADD], tool_choice=none, caches_prompt=True)
 
     assert after.pop("tool_choice") == {"type": "none"}
     assert after == before

@@ -312,14 +312,10 @@ def _tools(request: CompletionRequest, request_messages: list[dict[str, Any]]) -
     called = called_tools(request_messages)
     if not called:
         return {}
-    # The API requires the tools of calls in the history; `tool_choice` forbids calling them. Those that could
-    # be called before stay as they were, because they are the beginning of the prompt that is cached.
-    tools = _tool_list(request.uncallable)
-    known = {tool["name"] for tool in tools}
-    tools += [
+    # The API requires the tools of calls in the history; `tool_choice` forbids calling them.
+    tools = [
         {"name": name, "description": HISTORY_TOOL_DESCRIPTION, "input_schema": _ANY_OBJECT}
         for name in called
-        if name not in known
     ]
     return {"tools": tools, "tool_choice": {"type": "none"}}
 

@@ -22,7 +22,6 @@ from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import RunResources, client_tools
-from luxx.runs.turn.rights import allowed_specs
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
@@ -89,11 +88,9 @@ class Iteration:
             follows_text=bool(text),
             stops=self._spec.request.stop,
         )
-        self._deltas, tools = 0, self.resources.tools if with_tools else []
-        if state.narrowed:
-            tools = allowed_specs(tools, self.resources.known_tools, state)
+        self._deltas = 0
         await self._prompt.read_images(state)
-        prompt, estimate, compressed = await self._prompt.request(state, tools)
+        prompt, estimate, compressed = await self._prompt.request(state, with_tools=with_tools)
         if compressed is not None:
             await self._log.append([compressed])
         prompt = await self._spending.admit(prompt, self.resources.target, self.resources.card, self._signal)

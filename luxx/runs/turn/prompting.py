@@ -16,7 +16,7 @@ from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.message import ContextRecord, tool_images
 from luxx.wire.run import RunKind
-from luxx.wire.tool import ToolSpec
+from luxx.wire.tool import ToolChoice, ToolChoiceMode
 from luxx.wire.turn_event import ContextCompressed
 
 
@@ -41,10 +41,13 @@ class TurnPrompt:
             await self._images.choose([*contents, state.steps], of_tools, given, read)
 
     async def request(
-        self, state: TurnState, tools: list[ToolSpec]
+        self, state: TurnState, *, with_tools: bool
     ) -> tuple[CompletionRequest, int, ContextCompressed | None]:
         """The request for the next model call of the run, and its estimated tokens; and the event, if more is
         left out than before.
+
+        Without tools the model must call none: they stand in the request all the same, because the cache of
+        the provider begins with them.
 
         Raises ContextTooLong if the last turn alone does not fit the model's window.
         """
@@ -53,7 +56,10 @@ class TurnPrompt:
         if window is not None:
             # Vendors count the longest possible answer too; of some models it is all of the window.
             limit = window - min(request.max_tokens or self._resources.card.max_output, window // 2)
-        prompt = self._prompt(state, tools)
+        tools, choice = self._resources.tools, None if given is None else given.tool_choice
+        if tools and not with_tools:
+            choice = ToolChoice(mode=ToolChoiceMode.NONE)
+        prompt = self._prompt(state)
         limits = (window, limit, SHARE_AFTER_CUT * (limit or 0))
         fitted = (await run_sized(prompt.size, prompt.plan, state.context, *limits)).without_summary
         if window is not None and fitted.after > window:
@@ -68,9 +74,8 @@ class TurnPrompt:
             tools=tools,
             response_schema=request.response_schema,
             stop=request.stop,
-            tool_choice=None if given is None else given.tool_choice,
+            tool_choice=choice,
             parallel_tool_calls=None if given is None else given.parallel_tool_calls,
-            uncallable=[] if tools else self._resources.tools,
             caches_prompt=True,
             prompted_thinking=asks_to_think(request, self._resources.card),
             **first_given(request),
@@ -80,7 +85,7 @@ class TurnPrompt:
 
     def after_overflow(self, state: TurnState) -> ContextCompressed | None:
         """The event that leaves out half of the prompt that was refused; None if nothing can be left out."""
-        prompt = self._prompt(state, self._resources.tools)
+        prompt = self._prompt(state)
         half = prompt.fitted(state.context, self._window, None, 0).before / 2
         fitted = prompt.fitted(state.context, self._window, half, half)
         compressed = _compressed(prompt, state.context, fitted, self._window)
@@ -91,7 +96,8 @@ class TurnPrompt:
         """The context window of the model, if it is known."""
         return None if self._resources.card.is_unknown else self._resources.card.context_window
 
-    def _prompt(self, state: TurnState, tools: list[ToolSpec]) -> Prompt:
+    def _prompt(self, state: TurnState) -> Prompt:
+        tools = self._resources.tools
         spec, request, newest = self._spec, self._spec.request, self._images.newest
         history = HistorySection(
             owner="runs",

@@ -36,7 +36,7 @@ from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
-from luxx.tools.permissions.rules import ACTIVATE_TOOL
+from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
@@ -174,6 +174,8 @@ class ResourceFinder:
         offered_names = _offered_names(spec.request, delegation_depth)
         level, known_tools = access.caller.permission_level, access.tools
         tools = [] if known_tools is None else known_tools.available_to(level, offered_names)
+        origin = spec.request.origin
+        narrowed = origin.narrowed if isinstance(origin, Delegated) else ()
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
@@ -193,7 +195,14 @@ class ResourceFinder:
             known = self.tools.for_caller(Session(bind=connection), caller, spec.request.tools)
             return make_context(caller, rules, known)
 
-        offered = [tool.to_spec() for tool in tools if self.executor.judge.is_offered(tool, access.rules)]
+        # The same in all requests of a run, because the cache of the provider begins with them. So a skill
+        # that becomes active takes none away: calls that it does not allow are refused.
+        offered = [
+            tool.to_spec()
+            for tool in sorted(tools, key=lambda tool: tool.name)
+            if self.executor.judge.is_offered(tool, access.rules)
+            and allows_name(narrowed, tool.name, only_asks=tool.only_asks)
+        ]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
         return RunResources(
             target=resolved.target,

@@ -23,10 +23,9 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
 from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
-from luxx.tools.permissions.rules import allows_name
 from luxx.tools.permissions.service import has_rules, read_effective_rules
 from luxx.wire.run import Delegated
-from luxx.wire.tool import PlacedRule, SkillHead, ToolSpec
+from luxx.wire.tool import PlacedRule, SkillHead
 from luxx.wire.turn_event import SkillActivated, Tainted
 
 MCP_PREFIX = "mcp__"
@@ -140,17 +139,6 @@ def _earlier_taint(spec: RunSpec) -> str | None:
     untrusted = (step for message in spec.past for step in message.steps if step.is_untrusted is True)
     first = next(untrusted, None)
     return None if first is None else first.name or "an earlier call"
-
-
-def allowed_specs(tools: Sequence[ToolSpec], known: ToolSet, state: TurnState) -> list[ToolSpec]:
-    """The tools that the active skills, if there are any, allow. A call of another tool fails for any
-    arguments."""
-
-    def is_allowed(name: str) -> bool:
-        found = known.lookup(name)
-        return allows_name(state.narrowed, name, only_asks=found is not None and found[0].only_asks)
-
-    return [spec for spec in tools if is_allowed(spec.name)]
 
 
 def skill_entries(

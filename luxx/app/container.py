@@ -73,6 +73,7 @@ from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_o
 from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.chat import fail_chat, load_chat
 from luxx.runs.turn.context import RunServices
+from luxx.runs.turn.pins import delete_unused_pins
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.turn import TurnServices
 from luxx.wire.run import RunKind, WhenAsked
@@ -178,6 +179,7 @@ class Services(CoreServices):
         if (now := await self.store.read(deletion_time)) is not None:
             await discard_old_calls(self.store, now)
             await delete_old_endings(self.store, now)
+            await self.store.write_rows(delete_unused_pins)
 
     async def _warn_of_open_registration(self) -> None:
         auth, limits = self.config.auth, self.config.limits

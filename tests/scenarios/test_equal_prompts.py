@@ -1,15 +1,21 @@
 """The requests of one run: tools and system text are equal, and each request extends the one before it."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from api.server_process import ServerProcess
+from sqlalchemy import create_engine
+from sqlalchemy import text as text_query
 
-from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.runs.turn.pins import delete_unused_pins
 from scenarios.client import AsyncApiClient, Json
+from scenarios.restarting_client import RestartingClient
 from scenarios.scripts import calls
 from scenarios.test_skills import activate_call, put_skill
 from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
@@ -121,3 +127,47 @@ async def test_a_server_that_knows_no_choice_of_none_gets_the_tools_and_no_call_
     assert len(controller.visits) == 4
     results = [step for step in screen.ordered() if step["type"] == "tool_result"]
     assert [step["success"] for step in results] == [True] * 4 + [False]
+
+
+async def test_a_killed_run_goes_on_with_the_tools_and_skills_that_it_began_with(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    put_skill(data_dir, "visiting", None)
+    tools = ["activate_skill", "file_list", "visit_once"]
+    script = Script(
+        rules=[
+            Rule(when=When(has_tool_result=False), reply=[activate_call("visiting")]),
+            Rule(when=When(has_tool_result=True), reply=[Text(text="Now "), Gate(name="killed")], times=1),
+            Rule(reply=[Text(text="Done.")]),
+        ]
+    )
+    with ServerProcess(tmp_path, **CONTROLLED_TOOLS) as server:
+        async with ScriptedProvider(script) as model, RestartingClient(server) as ann:
+            conversation = await ann.conversation(model.url)
+            run = await ann.start_run(conversation, tools=tools)
+            await model.reached("killed")
+            # Without pins the next drive would offer no `file_list` and describe the skill differently.
+            rule = {"tool": "file_list", "pattern": "*", "action": "deny"}
+            assert (await ann.ask("PUT", "/permissions/rules?scope=user", [rule])).is_success  # type: ignore[arg-type]
+            skill = data_dir / "skills" / "visiting" / "SKILL.md"
+            text = await asyncio.to_thread(skill.read_text, "utf-8")
+            await asyncio.to_thread(skill.write_text, text.replace("Is for visiting", "Was changed"), "utf-8")
+            await ann.kill_and_start()
+            await ann.follow_to_end(run["id"])
+            first, lost, again = [received.json for received in model.requests]
+            assert again == lost
+            assert again["tools"] == first["tools"]
+            assert again["messages"][0] == first["messages"][0]
+            assert "Is for visiting" in json.dumps(first)
+            # A new run has what holds now.
+            await ann.wait_for_end((await ann.start_run(conversation, "Again.", tools=tools))["id"])
+            last = model.requests[-1].json
+            assert _names(last, "openai") == ["activate_skill", "result_read", "visit_once"]
+            assert "Was changed" in json.dumps(last["messages"][0])
+        server.kill()
+    engine = create_engine(f"sqlite:///{data_dir / 'luxx.db'}")
+    count = text_query("SELECT (SELECT count(*) FROM prompt_parts), (SELECT count(*) FROM run_prompt_parts)")
+    with engine.begin() as connection:
+        assert tuple(connection.execute(count).one()) == (4, 4)
+        delete_unused_pins(connection)
+        assert tuple(connection.execute(count).one()) == (0, 0)
+    engine.dispose()

@@ -16,6 +16,7 @@ from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
+from luxx.runs.turn.pins import store_pins
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.rights import inherited_taint, new_taint, skill_entries, tainted_by
 from luxx.runs.turn.state import TurnState, open_calls
@@ -50,6 +51,7 @@ class ToolCalls:
         self._spending = run.spending
         self._executor = run.services.executor
         self._resources = resources
+        self._is_pinned = resources.is_pinned
         self._asker = QuestionAsker(run)
         self._delegator = delegator
         self._activated_skills: dict[str, SkillHead] = {}
@@ -77,10 +79,14 @@ class ToolCalls:
         def extra_write(connection: Connection) -> None:
             self._context = self._resources.read_context(connection)
             self._spending.close(connection, usage)
+            if not self._is_pinned:
+                spec = self._spec
+                store_pins(connection, spec.run_id, spec.turn.key, spec.tenant_id, self._resources.pins)
 
         spent = {"usage": _encode(state.usage).decode(), "cost": state.cost}
         phase = RunPhase.ACTING if calls else RunPhase.THINKING
         await self._log.append(entries, phase=phase, changes=spent, extra_write=extra_write)
+        self._is_pinned = True
 
     async def run(self) -> None:
         """Runs the open calls concurrently and logs the results; those that finish together in one write.

@@ -30,10 +30,11 @@ from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.replay import ReplayService
+from luxx.runs.turn.pins import Pins, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
+from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolDefinition, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
@@ -48,12 +49,15 @@ THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf
 class RunResources(msgspec.Struct, frozen=True, kw_only=True):
     """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
     reads permissions and rules again, so that a demotion applies at once. `tools` are offered to the model,
-    `known_tools` exist for the user. `sections` are the texts of its prompts besides the messages.
+    `known_tools` exist for the user. `sections` are the texts of its prompts besides the messages. `pins` are
+    stored when the first calls start, unless they are already (`is_pinned`).
     """
 
     target: Target
     card: ModelCard
     tools: list[ToolSpec]
+    pins: Pins
+    is_pinned: bool
     known_tools: ToolSet
     sections: list[TextSection]
     make_context: Callable[[], ToolContext]
@@ -79,13 +83,14 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
-    skills, and the rules for these."""
+    skills, and the rules for these. `pins`: what the turn's prompts began with in an earlier drive."""
 
     caller: Caller
     provider_choice: ProviderSelection
     rules: tuple[PlacedRule, ...]
     tools: ToolSet | None
     skills: Mapping[str, Skill]
+    pins: Pins | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,6 +129,7 @@ class ResourceFinder:
             skills=self.skills.for_caller(session, caller)
             if request.skills or ACTIVATE_TOOL in request.tools
             else {},
+            pins=read_pins(session.connection(), spec.run_id, spec.turn.key) if request.tools else None,
         )
 
     def agent_request(self, session: Session, user_id: int, name: str, request: ChatRequest) -> ChatRequest:
@@ -174,8 +180,6 @@ class ResourceFinder:
         offered_names = _offered_names(spec.request, delegation_depth)
         level, known_tools = access.caller.permission_level, access.tools
         tools = [] if known_tools is None else known_tools.available_to(level, offered_names)
-        origin = spec.request.origin
-        narrowed = origin.narrowed if isinstance(origin, Delegated) else ()
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
@@ -195,8 +199,26 @@ class ResourceFinder:
             known = self.tools.for_caller(Session(bind=connection), caller, spec.request.tools)
             return make_context(caller, rules, known)
 
-        # The same in all requests of a run, because the cache of the provider begins with them. So a skill
-        # that becomes active takes none away: calls that it does not allow are refused.
+        pins = access.pins or self._new_pins(spec, access, tools)
+        return RunResources(
+            target=resolved.target,
+            card=resolved.choice.card,
+            tools=[*pins.tools, *client_tools(spec.request)],
+            pins=pins,
+            is_pinned=access.pins is not None or not spec.request.tools,
+            known_tools=self.executor.registry if known_tools is None else known_tools,
+            sections=_sections(spec.request, resolved.choice.card, pins.skills),
+            make_context=partial(make_context, access.caller, access.rules, known_tools),
+            read_context=read_context,
+            read_files=self.read_images,
+            store_images=partial(self._store_images, spec),
+        )
+
+    def _new_pins(self, spec: RunSpec, access: UserAccess, tools: Sequence[ToolDefinition]) -> Pins:
+        """The same for all requests of a turn, because the cache of the provider begins with them. So a skill
+        that becomes active takes no tools away: calls that it does not allow are refused."""
+        origin = spec.request.origin
+        narrowed = origin.narrowed if isinstance(origin, Delegated) else ()
         offered = [
             tool.to_spec()
             for tool in sorted(tools, key=lambda tool: tool.name)
@@ -204,17 +226,8 @@ class ResourceFinder:
             and allows_name(narrowed, tool.name, only_asks=tool.only_asks)
         ]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
-        return RunResources(
-            target=resolved.target,
-            card=resolved.choice.card,
-            tools=[*offered, *client_tools(spec.request)],
-            known_tools=self.executor.registry if known_tools is None else known_tools,
-            sections=_sections(spec.request, resolved.choice.card, access.skills if may_activate else {}),
-            make_context=partial(make_context, access.caller, access.rules, known_tools),
-            read_context=read_context,
-            read_files=self.read_images,
-            store_images=partial(self._store_images, spec),
-        )
+        text = skills_prompt(access.skills, spec.request.skills) if access.skills and may_activate else ""
+        return Pins(tools=offered, skills=text)
 
     async def _await_names(self, spec: RunSpec, access: UserAccess) -> None:
         if access.tools is not None:
@@ -253,14 +266,13 @@ class ResourceFinder:
         return StoredOutput(output=result.output, total=result.total)
 
 
-def _sections(request: ChatRequest, card: ModelCard, skills: Mapping[str, Skill]) -> list[TextSection]:
-    """The texts of the prompt besides its messages; `skills` are those that the model may activate."""
+def _sections(request: ChatRequest, card: ModelCard, skills: str) -> list[TextSection]:
+    """The texts of the prompt besides its messages; `skills` lists those that the model may activate."""
     sections = [TextSection(kind=SectionKind.SYSTEM, owner="runs", text=request.system_prompt)]
     if asks_to_think(request, card):
         sections.append(TextSection(kind=SectionKind.SYSTEM, owner="runs", text=THINKING_PROMPT))
     if skills:
-        text = skills_prompt(skills, request.skills)
-        sections.append(TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=text))
+        sections.append(TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=skills))
     return sections
 
 

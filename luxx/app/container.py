@@ -30,6 +30,7 @@ from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
+from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.service import ChatService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
@@ -264,8 +265,9 @@ class Services(CoreServices):
         references = ReferenceChecker(self.tools, self.skill_registry)
         self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
         load_task = partial(load_task_run, planner=self.planner)
+        load_planned = partial(load_planned_chat, turn_services, self.planner)
         loaders = {
-            RunKind.CHAT: partial(load_chat, turn_services),
+            RunKind.CHAT: partial(load_chat, turn_services, load_planned),
             RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
             RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
         }

@@ -68,6 +68,7 @@ class RunRow(Base):
     `losses` counts the claims after the loss of the process that drove the run.
     `stored_bytes` is the size of its messages, log and tool outputs (`turn/run_rows.py`).
     `slots` is how many turns of a running run work at once (`slots.py`).
+    `is_planned`: a chat's run that may carry out steps of a plan, in turns of their own.
     `driven_seconds` is saved only while time is limited. `provider_id` outlives the provider.
     `called_room_id` is the room of a call, and `called_by` the member who made it, if it is not the owner:
     they have the rights to it that they have to the room.
@@ -130,6 +131,7 @@ class RunRow(Base):
     losses: Mapped[int] = mapped_column(default=0, server_default="0")
     slots: Mapped[int] = mapped_column(default=1, server_default="1")
     stored_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    is_planned: Mapped[bool] = mapped_column(default=False, server_default=false())
     driven_seconds: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

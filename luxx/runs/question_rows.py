@@ -87,13 +87,14 @@ _update_answer = (
     )
 )
 _WORKING = [RunStatus.QUEUED.value, RunStatus.RUNNING.value]
+_has_turns = or_(_runs.c.kind != RunKind.CHAT.value, _runs.c.is_planned)
 _is_answerable = or_(
     _runs.c.status == RunStatus.WAITING.value,
-    and_(_runs.c.kind != RunKind.CHAT.value, _runs.c.status.in_(_WORKING)),
+    and_(_has_turns, _runs.c.status.in_(_WORKING)),
 )
 """In a run with several turns, some may work while others wait for an answer."""
 
-_kind = select(_runs.c.kind).where(_runs.c.id == bindparam("run_id"))
+_of_several_turns = select(_runs.c.id).where(_runs.c.id == bindparam("run_id"), _has_turns)
 _one_open = select(_questions.c.id).where(_questions.c.run_id == bindparam("run_id"), _open).limit(1)
 
 
@@ -121,7 +122,7 @@ def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswe
     connection.execute(_event, event_row(seq, stamped(answer, row.run_id)))
     is_last = connection.execute(_one_open, {"run_id": row.run_id}).first() is None
     # Each turn of a run with several turns waits for its own questions.
-    is_last = is_last or connection.scalar(_kind, {"run_id": row.run_id}) != RunKind.CHAT.value
+    is_last = is_last or connection.scalar(_of_several_turns, {"run_id": row.run_id}) is not None
     if is_last:
         wake(connection, RunRow.id == row.run_id)
     return StoredAnswer(run_id=row.run_id, seq=seq, is_last=is_last)
@@ -129,14 +130,15 @@ def store_answer(connection: Connection, row: QuestionRow, answer: QuestionAnswe
 
 def _give_answer(connection: Connection, run_id: str, answer: QuestionAnswered) -> bool:
     """Gives the answer to a run with several turns, of which some work while one waits for it."""
-    if connection.scalar(_kind, {"run_id": run_id}) in (None, RunKind.CHAT.value):
+    if connection.scalar(_of_several_turns, {"run_id": run_id}) is None:
         return False
     return give_input(connection, run_id, InputKind.ANSWER, _encode(answer).decode())
 
 
 def can_answer(run: RunRow) -> bool:
     """Whether the open questions of the run can be answered now."""
-    is_working = run.kind != RunKind.CHAT.value and run.status in _WORKING
+    has_turns = run.kind != RunKind.CHAT.value or run.is_planned
+    is_working = has_turns and run.status in _WORKING
     return run.status == RunStatus.WAITING.value or is_working
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.user_data import read_settings
+from luxx.domain.accounts.user_data import SettingsView, read_settings
 from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
@@ -27,7 +27,7 @@ from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.run import InConversation, Invocation, WhenAsked
 
 CONVERSATION = "this conversation"
@@ -56,7 +56,10 @@ Source = AnswerOptions | ConversationRow | AgentSettings
 
 
 class NewMessage(AnswerOptions, frozen=True, kw_only=True):
-    """A message to send, below `parent_id` or by default below the selected leaf."""
+    """A message to send, below `parent_id` or by default below the selected leaf. `planning`: whether steps
+    of a plan may answer it."""
+
+    planning: PlanningMode | None = None
 
     conversation_id: str
     text: str
@@ -92,6 +95,7 @@ class NewCall(AnswerOptions, frozen=True, kw_only=True):
 class Regeneration(AnswerOptions, frozen=True, kw_only=True):
     """A message to answer again: a user's message, or an assistant's whose user message is answered again."""
 
+    planning: PlanningMode | None = None
     message_id: str
 
 
@@ -109,12 +113,12 @@ class RequestResolver:
         self,
         session: Session,
         caller: Caller,
-        options: AnswerOptions,
+        options: NewMessage | Regeneration,
         conversation: ConversationRow,
         attached: MessageAttachments,
         message_id: str,
     ) -> ChatRequest:
-        """The request for the answer to a message in a conversation.
+        """The request for the answer to a message in a conversation; it says how the answer may be planned.
 
         Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used;
         UnlistedModel if the provider's list of models, which may be old, lacks the model.
@@ -122,7 +126,10 @@ class RequestResolver:
         _check_project(conversation)
         agent = _agent_of(session, caller, conversation)
         request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
-        return msgspec.structs.replace(request, origin=InConversation(message_id=message_id))
+        settings = _settings_of(session, caller)
+        planning = first_given(options, conversation, agent, settings, names=("planning",))["planning"]
+        origin = InConversation(message_id=message_id)
+        return msgspec.structs.replace(request, origin=origin, planning=planning or PlanningMode.OFF)
 
     def resolve_invocation(
         self,
@@ -178,7 +185,7 @@ class RequestResolver:
         `defaults` have the values that the options leave open; the first that has one counts. After them
         count the `last_defaults`; None: the caller's settings.
         """
-        settings = read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
+        settings = _settings_of(session, caller)
         if agent.lost_agent is not None:
             raise lost_error("agent", agent.lost_agent, _chooser(agent))
         provider_id, model, source = _provider_and_model((options, *defaults))
@@ -319,6 +326,10 @@ def _by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[
         f"the provider '{targets[first].provider_name}' answers in its place."
     )
     return [*targets[first:], *targets[:first]], [warning]
+
+
+def _settings_of(session: Session, caller: Caller) -> SettingsView:
+    return read_once(session, ("settings", caller.user_id), lambda: read_settings(session, caller))
 
 
 def _agent_of(session: Session, caller: Caller, conversation: ConversationRow) -> AgentSettings:

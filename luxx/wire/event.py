@@ -58,7 +58,8 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 
 class CallPurpose(StrEnum):
     """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
-    `choice` of the next speaker of a room; the `plan` of a task."""
+    `choice` of the next speaker of a room; the `plan` of a task or of
+    a chat."""
 
     ANSWER = "answer"
     CHOICE = "choice"

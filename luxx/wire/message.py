@@ -54,9 +54,11 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON stored for an assistant's message; `steps` is the only source of its text."""
+    """The JSON stored for an assistant's message; `steps` is the only source of its text. `plan_run_id`: the
+    run whose log has the plan that the answer was made by, if there was one."""
 
     steps: list[Step]
+    plan_run_id: str | UnsetType = UNSET
 
 
 _OLD_FILES, _FILES = '"images":[{"file_id":', '"files":[{"file_id":'

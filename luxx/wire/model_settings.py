@@ -24,6 +24,14 @@ class ReasoningEffort(StrEnum):
     HIGH = "high"
 
 
+class PlanningMode(StrEnum):
+    """Whether messages are answered by a plan of steps: never, where they look complex, or always."""
+
+    OFF = "off"
+    AUTO = "auto"
+    ALWAYS = "always"
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True):
     """A null value is left to the next source, and in the end to the provider.
 

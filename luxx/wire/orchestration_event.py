@@ -137,7 +137,7 @@ class RoomCompleted(EventBase, frozen=True, kw_only=True, tag="room_completed"):
 
 class Planning(EventBase, frozen=True, kw_only=True, tag="planning"):
     """A model draws a plan, in the turn `step_id`; `attempt` counts from 1. `task_id` is null for a plan that
-    is only proposed."""
+    is only proposed, and in a chat."""
 
     task_id: str | None
     attempt: int
@@ -177,16 +177,34 @@ class PlanEstimate(msgspec.Struct, frozen=True, kw_only=True):
     measured_steps: int
 
 
+class Complexity(StrEnum):
+    """How much work a plan is: up to two steps, three to five, or more."""
+
+    SIMPLE = "simple"
+    MODERATE = "moderate"
+    COMPLEX = "complex"
+
+
+class ThinkingLevel(StrEnum):
+    """What a thinking step of a planned answer is about: the whole of the work, or the step at hand."""
+
+    WORK = "work"
+    TASK = "task"
+
+
 class PlanCreated(EventBase, frozen=True, kw_only=True, tag="plan_created"):
-    """The plan is valid. `task_id` is null for a plan that is only proposed."""
+    """The plan is valid. `task_id` is null for a plan that is only proposed, and in a chat, where the plan
+    has a `complexity`."""
 
     task_id: str | None
+    complexity: Complexity | UnsetType = UNSET
     steps: list[PlannedStepInfo]
     estimate: PlanEstimate | UnsetType = UNSET
 
 
 class StepStart(EventBase, frozen=True, kw_only=True, tag="step_start"):
-    """A step of the task, or its final result, is carried out. `attempt` counts from 1."""
+    """A step of a task or of a plan in a chat, or the final result of a task, is carried out. `attempt`
+    counts from 1."""
 
     name: str
     attempt: int

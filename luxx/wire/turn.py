@@ -43,7 +43,8 @@ MODEL_LENGTH = 300
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The base of events. `seq` is set where a log is read as JSON; in a stream it is the frame's `id`.
 
-    An event of a turn has the turn's `msg_id` in a room, its `step_id` in a task, neither in a chat.
+    An event of a turn has the turn's `msg_id` in a room, its `step_id` in a task or in a plan of a
+    chat, neither in the answer of a chat.
     """
 
     seq: int | UnsetType = UNSET

@@ -28,6 +28,7 @@ from luxx.runs.requests import NewCall, NewMessage
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.state import GivenPrompt
+from luxx.wire.model_settings import PlanningMode
 from luxx.wire.turn import steps_text
 
 InjectedNames = NamedDependency[ModelNames]
@@ -195,7 +196,12 @@ def new_submission(model: ProviderModel | AgentModel, called: Called, *, size: i
             )
         text, images = given.last_user()
         return NewMessage(
-            conversation_id=conversation_id, text=text, attachments=images, **_target(model), **options
+            conversation_id=conversation_id,
+            text=text,
+            attachments=images,
+            planning=PlanningMode.OFF,
+            **_target(model),
+            **options,
         )
     instructions = "\n\n".join(text for text in given.instructions if text.strip())
     return NewCall(given=prompt, instructions=instructions, size=size, **_target(model), **options)

@@ -39,7 +39,7 @@ from luxx.wire.message import (
     MAX_FILE_NAME,
     MAX_MESSAGE_TEXT,
 )
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.run import WhenAsked
 
 InjectedConversations = NamedDependency[ConversationService]
@@ -65,7 +65,7 @@ class AttachmentBody(GivenAttachment, frozen=True, kw_only=True, forbid_unknown_
     data: bytes | UnsetType = UNSET
 
 
-class AnswerOptionsBody(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InvocationOptionsBody(ModelSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of an answer. `tools`: true for all you may use, false for none, or names; default: what the
     model supports. `response_format`: the JSON schema for the text of the answer. `when_asked`: what to do
     if the run has a question: `wait` for a person, or `deny` it.
@@ -83,6 +83,12 @@ CUT_TEXT = (
 )
 
 
+class AnswerOptionsBody(InvocationOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of an answer in a conversation. `planning`: whether it may be made by a plan of steps."""
+
+    planning: PlanningMode | None = None
+
+
 class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`parent_id`: the message that this one follows; default: the selected leaf."""
 
@@ -98,7 +104,7 @@ class AttachmentsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     attachments: Annotated[list[AttachmentBody], Meta(min_length=1, max_length=MAX_ATTACHMENTS)]
 
 
-class InvocationBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InvocationBody(InvocationOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message for an agent, without a conversation."""
 
     content: MessageText
@@ -210,11 +216,12 @@ async def _new_message(request: Request[Any, Any, Any], body: MessageBody) -> Ne
         text=body.content,
         attachments=[*body.attachments],
         parent_id=body.parent_id,
+        planning=body.planning,
         **await answer_options(request, body),
     )
 
 
-async def answer_options(request: Request[Any, Any, Any], body: AnswerOptionsBody) -> dict[str, Any]:
+async def answer_options(request: Request[Any, Any, Any], body: InvocationOptionsBody) -> dict[str, Any]:
     """The fields of `AnswerOptions` from the body of a request. Raises InvalidInput for a wrong
     `response_format`."""
     return {
@@ -268,7 +275,8 @@ class MessageBranchController(Controller):
         The old answer stays; the new one becomes its sibling and the selected leaf. With
         `Accept: application/json`: 202 and the run.
         """
-        regeneration = Regeneration(message_id=message_id, **await answer_options(request, data))
+        options = await answer_options(request, data)
+        regeneration = Regeneration(message_id=message_id, planning=data.planning, **options)
         return await streams.follow_started(
             request,
             caller,

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
+from luxx.infra.store.tables import Base, ModelSettingsColumns, PlanningColumn, UtcDateTime
 
 
 class Tenant(Base):
@@ -130,7 +130,7 @@ class TicketRow(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UserSettings(ModelSettingsColumns, Base):
+class UserSettings(ModelSettingsColumns, PlanningColumn, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
     `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.

@@ -27,7 +27,7 @@ from luxx.infra.data_permissions import make_directory
 from luxx.infra.removal import remove_tree
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode
 
 CheckProvider = Callable[[Caller, int], Awaitable[object]]
 """Raises NotFound or NotAllowed if the caller may not use the provider of this id."""
@@ -45,6 +45,7 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     lost_default_provider: str | None
     max_tokens: int | None = None  # It may be larger than what others may choose.
     system_prompt: str | None
+    planning: PlanningMode | None
     created_at: datetime
     updated_at: datetime
 
@@ -54,6 +55,7 @@ class SettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
 
     default_provider_id: int | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
+    planning: PlanningMode | UnsetType | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_commit
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
+from luxx.wire.model_settings import PlanningMode
 from luxx.wire.tool import PermissionRule, RuleAction
 
 VERSION = 1
@@ -66,6 +67,7 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     provider: ProviderName | None = None
     color: AgentColor | None = None
     fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
+    planning: PlanningMode | None = None
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
     prompted_thinking: PromptedThinking = False
     system_prompt: AgentPrompt = ""
@@ -95,6 +97,7 @@ def document_of(
         provider=provider,
         color=agent.color,
         fallbacks=fallbacks,
+        planning=agent.planning,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
         prompted_thinking=agent.prompted_thinking,
         system_prompt=agent.system_prompt,

@@ -8,9 +8,9 @@ from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.owned import SharedRow
-from luxx.infra.store.tables import ModelSettingsColumns
+from luxx.infra.store.tables import ModelSettingsColumns, PlanningColumn
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, ProviderId
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode, ProviderId
 from luxx.wire.tool import PermissionRule
 
 MAX_TOOLS = 200
@@ -74,7 +74,7 @@ class TurnColumns(ModelSettingsColumns):
 TURN_SETTINGS = TurnSettings.__struct_fields__
 
 
-class AgentRow(TurnColumns, SharedRow):
+class AgentRow(TurnColumns, PlanningColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
     `fallbacks` is JSON. Ids are never reused, so that the id of a deleted agent cannot refer to another
@@ -128,6 +128,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     color: AgentColor | None = None
     fallbacks: Fallbacks = []
     prompted_thinking: PromptedThinking = False
+    planning: PlanningMode | None = None
     is_shared: bool = False
 
 
@@ -140,6 +141,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     color: AgentColor | UnsetType = UNSET
     fallbacks: Fallbacks | UnsetType = UNSET
     prompted_thinking: PromptedThinking | UnsetType = UNSET
+    planning: PlanningMode | UnsetType | None = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -157,6 +159,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     color: str
     fallbacks: list[AgentFallback]
     prompted_thinking: PromptedThinking
+    planning: PlanningMode | None = None
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

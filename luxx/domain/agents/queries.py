@@ -25,7 +25,7 @@ from luxx.domain.owned import Shared, given_fields, view_of
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, keep_name
-from luxx.wire.model_settings import MAX_ID
+from luxx.wire.model_settings import MAX_ID, PlanningMode
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
@@ -49,6 +49,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     system_prompt: str | None = None
     fallbacks: list[AgentFallback] = []
     prompted_thinking: bool = False
+    planning: PlanningMode | None = None
     owner_id: int | None = None
     is_shipped: bool = False
     lost_agent: str | None = None
@@ -91,6 +92,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         system_prompt=prompt_of(row.name, role, row.system_prompt),
         fallbacks=decode_fallbacks(row.fallbacks),
         prompted_thinking=row.prompted_thinking,
+        planning=row.planning,
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,

@@ -32,7 +32,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.tool import Composition
 
 
@@ -71,6 +71,7 @@ class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
 
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
+    planning: PlanningMode | None = None
 
 
 class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):

@@ -225,9 +225,14 @@ def user_content(content: str) -> UserContent:
     return _user.decode(content)
 
 
+def assistant_content(content: str) -> AssistantContent:
+    """The stored JSON of an assistant's message."""
+    return _assistant.decode(with_files(content))
+
+
 def assistant_steps(content: str) -> list[Step]:
     """The steps in the stored JSON of an assistant's message."""
-    return _assistant.decode(with_files(content)).steps
+    return assistant_content(content).steps
 
 
 # The path to a message

@@ -127,6 +127,7 @@ class _StoredText(msgspec.Struct):
     """The text steps of an assistant's message, joined as in `steps_text`; the decoder skips the others."""
 
     steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult]
+    plan_run_id: str | None = None
 
 
 _steps = msgspec.json.Decoder(_Steps)
@@ -246,7 +247,9 @@ def _message(row: AnyRow) -> MessageView:
         text, attachments = content.text, content.attachments
     else:
         steps = _steps.decode(with_files(stored)).steps
-        text_steps = (step for step in _stored_text.decode(stored).steps if type(step) is _TextStep)
+        shown = _stored_text.decode(stored)
+        fields["plan_run_id"] = shown.plan_run_id
+        text_steps = (step for step in shown.steps if type(step) is _TextStep)
         text = "".join(step.content for step in text_steps if step.status != StepStatus.INTERRUPTED)
         citations = citations_in(stored)
     fields["content"] = text

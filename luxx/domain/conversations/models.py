@@ -6,7 +6,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, ModelSettingsColumns, UtcDateTime
+from luxx.infra.store.tables import Base, ModelSettingsColumns, PlanningColumn, UtcDateTime
 from luxx.wire.turn import MODEL_LENGTH
 
 
@@ -21,7 +21,7 @@ class ProjectRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ConversationRow(ModelSettingsColumns, Base):
+class ConversationRow(ModelSettingsColumns, PlanningColumn, Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules.

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from luxx.domain.conversations.access import assistant_steps, user_content
+from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.wire.message import Attachment
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode
 from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
@@ -51,6 +51,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     title: str
     model: str | None
     system_prompt: str | None
+    planning: PlanningMode | None
     pinned: bool
     archived: bool
     tags: list[str]
@@ -62,6 +63,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     """`text` and `content` are the same computed string; `token_count`: tokens that the model produced.
+    `plan_run_id`: the run whose log has the plan of an answer that was made by one.
 
     Provider, model and `finish` are null for a person's message and where they are not known.
     """
@@ -86,6 +88,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     sender_name: str | None
     sender_color: str | None
     round_number: int | None
+    plan_run_id: str | None = None
     created_at: datetime
 
 
@@ -98,13 +101,14 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     agent_id: int | UnsetType | None = UNSET
     model: str | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
+    planning: PlanningMode | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
     selected_leaf_id: str | UnsetType = UNSET
 
 
-_COMPUTED_FIELDS = frozenset({"steps", "text", "content", "attachments", "citations", "usage"})
+_COMPUTED_FIELDS = frozenset({"steps", "text", "content", "attachments", "citations", "usage", "plan_run_id"})
 _COPIED_FIELDS = [name for name in MessageView.__struct_fields__ if name not in _COMPUTED_FIELDS]
 
 
@@ -120,11 +124,13 @@ def message_view(row: MessageRow) -> MessageView:
     steps: list[Step] = []
     attachments: list[Attachment] = []
     citations: list[Citation] = []
+    plan_run_id: str | None = None
     if row.role == "user":
         content = user_content(row.content)
         text, attachments = content.text, content.attachments
     else:
-        steps = assistant_steps(row.content)
+        stored = assistant_content(row.content)
+        steps, plan_run_id = stored.steps, stored.plan_run_id or None
         text = steps_text(steps)
         citations = citations_in(row.content)
     fields = {name: getattr(row, name) for name in _COPIED_FIELDS}
@@ -135,6 +141,7 @@ def message_view(row: MessageRow) -> MessageView:
         content=text,
         attachments=attachments,
         citations=citations,
+        plan_run_id=plan_run_id,
         usage=_usage.decode(row.usage) if row.usage else None,
     )
 

@@ -32,7 +32,7 @@ from luxx.domain.transfer.draft import (
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import first_given
 from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
@@ -88,6 +88,7 @@ class ExportedConversation(ModelSettings, frozen=True, kw_only=True):
     title: str
     model: Annotated[str, Meta(max_length=200)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
+    planning: PlanningMode | None = None
     pinned: bool = False
     archived: bool = False
     tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
@@ -140,6 +141,7 @@ class ReadyConversation(ModelSettings, frozen=True, kw_only=True, tag="conversat
     title: str
     model: str | None
     system_prompt: str | None
+    planning: PlanningMode | None
     pinned: bool
     archived: bool
     tags: str

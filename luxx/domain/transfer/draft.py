@@ -20,7 +20,7 @@ from luxx.wire.message import (
     Attachment,
     PromptImage,
 )
-from luxx.wire.model_settings import MODEL_SETTINGS, ModelSettings
+from luxx.wire.model_settings import MODEL_SETTINGS, ModelSettings, PlanningMode
 from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 MAX_TEXT_CHARACTERS = 4_000_000
@@ -84,6 +84,7 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
     leaf: str | None = None
     model: str | None = None
     system_prompt: str | None = None
+    planning: PlanningMode | None = None
     pinned: bool = False
     archived: bool = False
     tags: list[str] = []
@@ -93,7 +94,7 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
 
 
 CONVERSATION_SETTINGS = (
-    "model", "system_prompt", "pinned", "archived", *MODEL_SETTINGS,
+    "model", "system_prompt", "planning", "pinned", "archived", *MODEL_SETTINGS,
 )  # fmt: skip
 ORIGIN_DETAILS = ("finish", "provider_name", "model")
 """What a file says about the model of a message. A provider's id belongs to its server."""

@@ -18,6 +18,7 @@ from luxx.domain.conversations.access import (
     own_message,
     run_active_error,
     title_after,
+    user_content,
 )
 from luxx.domain.conversations.images import store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
@@ -25,6 +26,7 @@ from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.conversations.views import MessageView, message_view
 from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
 from luxx.errors import Conflict, InvalidInput, ProviderFailed, Unavailable, UnlistedModel
+from luxx.features.chats.complexity import is_complex
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import table_of
 from luxx.runs.admission import Admission
@@ -37,6 +39,7 @@ from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import ChatRequest
 from luxx.wire.message import UserContent
+from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
 
 _conversations = table_of(ConversationRow)
@@ -148,6 +151,8 @@ class ChatService:
                     message_in(session, conversation, submission.parent_id)
                 message_id = new_id()
         request = self.requests.resolve(session, caller, submission, conversation, attached, message_id)
+        if request.planning == PlanningMode.AUTO and not is_complex(_asked(session, submission, message_id)):
+            request = msgspec.structs.replace(request, planning=PlanningMode.OFF)
         check_idle(conversation)
         run = self._insert_run(session, caller, conversation.id, request, size)
         title = conversation.title
@@ -214,6 +219,13 @@ def _set_run(session: Session, conversation: ConversationRow, run: Run, message_
         # On PostgreSQL two transactions may get here; the condition on the row lets one succeed.
         session.refresh(conversation)
         raise run_active_error(conversation.run_id or "")
+
+
+def _asked(session: Session, submission: NewMessage | Regeneration, message_id: str) -> str:
+    """The text of the message to answer."""
+    if isinstance(submission, NewMessage):
+        return submission.text
+    return user_content(session.get_one(MessageRow, message_id).content).text
 
 
 def _answered_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:

@@ -6,7 +6,7 @@ that a planning turn needs is in the note of its event, so any process can conti
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from luxx.errors import LuxxError, NotFound
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
 from luxx.features.tasks.estimate import EstimateBasis, Price, estimate_of, read_basis
 from luxx.features.tasks.models import MAX_PLAN_AGENTS, STEP_ID, NewTaskStep
-from luxx.features.tasks.plan_text import Plan, PlanScope, parse_plan, plan_schema
+from luxx.features.tasks.plan_text import NO_SCOPE, Plan, PlanScope, parse_plan, plan_schema
 from luxx.features.tasks.run_rows import ChosenModels
 from luxx.features.tasks.turns import PLAN
 from luxx.infra.clock import new_id
@@ -158,6 +158,21 @@ class Planner:
             request = self.resolve(session, user_id, planning, response_schema=plan_schema(note.scope))
         return request, note
 
+    def in_chat(self, session: Session, user_id: int, request: ChatRequest, prompt: str) -> ChatRequest:
+        """The request that plans the answer to a message, from that of the answer: it calls no tools and does
+        not think, so that it is short. Raises LuxxError for what cannot be used."""
+        caller = user_as_caller(session.connection(), user_id)
+        card = self.providers.select_provider(session, caller, request.provider_id, request.model).choice.card
+        schema = plan_schema(NO_SCOPE) if card.structured else None
+        return replace(
+            request,
+            system_prompt=prompt,
+            tools=[],
+            response_schema=schema,
+            thinking_enabled=False,
+            prompted_thinking=False,
+        )
+
     def _tools(self, session: Session, caller: Caller, wish: PlanWish) -> dict[str, str]:
         """Descriptions of the tools that steps may use, by their names."""
         usable = self.references.usable_tools(session, caller)
@@ -279,10 +294,10 @@ def plan_outcome(
     text = steps_text(state.steps)
     plan = parse_plan(text, note.scope)
     if isinstance(plan, Plan):
-        steps = planned_steps(plan, note)
+        steps = planned_steps(plan, note.agents, is_limited=note.is_limited)
         created = PlanCreated(
             task_id=task_id,
-            steps=[_info(step) for step in steps],
+            steps=[step_info(step) for step in steps],
             estimate=estimate_of(note.basis, steps, graph_of(steps)),
         )
         return PlanOutcome(entries=[created], steps=steps)
@@ -302,8 +317,11 @@ def plan_outcome(
     )
 
 
-def planned_steps(plan: Plan, note: PlanNote) -> tuple[NewTaskStep, ...]:
-    """The steps of a plan, as a task has them. An id that a task cannot have becomes `s` and a number."""
+def planned_steps(
+    plan: Plan, agents: Mapping[str, int], *, is_limited: bool = False
+) -> tuple[NewTaskStep, ...]:
+    """The steps of a plan, as a task has them, with the ids of these agents. An id that a task cannot have
+    becomes `s` and a number."""
     taken = {one.id for one in plan.steps}
     ids: dict[str, str] = {}
     for number, one in enumerate(plan.steps, 1):
@@ -315,15 +333,16 @@ def planned_steps(plan: Plan, note: PlanNote) -> tuple[NewTaskStep, ...]:
             name=one.name,
             goal=one.goal,
             depends_on=[ids[other] for other in one.depends_on],
-            agent_id=None if one.agent is None else note.agents[one.agent],
-            required_tools=list(one.tools) if one.tools or note.is_limited else None,
+            agent_id=None if one.agent is None else agents[one.agent],
+            required_tools=list(one.tools) if one.tools or is_limited else None,
             expected_output=one.expected_output,
         )
         for one in plan.steps
     )
 
 
-def _info(step: NewTaskStep) -> PlannedStepInfo:
+def step_info(step: NewTaskStep) -> PlannedStepInfo:
+    """A step as the event of its plan shows it."""
     info = PlannedStepInfo(id=str(step.id), name=step.name, goal=step.goal, depends_on=step.depends_on)
     given = {
         name: value

@@ -78,6 +78,17 @@ class StepGraph:
         """When the turn of this key began, as the log says it."""
         return self._started.get(key)
 
+    def restore(self, step_id: str, end: StepEnd, tainted_by: str | None = None) -> None:
+        """Sets how a step ended, as the log of an earlier drive says it."""
+        self._statuses.set(step_id, end.status)
+        if end.status == TaskStepStatus.COMPLETED:
+            self._keep(step_id, end, tainted_by)
+
+    def _keep(self, step_id: str, end: StepEnd, tainted_by: str | None) -> None:
+        self.results.outputs[step_id], self.results.finishes[step_id] = end.output, end.finish
+        if tainted_by is not None:
+            self.results.tainted[step_id] = tainted_by
+
     def ready(self, held: Collection[str] = ()) -> list[str]:
         """The steps that can begin now, in their order, without the `held` ones."""
         return [one for one in self._statuses.ready() if one not in held]
@@ -127,9 +138,7 @@ class StepGraph:
             self._statuses.set(step_id, end.status)
         tainted_by = taint_of(start, state)
         if end.status == TaskStepStatus.COMPLETED:
-            self.results.outputs[step_id], self.results.finishes[step_id] = end.output, end.finish
-            if tainted_by is not None:
-                self.results.tainted[step_id] = tainted_by
+            self._keep(step_id, end, tainted_by)
         now = utc_now()
         duration = max(0, int((now - (self._started.get(step_id) or now)).total_seconds() * 1000))
         used = model_used(start.request, state)

@@ -35,7 +35,7 @@ from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.errors import Conflict
 from luxx.infra.clock import utc_now
-from luxx.wire.model_settings import MODEL_SETTINGS, ReasoningEffort
+from luxx.wire.model_settings import MODEL_SETTINGS, PlanningMode, ReasoningEffort
 
 T = TypeVar("T")
 
@@ -71,6 +71,14 @@ class ModelSettingsColumns:
     thinking_enabled: Mapped[bool | None] = mapped_column()
     reasoning_effort: Mapped[ReasoningEffort | None] = mapped_column(
         Enum(ReasoningEffort, native_enum=False, length=10, values_callable=list)
+    )
+
+
+class PlanningColumn:
+    """The column of a row that may choose how messages are planned; null leaves it to the next source."""
+
+    planning: Mapped[PlanningMode | None] = mapped_column(
+        Enum(PlanningMode, native_enum=False, length=10, values_callable=list)
     )
 
 

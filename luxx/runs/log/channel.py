@@ -41,7 +41,7 @@ class OpenStep:
 
     __slots__ = (
         "_delta", "_end", "_fragments", "_head", "_joined", "_middle", "call_id", "index", "is_chunk",
-        "name", "preceding", "started", "turn", "type",
+        "level", "name", "preceding", "started", "turn", "type",
     )  # fmt: skip
 
     def __init__(
@@ -55,8 +55,10 @@ class OpenStep:
         name: str = "",
         text: str = "",
         preceding: str = "",
+        level: str = "",
     ) -> None:
         self.index = index
+        self.level = level
         self.type = type
         self.turn = turn
         self.call_id = call_id
@@ -86,6 +88,8 @@ class OpenStep:
             turn = b',"step_id":%s' % _encode(self.turn.step_id)
         if self.type == StepType.TOOL_CALL:
             call = b',"name":%s,"id_ref":%s' % (_encode(self.name), _encode(self.call_id))
+        if self.level:
+            call = b',"level":%s' % _encode(self.level)
         status = b"pending" if self.type == StepType.TOOL_CALL else b"running"
         return b'"%s,"step":{"id":"step-%d","index":%d,"type":"%s"%s,"status":"%s",' % (
             turn,
@@ -151,7 +155,8 @@ class OpenStep:
         if self.type == StepType.TOOL_CALL:
             return replace(step, name=self.name, id_ref=self.call_id, arguments=self.content())
         duration = int((time.monotonic() - self.started) * 1000)
-        return replace(step, content=self.content(), duration_ms=duration)
+        step = replace(step, content=self.content(), duration_ms=duration)
+        return replace(step, level=self.level) if self.level else step
 
 
 RING_FRAMES = 2048

@@ -197,7 +197,7 @@ class OrchestratedDrive:
             run_id=head.id, kind=head.kind, turn=turn.turn, user_id=head.user_id,
             tenant_id=head.tenant_id, subject_id=head.subject_id, message_id=turn.turn.msg_id or None,
             fence=head.fence, request=turn.request, past=turn.past,
-            events=[], tainted_by=turn.tainted_by, purpose=turn.purpose,
+            events=[], tainted_by=turn.tainted_by, purpose=turn.purpose, level=turn.level,
         )  # fmt: skip
 
     async def _start(self, turn: LiveTurn) -> None:
@@ -209,6 +209,9 @@ class OrchestratedDrive:
     def _proceed(self, turn: LiveTurn, access: UserAccess | LuxxError) -> None:
         turn.task = asyncio.create_task(self._run_turn(turn, access), name=f"turn {turn.start.turn.key}")
         turn.task.add_done_callback(lambda _task: self._changed.set())
+        if turn.start.seconds is not None:
+            timer = asyncio.get_running_loop().call_later(turn.start.seconds, turn.signal.fire)
+            turn.task.add_done_callback(lambda _task: timer.cancel())
 
     async def _run_turn(self, live: LiveTurn, access: UserAccess | LuxxError) -> None:
         spec = with_fallback(self._spec(live.start), live.log.state)
@@ -346,9 +349,10 @@ class OrchestratedDrive:
             "cost": self.log.cost,
             "owner": None,
             "finished_at": utc_now() if end.status in ENDED else None,
+            **end.changes,
         }
         try:
-            await self.log.append(end.entries, changes=changes, extra_write=extra_write)
+            await self.log.append(end.entries, changes=changes, extra_write=extra_write, extra_bytes=end.size)
         except _NotWaiting:
             self._may_have_inputs = True
         else:

@@ -4,8 +4,8 @@ Rooms and tasks implement `Orchestration` in `luxx/features/`; `drive.py` carrie
 decisions depend only on the log and on the rows of its feature, so any process can continue the run.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from sqlalchemy import Connection
@@ -30,7 +30,7 @@ class TurnStart(msgspec.Struct, frozen=True, kw_only=True):
     """A turn to begin or to continue: whose request it is, and the messages that its model gets before it.
 
     `tainted_by`: the tool that brought untrusted content into what the turn reads. `purpose`: of its model
-    calls.
+    calls. `seconds`: how long it may take before it is cut. `level`: of its thinking steps.
     """
 
     turn: TurnRef
@@ -38,6 +38,8 @@ class TurnStart(msgspec.Struct, frozen=True, kw_only=True):
     past: list[PastMessage]
     tainted_by: str | None = None
     purpose: CallPurpose = CallPurpose.ANSWER
+    seconds: float | None = None
+    level: str = ""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +75,18 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The run ends or, with the status `paused`, pauses; no turn is in progress. `entries` end the stream."""
+    """The run ends or, with the status `paused`, pauses; no turn is in progress. `entries` end the stream.
+
+    `changes` are more values of the run's row, `size` the bytes that `write` adds.
+    """
 
     entries: list[LogEntry]
     status: RunStatus
     stop_reason: str | None = None
     error: LuxxError | None = None
     write: Write | None = None
+    changes: Mapping[str, Any] = {}
+    size: int = 0
 
 
 Decision = Begin | Append | Wait | End

@@ -4,9 +4,10 @@ ending writes.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, null
 from sqlalchemy.orm import Session
@@ -47,6 +48,7 @@ from luxx.runs.turn.turn_log import (
     message_status,
 )
 from luxx.wire.message import AssistantContent
+from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import Delegated, InConversation, Invocation, RunStatus
 from luxx.wire.turn import Usage
 
@@ -97,11 +99,21 @@ class ChatDrive:
         """Does nothing: its turn is no task of its own."""
 
 
-def load_chat(services: TurnServices, session: Session, head: RunHead) -> BeginDrive | None:
+class LoadPlanned(Protocol):
+    """Reads what a drive needs of a chat's run whose answer may be made by steps of a plan."""
+
+    def __call__(self, session: Session, head: RunHead, spec: RunSpec) -> BeginDrive: ...
+
+
+def load_chat(
+    services: TurnServices, load_planned: LoadPlanned, session: Session, head: RunHead
+) -> BeginDrive | None:
     """Reads what a drive needs of a chat's run; None if its messages were removed when it ended."""
     spec = read_chat(session.connection(), head)
     if spec is None:
         return None
+    if spec.request.planning != PlanningMode.OFF:
+        return load_planned(session, head, spec)
     state = fold(spec.events, initial_state(spec))
     spec = with_fallback(spec, state)
     return partial(
@@ -160,6 +172,7 @@ def _prepare_message(
     if not isinstance(origin, InConversation | Invocation):
         return None, 0
     in_conversation = isinstance(origin, InConversation)
+    plan_run_id = spec.run_id if spec.has_plan else UNSET
     has_replay = any(note.replay for note in state.notes)
     row: dict[str, Any] = {
         "id": spec.message_id,
@@ -168,7 +181,7 @@ def _prepare_message(
         "parent_id": origin.message_id,
         "run_id": spec.run_id,
         "role": "assistant",
-        "content": _encode(AssistantContent(steps=list(state.steps))).decode(),
+        "content": _encode(AssistantContent(steps=list(state.steps), plan_run_id=plan_run_id)).decode(),
         "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
         "context": _encode(state.context).decode(),
         "token_count": state.usage.completion_tokens,

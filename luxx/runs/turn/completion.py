@@ -74,6 +74,7 @@ class CompletionReader:
     `preceding` is the text of the turn's message so far. `used_call_ids` are the ids of the run's earlier
     calls. A call with such an id gets a new one, because results are matched by call id. `follows_text`: the
     message has text already, so that a regular end without text needs no notice. `stops` end the text.
+    `level`: of the thinking steps.
     """
 
     def __init__(
@@ -87,10 +88,12 @@ class CompletionReader:
         used_call_ids: set[str] | None = None,
         follows_text: bool = True,
         stops: Sequence[str] = (),
+        level: str = "",
     ) -> None:
         self._run_id = run_id
         self._follows_text = follows_text
         self._stops = StopPhrases(stops) if stops else None
+        self._level = level
         self._has_answer = False
         self._turn = turn
         self._preceding = preceding
@@ -255,6 +258,7 @@ class CompletionReader:
         if step is None or step.type != StepType.TEXT:
             return
         yield Frame(step.reset_frame())
+        step.level = self._level
         yield replace(step.closed(StepStatus.DONE), type=StepType.THINKING)
 
     def _call(self, delta: ToolCallDelta) -> Iterator[Output]:
@@ -353,6 +357,7 @@ class CompletionReader:
             call_id=call_id,
             name=name,
             preceding=self._preceding if type_ == StepType.TEXT else "",
+            level=self._level if type_ == StepType.THINKING else "",
         )
         self._next += 1
         return step

@@ -87,6 +87,7 @@ class Iteration:
             used_call_ids=self._log.used_call_ids(),
             follows_text=bool(text),
             stops=self._spec.request.stop,
+            level=self._spec.level,
         )
         self._deltas = 0
         await self._prompt.read_images(state)

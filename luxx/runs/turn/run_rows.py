@@ -22,6 +22,7 @@ from luxx.runs.models import RunRow
 from luxx.runs.slots import first_slots
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, Origin, RunSpec, model_used
 from luxx.wire.message import UserContent
+from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import (
     Delegated,
     InConversation,
@@ -105,6 +106,7 @@ def insert_run(
         "called_by": None if called.user_id == owner.user_id else called.user_id,
         "status": run.status.value, "phase": None if run.phase is None else run.phase.value,
         "provider_id": run.provider_id, "provider_name": run.provider_name, "model": run.model,
+        "is_planned": is_chat and request.planning != PlanningMode.OFF,
         "slots": first_slots(run.parent_run_id),
         "request": stored, "owner": process if starts_now else None, "fence": 1 if starts_now else 0,
         "stored_bytes": size + len(stored), "created_at": run.created_at, "started_at": run.started_at,

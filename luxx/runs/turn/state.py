@@ -28,7 +28,7 @@ from luxx.wire.event import (
     QuestionAsked,
 )
 from luxx.wire.message import ContextRecord
-from luxx.wire.model_settings import ModelSettings
+from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.run import (
     Delegated,
     InConversation,
@@ -85,7 +85,8 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     in order. `tools` are the names offered to the model, which gets the images with `takes_images`.
     `response_schema`: a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
     ask a person. `stop`: texts that end a completion. `warnings` begin the log. `prompted_thinking`: a model
-    that does not think by itself is asked to think in its text."""
+    that does not think by itself is asked to think in its text. `planning` is off unless a chat's answer may
+    be made by a plan of steps."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -104,6 +105,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     stop: list[str] = []
     warnings: list[str] = []
     prompted_thinking: bool = False
+    planning: PlanningMode = PlanningMode.OFF
 
     @property
     def rule_agents(self) -> tuple[int, ...]:
@@ -123,7 +125,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `subject_id` is the run's: a conversation, an agent that was called, a room, a task, or the run itself.
     `message_id` is the message that it writes; None: it writes none. `tainted_by`: the tool that brought
-    untrusted content into earlier turns. `purpose`: of its model calls.
+    untrusted content into earlier turns. `purpose`: of its model calls. `level`: of its thinking steps.
+    `has_plan`: the answer is made by the steps of a plan.
     """
 
     run_id: str
@@ -139,6 +142,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     events: list[LoggedEvent]
     tainted_by: str | None = None
     purpose: CallPurpose = CallPurpose.ANSWER
+    level: str = ""
+    has_plan: bool = False
 
 
 OPEN_CALL = frozenset({StepStatus.PENDING, StepStatus.RUNNING})

@@ -363,7 +363,7 @@ class Turn:
         """Ends the turn with its answer. One that does not follow the demanded schema is partial, with a
         warning that says why."""
         ending, spec = self._final_ending(state), self.run.spec
-        schema = spec.request.response_schema if spec.kind == RunKind.CHAT else None
+        schema = spec.request.response_schema if spec.kind == RunKind.CHAT and not spec.turn.key else None
         if schema is not None and is_judged(state, ending):
             problem = await asyncio.to_thread(answer_problem, schema, steps_text(state.steps))
             if problem is not None:

@@ -26,6 +26,7 @@ const en = {
   role: 'Role',
   rolePlaceholder: 'reviews Python code',
   color: 'Colour',
+  planningInherited: 'As its user has set',
   systemPrompt: 'Instructions',
   systemPromptPlaceholder: 'What it does, how it answers, what it must not do',
   defaultModel: 'Default model',

@@ -41,6 +41,7 @@ const en = {
   providerOff: 'A provider that is switched off',
   asModel: 'As the model’s default',
   asLimits: 'As the provider or the model allows',
+  planningNone: 'Never (the default)',
   systemPrompt: 'System prompt',
   systemPromptHint: 'What every model learns first, for example how you want answers to be. Empty: nothing.',
 

@@ -3,6 +3,10 @@ import { defineText, type Texts } from '../text'
 const ANSWERS: Record<string, string> = { once: 'Once', always: 'Always', reject: 'Reject' }
 
 const en = {
+  plan: 'Plan',
+  stepsEnded: (ended: number, all: number) => `${ended} of ${all} steps`,
+  needs: (names: string) => `Needs: ${names}`,
+  skippedBecause: (name: string) => `Left out, because ${name} has no result.`,
   thinking: 'Thinking',
   thought: 'Thought',
   thoughtFor: (duration: string) => `Thought for ${duration}`,

@@ -26,6 +26,7 @@ const zh: AgentsText = {
   role: '角色',
   rolePlaceholder: '审查 Python 代码',
   color: '颜色',
+  planningInherited: '按使用者的设置',
   systemPrompt: '指令',
   systemPromptPlaceholder: '它做什么，如何回答，不能做什么',
   defaultModel: '默认模型',

@@ -40,6 +40,7 @@ const zh: SettingsText = {
   providerOff: '已停用的服务商',
   asModel: '模型默认',
   asLimits: '按服务商或模型的上限',
+  planningNone: '从不（默认）',
   systemPrompt: '系统提示词',
   systemPromptHint: '每个模型首先得到的内容，例如你希望怎样的回答。留空则没有。',
 

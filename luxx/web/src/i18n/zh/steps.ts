@@ -5,6 +5,10 @@ const RISKS: Record<string, string> = { low: '低', medium: '中', high: '高' }
 const ANSWERS: Record<string, string> = { once: '仅此一次', always: '始终允许', reject: '拒绝' }
 
 const zh: StepsText = {
+  plan: '计划',
+  stepsEnded: (ended, all) => `${ended}/${all} 个步骤`,
+  needs: (names) => `需要：${names}`,
+  skippedBecause: (name) => `已跳过：${name} 没有结果。`,
   thinking: '思考中',
   thought: '思考',
   thoughtFor: (duration) => `思考了 ${duration}`,

@@ -25,6 +25,7 @@ export interface AgentDraft extends AnswererDraft {
   color: string
   fallbacks: Fallback[]
   promptedThinking: boolean
+  planning: NonNullable<Agent['planning']> | ''
   isShared: boolean
 }
 
@@ -56,6 +57,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     color: agent?.color ?? '',
     fallbacks: (agent?.fallbacks ?? []).map((each) => newFallback(String(each.provider_id), each.model ?? '')),
     promptedThinking: agent?.prompted_thinking ?? false,
+    planning: agent?.planning ?? '',
     isShared: agent?.is_shared ?? false,
   }
 }
@@ -71,6 +73,8 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
       .filter((each) => each.provider)
       .map((each) => ({ provider_id: Number(each.provider), model: each.model.trim() || null })),
     prompted_thinking: draft.promptedThinking,
+    // A draft that an earlier version kept has none.
+    planning: draft.planning || null,
     is_shared: draft.isShared,
   }
 }

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 from api.server_process import ServerProcess
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser
 
-from web_ui.browser import LAPTOP, WAIT_MS, Tab, open_tab
+from web_ui.browser import LAPTOP, WAIT_MS, Profile, Tab, new_profile, open_tab
 
 NUMBERS = count(1)
 PASSWORD = "a good long password"
@@ -58,9 +58,7 @@ class Person:
         )
 
     @contextmanager
-    def profile(
-        self, size: tuple[int, int] = LAPTOP, *, is_touched: bool = False
-    ) -> Generator[BrowserContext]:
+    def profile(self, size: tuple[int, int] = LAPTOP, *, is_touched: bool = False) -> Generator[Profile]:
         """A browser profile, signed in with a sign-in of its own; `is_touched`: on a touch screen."""
         signed_in = self.post("/auth/login", {"username": self.name, "password": PASSWORD})
         stored = {
@@ -68,29 +66,24 @@ class Person:
             "refresh": signed_in["refresh_token"],
             "expiresAt": (time.time() + signed_in["expires_in"]) * 1000,
         }
-        context = self.browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            locale="en-GB",
-            has_touch=is_touched,
-            is_mobile=is_touched,
-        )
-        context.set_default_timeout(WAIT_MS)
         entry = json.dumps(json.dumps(stored))
         # The frame that draws diagrams has no origin, and so no storage.
-        context.add_init_script(
+        script = (
             "if (self.origin !== 'null' && !localStorage.getItem('luxx.sign-in')) "
             f"localStorage.setItem('luxx.sign-in', {entry})"
         )
-        try:
-            yield context
-        finally:
-            context.close()
+        with new_profile(
+            self.browser, self.server.url, size, is_touched=is_touched, signs_in=script
+        ) as profile:
+            yield profile
 
     @contextmanager
     def tab(self, size: tuple[int, int] = LAPTOP, *, is_touched: bool = False) -> Generator[Tab]:
         """A tab of a profile of its own."""
-        profile = self.profile(size, is_touched=is_touched)
-        with profile as context, open_tab(self.browser, self.server.url, context=context) as tab:
+        with (
+            self.profile(size, is_touched=is_touched) as profile,
+            open_tab(self.browser, self.server.url, profile=profile) as tab,
+        ):
             yield tab
 
 

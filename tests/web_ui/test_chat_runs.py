@@ -81,9 +81,9 @@ def answer_of(page: Page) -> str:
 @contextmanager
 def two_tabs(person: Person, browser: Browser, server: ServerProcess) -> Iterator[tuple[Tab, Tab]]:
     with (
-        person.profile() as context,
-        open_tab(browser, server.url, context=context) as first,
-        open_tab(browser, server.url, context=context) as second,
+        person.profile() as profile,
+        open_tab(browser, server.url, profile=profile) as first,
+        open_tab(browser, server.url, profile=profile) as second,
     ):
         yield first, second
 
@@ -177,18 +177,18 @@ def test_a_refresh_in_mid_stream_loses_and_repeats_nothing(person: Person, model
 def test_after_a_lost_connection_the_answer_goes_on_where_it_was(
     person: Person, models: ScriptedProvider
 ) -> None:
-    with person.profile() as context, open_tab(person.browser, person.server.url, context=context) as tab:
+    with person.profile() as profile, open_tab(person.browser, person.server.url, profile=profile) as tab:
         tab.expected_problems += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK", "WebSocket"]
         page = tab.open()
         send(page, "gated offline")
         expect(said(page, "one two three")).to_be_visible()
-        context.set_offline(True)
+        profile.context.set_offline(True)
         # Parts of the page that cannot be read say so too.
         expect(page.get_by_text("What runs goes on, and this page follows")).to_be_visible()
         take_screenshots(tab, "chat-offline")
         models.release("offline")
         page.wait_for_timeout(1500)
-        context.set_offline(False)
+        profile.context.set_offline(False)
         expect(said(page, "one two three four five.")).to_be_visible()
         expect(page.get_by_text("The server cannot be reached.")).to_be_hidden()
         assert answer_of(page).count("one") == 1

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from api.server_process import ServerProcess
 from files.sample_files import png
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
-from web_ui.browser import Tab, open_tab
+from web_ui.browser import Profile, Tab, open_tab
 from web_ui.person import PASSWORD, Person
 
 PNG = png()
@@ -22,10 +22,10 @@ def sign_in(page: Page, name: str) -> None:
 
 
 @contextmanager
-def two_tabs(person: Person, context: BrowserContext) -> Generator[tuple[Tab, Tab]]:
+def two_tabs(person: Person, profile: Profile) -> Generator[tuple[Tab, Tab]]:
     """Two tabs of one profile."""
     browser, url = person.browser, person.server.url
-    with open_tab(browser, url, context=context) as first, open_tab(browser, url, context=context) as second:
+    with open_tab(browser, url, profile=profile) as first, open_tab(browser, url, profile=profile) as second:
         yield first, second
 
 
@@ -50,7 +50,7 @@ def end_by_disabling(person: Person, token: str) -> None:
 
 def test_signing_out_in_one_tab_signs_out_all_and_keeps_what_was_typed(person: Person) -> None:
     conversation = person.post("/conversations", {"title": "Plants"})["id"]
-    with person.profile() as context, two_tabs(person, context) as (first, second):
+    with person.profile() as profile, two_tabs(person, profile) as (first, second):
         for tab in (first, second):
             tab.expected_problems.append("401")  # of a request that was under way
         page = first.open(f"/ui/chat/{conversation}")
@@ -75,7 +75,7 @@ def test_signing_out_in_one_tab_signs_out_all_and_keeps_what_was_typed(person: P
 def test_a_sign_in_that_ends_leads_to_the_sign_in_page_in_every_tab(
     person: Person, end: Callable[[Person, str], None]
 ) -> None:
-    with person.profile() as context, two_tabs(person, context) as (first, second):
+    with person.profile() as profile, two_tabs(person, profile) as (first, second):
         for tab in (first, second):
             tab.expected_problems.append("401")
         page, other = first.open("/ui/chat?new"), second.open("/ui/agents/new")

@@ -37,11 +37,11 @@ def script() -> Script:
 
 @contextmanager
 def two_tabs(person: Person) -> Generator[tuple[Tab, Tab]]:
-    with person.profile() as context:
+    with person.profile() as profile:
         browser, url = person.browser, person.server.url
         with (
-            open_tab(browser, url, context=context) as one,
-            open_tab(browser, url, context=context) as two,
+            open_tab(browser, url, profile=profile) as one,
+            open_tab(browser, url, profile=profile) as two,
         ):
             yield one, two
 

@@ -35,6 +35,7 @@ from luxx.wire.event import QuestionAnswered
 from luxx.wire.run import (
     AnsweredBy,
     AnswerValue,
+    LoopChoice,
     Permission,
     Question,
     QuestionKind,
@@ -206,6 +207,20 @@ def check_permission_answer(question: Question, answer: AnswerValue, *, is_owner
         raise invalid_answer("answer", problem)
     if answer == Permission.ALWAYS and answer not in [option.label for option in question.options]:
         raise invalid_answer("answer", "no rule of yours can allow this call; answer once or reject")
+
+
+def check_loop_answer(
+    question: Question, answer: AnswerValue, note: str | None, *, has_arguments: bool
+) -> None:
+    """Raises InvalidInput if `answer` says nothing on a call that repeats earlier ones: other words than the
+    options are a note to the model."""
+    labels = [option.label for option in question.options]
+    if answer in list(LoopChoice) and answer not in labels:
+        raise invalid_answer("answer", f"this question is answered with {', '.join(labels)}, or in own words")
+    if has_arguments and answer != LoopChoice.CORRECT:
+        raise invalid_answer("arguments", "only the answer correct takes arguments")
+    if answer == LoopChoice.CORRECT and not has_arguments and not (note or "").strip():
+        raise invalid_answer("note", "the answer correct needs a note to the model, or arguments")
 
 
 def answer_event(

@@ -22,6 +22,7 @@ from luxx.runs.question_rows import (
     StoredAnswer,
     answer_event,
     can_answer,
+    check_loop_answer,
     check_open,
     check_permission_answer,
     due_questions,
@@ -40,6 +41,7 @@ from luxx.tools.core import ToolSet
 from luxx.wire.event import QuestionAnswered
 from luxx.wire.run import (
     ENDED,
+    LOOP_DECISION,
     AnsweredBy,
     AnswerValue,
     Permission,
@@ -53,7 +55,8 @@ logger = structlog.get_logger()
 
 
 class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's answer. `arguments`, for a permission only, replace the arguments of the call."""
+    """A person's answer. `arguments` replace the arguments of the call: of a permission, or with `correct` of
+    one that repeats earlier ones."""
 
     answer: AnswerValue
     note: str | None = None
@@ -191,11 +194,17 @@ class QuestionService:
     ) -> QuestionAnswered:
         """The event of a valid answer. Raises InvalidInput if the answer does not fit the question."""
         is_owner = row.user_id == caller.user_id
-        if given.arguments is not None and question.kind != QuestionKind.PERMISSION:
+        is_loop = question.decision_type == LOOP_DECISION
+        if given.arguments is not None and question.kind != QuestionKind.PERMISSION and not is_loop:
             raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
                 check_permission_answer(question, given.answer, is_owner=is_owner)
+            case QuestionKind.DECISION if is_loop:
+                _check_choice(question, given.answer)
+                check_loop_answer(
+                    question, given.answer, given.note, has_arguments=given.arguments is not None
+                )
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
             case _:

@@ -35,6 +35,8 @@ from luxx.wire.run import AnsweredBy, AnswerValue, Option, QuestionKind, Run
 from luxx.wire.turn import EventBase, Step, Usage
 from luxx.wire.turn_event import (
     ContextCompressed,
+    DoomLoopDetected,
+    DoomLoopIntervened,
     MembersEnded,
     Retrying,
     SkillActivated,
@@ -131,12 +133,13 @@ class DoneStatus(StrEnum):
 
 class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     """A chat run ended; its message is stored. Provider and model are those of the message, and so is
-    `finish`: why the last model call ended."""
+    `finish`: why the last model call ended. `stop_reason` is that of the run; older logs have none."""
 
     message_id: str
     token_count: int
     usage: Usage
     status: DoneStatus
+    stop_reason: str | UnsetType = UNSET
     finish: str | None = None
     provider_id: int | None = None
     provider_name: str | None = None
@@ -148,6 +151,8 @@ Event = (
     | CostUpdate
     | Retrying
     | ContextCompressed
+    | DoomLoopDetected
+    | DoomLoopIntervened
     | Warning
     | QuestionAsked
     | QuestionAnswered

@@ -34,6 +34,32 @@ class Permission(StrEnum):
     REJECT = "reject"
 
 
+class LoopKind(StrEnum):
+    """How a turn repeats itself. `call`: one call again and again; `cycle`: the same two to four calls;
+    `error`: one tool fails in the same way; `stall`: no call brings anything new; `text`: a text without
+    end."""
+
+    CALL = "call"
+    CYCLE = "cycle"
+    ERROR = "error"
+    STALL = "stall"
+    TEXT = "text"
+
+
+LOOP_DECISION = "doom_loop"
+"""The `decision_type` of the question about calls that are held back because they repeat earlier ones."""
+
+
+class LoopChoice(StrEnum):
+    """Answers to that question. `continue`: these calls are free for the rest of the run; `correct`: with
+    other arguments, or not at all but with a note to the model; `skip`: the call is not run."""
+
+    STOP = "stop"
+    CONTINUE = "continue"
+    CORRECT = "correct"
+    SKIP = "skip"
+
+
 class AnsweredBy(StrEnum):
     """`timeout`: nobody answered in time, so the recommended option is the answer. `rule`: a rule now allows
     the call, for example after the answer `always` to another question."""
@@ -65,9 +91,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question. `required`: it stays open until a person answers; else it gets the recommended option at
     the timeout. `timeout_seconds` null: no timeout.
 
-    Only of a permission: `tool`, `arguments` (the JSON text that the model wrote), `risk`, `because` (the
-    reason), `usual` (the pattern that `always` would allow; absent if `always` cannot be answered) and, for a
-    member of a composition, `member` (its id, with `.1` for its first fallback). Only of a clarification:
+    Of a permission, and of the decision about a call that repeats earlier ones: `tool` and `arguments` (the
+    JSON text that the model wrote). Only of a permission: `risk`, `because` (the reason), `usual` (the
+    pattern that `always` would allow; absent if `always` cannot be answered) and, for a member of a
+    composition, `member` (its id, with `.1` for its first fallback). Only of a clarification:
     `question_type`. Only of a decision: `decision_type` and `context`.
     """
 
@@ -148,7 +175,8 @@ class MemberRight(StrEnum):
 
 class StopReason(StrEnum):
     """Why a run ended. `length`, `content_filter`, `refusal` and `context_full` say why its last completion
-    ended before the answer was complete, `steps_failed` that a task carried out what it could."""
+    ended before the answer was complete, `doom_loop` that the model repeated itself, `steps_failed` that a
+    task carried out what it could."""
 
     FINISHED = "finished"
     LENGTH = "length"
@@ -160,6 +188,7 @@ class StopReason(StrEnum):
     TOKENS = "tokens"
     COST = "cost"
     TIME = "time"
+    DOOM_LOOP = "doom_loop"
     STEPS_FAILED = "steps_failed"
     ERROR = "error"
 

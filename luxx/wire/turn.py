@@ -229,8 +229,9 @@ class ModelUsed(msgspec.Struct, frozen=True, kw_only=True):
 
 class FinishReason(StrEnum):
     """Why a completion ended. `context_full`: the model's context window was full. `content_filter`: a filter
-    of the provider cut or withheld the answer; `refusal`: the model or its safety system declined. `unknown`:
-    the provider gave no reason, or one that its dialect's table does not have.
+    of the provider cut or withheld the answer; `refusal`: the model or its safety system declined. `loop`:
+    Luxx cut a text that repeated itself without end. `unknown`: the provider gave no reason, or one that its
+    dialect's table does not have.
     """
 
     STOP = "stop"
@@ -240,6 +241,7 @@ class FinishReason(StrEnum):
     CONTENT_FILTER = "content_filter"
     REFUSAL = "refusal"
     PAUSED = "paused"
+    LOOP = "loop"
     UNKNOWN = "unknown"
 
 

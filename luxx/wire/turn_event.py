@@ -1,12 +1,12 @@
-"""Events of a turn that are neither steps nor its end: retries, what its prompts leave out, warnings, taint,
-skills and subagents. `event.py` has the union of all events.
+"""Events of a turn that are neither steps nor its end: retries, what its prompts leave out, repetition,
+warnings, taint, skills and subagents. `event.py` has the union of all events.
 """
 
 from enum import StrEnum
 
 from msgspec import UNSET, UnsetType
 
-from luxx.wire.run import RunStatus
+from luxx.wire.run import LoopChoice, LoopKind, RunStatus
 from luxx.wire.tool import MemberEnded
 from luxx.wire.turn import EventBase
 
@@ -40,6 +40,26 @@ class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compr
     tokens_after: int
     window: int | None
     overflow: bool = False
+
+
+class DoomLoopDetected(EventBase, frozen=True, kw_only=True, tag="doom_loop_detected"):
+    """The model repeats itself, `times` times: calls of `tool`, or a text (then there is no tool and no
+    call). `call_ids`: the calls that are the same, with those that are held back; `held`: these, which do not
+    run before a person has decided."""
+
+    kind: LoopKind
+    tool: str
+    call_ids: list[str]
+    times: int
+    held: list[str] = []
+
+
+class DoomLoopIntervened(EventBase, frozen=True, kw_only=True, tag="doom_loop_intervened"):
+    """A person decided about the calls `call_ids`, which were held back. `note`: for the model."""
+
+    choice: LoopChoice
+    call_ids: list[str]
+    note: str | UnsetType = UNSET
 
 
 class WarningCode(StrEnum):

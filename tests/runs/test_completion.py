@@ -202,15 +202,17 @@ def test_an_interrupted_completion_keeps_its_text_and_its_status(
 @given(deltas=streams())
 def test_calls_of_an_ended_completion_are_pending_and_other_steps_are_done(deltas: list[Delta]) -> None:
     folded = fold_steps(deltas, [1] * len(deltas))
-    of_calls = StepStatus.ERROR if folded.reader.finish in WITHHELD else StepStatus.PENDING
+    of_calls = (
+        StepStatus.ERROR if folded.reader.finish in (*WITHHELD, FinishReason.LOOP) else StepStatus.PENDING
+    )
     for step in folded.steps:
         assert step.status == (of_calls if step.type == StepType.TOOL_CALL else StepStatus.DONE)
 
 
 def test_an_endless_answer_is_ended_with_the_reason() -> None:
     reader = CompletionReader("run", 0, {})
-    piece = TextDelta(text="x" * 1_000_000)
-    for _ in range(MAX_CHARACTERS // 1_000_000):
+    piece = TextDelta(text=" ".join(map(str, range(150_000)))[: MAX_CHARACTERS // 5])
+    for _ in range(5):
         assert len(list(reader.feed([piece]))) == 1
     with pytest.raises(MalformedStream, match="longer than"):
         list(reader.feed([piece]))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from luxx.wire.run import QuestionKind
+from luxx.wire.run import LOOP_DECISION, LoopChoice, QuestionKind
 
 PROMPT = "answer> "
 READ_BYTES = 65536
@@ -35,6 +35,7 @@ class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = False
     arguments: str = ""
     because: str = ""
+    decision_type: str = ""
 
 
 class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
@@ -111,6 +112,8 @@ def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
     if question.multiple and len(numbers) > 1 and all(_is_number(question, part) for part in numbers):
         return [question.options[int(part) - 1].label for part in numbers]
     answer = question.options[int(text) - 1].label if _is_number(question, text) else text
+    if question.decision_type == LOOP_DECISION and answer == LoopChoice.CORRECT:
+        return None  # Own words are the correction.
     if question.kind in (CHOICE, QuestionKind.PERMISSION):
         return {option.label.casefold(): option.label for option in question.options}.get(answer.casefold())
     return answer
@@ -128,6 +131,8 @@ def typed_lines() -> list[str]:
 def wanted_answer(question: FrameQuestion) -> str:
     """What to type, for a person who typed something else."""
     count = len(question.options)
+    if question.decision_type == LOOP_DECISION:
+        return "type another number, or in your own words what the model is to do instead"
     return f"type a number from 1 to {count}" if count else "type an answer"
 
 

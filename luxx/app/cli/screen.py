@@ -65,6 +65,7 @@ FINISH_NOTES = {
     "context_full": "was cut, because the context window of the model is full",
     "content_filter": "was stopped by a content filter of the provider",
     "refusal": "was stopped, because the model declined to answer",
+    "loop": "was stopped, because the model repeated itself",
 }
 """What is said of an answer that ended in this way (its `finish`)."""
 

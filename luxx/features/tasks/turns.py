@@ -18,7 +18,7 @@ from luxx.wire.event import TurnNote
 from luxx.wire.message import UserContent, fenced
 from luxx.wire.orchestration_event import StepStart
 from luxx.wire.run import RunStatus
-from luxx.wire.turn import CUT_SHORT, WITHHELD, TurnRef, steps_text
+from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, TurnRef, steps_text
 
 PLAN, RESULT = "task:plan", "task:result"
 """The `step_id` of the turns that plan and that write the final result; no step has such an id."""
@@ -35,6 +35,7 @@ RESULT_PROMPT = (
     "of the steps. Refer to a step as [its id] where you use its result, and name what is missing."
 )
 REFUSED_RESULT = "The model, or a filter of its provider, stopped the answer of this step."
+REPEATED = "The model repeated itself, so this step was ended."
 NO_RESULT = "The model ended this step without any text, so it has no result."
 SKIPPED_BY_A_PERSON = "skipped by a person"
 CUT_RESULT = "The final result was cut at the limit of tokens of its model."
@@ -204,6 +205,8 @@ def _missing_result(state: TurnState, text: str, finish: str | None) -> str | No
     """Why there is no result; None: there is one."""
     if finish in WITHHELD and text:
         return REFUSED_RESULT
+    if finish == FinishReason.LOOP:
+        return REPEATED
     notices = [one.notice for one in state.steps if isinstance(one.notice, str)]
     return None if text.strip() else " ".join(notices) or NO_RESULT
 

@@ -103,6 +103,14 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     when_asked: Literal["wait", "deny"] = "wait"
 
 
+class LoopsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`times`: the round in which a call or a cycle of calls is held back that brings nothing new. `seconds`:
+    only calls of so many last seconds are compared; 0: all."""
+
+    times: Annotated[int, Meta(ge=2, le=16)] = 3
+    seconds: NonNegativeFloat = 0
+
+
 class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program that speaks the Model Context Protocol on its standard streams. The repr omits `env` (entries
     `NAME=value`) and the command, which may contain secrets."""
@@ -251,6 +259,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     workspace: WorkspaceConfig = WorkspaceConfig()
     llm: LlmConfig = LlmConfig()
     tools: ToolsConfig = ToolsConfig()
+    loops: LoopsConfig = LoopsConfig()
     mcp: McpConfig = McpConfig()
     skills: SkillsConfig = SkillsConfig()
     logging: LoggingConfig = LoggingConfig()

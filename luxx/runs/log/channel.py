@@ -111,6 +111,15 @@ class OpenStep:
         self._fragments.clear()
         return self._joined[0]
 
+    def end(self, size: int) -> str:
+        """The last `size` characters of the text so far, without joining all of it."""
+        text = "".join(self._fragments)
+        for part in reversed(self._joined):
+            if len(text) >= size:
+                break
+            text = part[-(size - len(text)) :] + text
+        return text[-size:]
+
     def grow(self, text: str) -> bytes:
         """Adds `text` and returns its delta frame."""
         fragments = self._fragments

@@ -37,6 +37,7 @@ from luxx.tools.history import Executed
 from luxx.tools.permissions.service import PATTERN_LENGTH
 from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.run import (
+    LOOP_DECISION,
     AnsweredBy,
     Option,
     Permission,
@@ -78,9 +79,7 @@ class QuestionAsker:
         if permission_for(self.run.spec.run_id, call, records) is not None:
             return True
         return any(
-            one.answer is not None
-            and one.question.call_id == call.id_ref
-            and one.question.kind != QuestionKind.PERMISSION
+            one.answer is not None and one.question.call_id == call.id_ref and is_of_tool(one)
             for one in records
         )
 
@@ -102,7 +101,7 @@ class QuestionAsker:
         """The context for one call, with its answers and with the functions that ask a person."""
         questions = self.run.log.state.questions
         records = [one for one in questions if one.question.call_id == call.id_ref]
-        answered = iter([one for one in records if one.question.kind != QuestionKind.PERMISSION])
+        answered = iter(filter(is_of_tool, records))
         permission = permission_for(self.run.spec.run_id, call, questions, member)
 
         async def ask(question: dict[str, Any]) -> dict[str, Any]:
@@ -208,6 +207,8 @@ class QuestionAsker:
             question = msgspec.convert(data, Question)
         except msgspec.ValidationError as error:
             raise ToolFailed(f"this is not a valid question: {error}") from error
+        if question.decision_type == LOOP_DECISION:
+            raise ToolFailed(f"a tool cannot ask a question of the type {LOOP_DECISION}")
         match question.kind:
             case QuestionKind.PERMISSION:
                 raise ToolFailed("a tool cannot ask for its own permission; its risk level decides that")
@@ -261,6 +262,12 @@ def needed_answer(task: "asyncio.Task[Executed]") -> NeedsAnswer | None:
 
 ONCE = Option(label=Permission.ONCE.value, description="This call may run")
 REJECT = Option(label=Permission.REJECT.value, description="This call may not run")
+
+
+def is_of_tool(record: QuestionRecord) -> bool:
+    """Whether the tool itself asked, so that it gets the answer."""
+    question = record.question
+    return question.kind != QuestionKind.PERMISSION and question.decision_type != LOOP_DECISION
 
 
 def call_hash(run_id: str, tool: str, arguments: str) -> str:

@@ -4,9 +4,11 @@ A turn makes it for its first calls, so that a message without tools does not us
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry
@@ -16,10 +18,21 @@ from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
+from luxx.runs.turn.loop_guard import (
+    EndedByLoop,
+    answer_on,
+    corrected,
+    detect,
+    intervention,
+    question_on,
+    results_of,
+    told_of_failures,
+    with_correction,
+)
 from luxx.runs.turn.pins import store_pins
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.rights import inherited_taint, new_taint, skill_entries, tainted_by
-from luxx.runs.turn.state import TurnState, open_calls
+from luxx.runs.turn.state import TurnState, held_calls, open_calls
 from luxx.runs.turn.turn_log import (
     call_of,
     executed_entries,
@@ -31,10 +44,10 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
-from luxx.wire.run import RunPhase
+from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
 from luxx.wire.tool import SkillHead
 from luxx.wire.turn import Step, StepStatus
-from luxx.wire.turn_event import Warning
+from luxx.wire.turn_event import DoomLoopDetected, Warning
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,6 +65,8 @@ class ToolCalls:
         self._executor = run.services.executor
         self._resources = resources
         self._is_pinned = resources.is_pinned
+        self._loops = run.services.config.loops
+        self._is_unattended = run.spec.request.when_asked == WhenAsked.DENY
         self._asker = QuestionAsker(run)
         self._delegator = delegator
         self._activated_skills: dict[str, SkillHead] = {}
@@ -69,10 +84,14 @@ class ToolCalls:
         refused = refused_calls(state, self._spending.excess_calls(state))
         calls = [call for call in open_calls(state) if call.index not in refused]
         restricted = self._with_restrictions(self._last_context or self._resources.make_context())
-        startable = [call for call in calls if not await self._asks_first(call, restricted)]
+        # Without a completion before them the calls were judged when it ended.
+        detected = detect(state, calls, self._loops) if preceding and calls else None
+        free = self._free(state, calls, detected)
+        startable = [call for call in free if not await self._asks_first(call, restricted)]
         running = [status_entry(call, StepStatus.RUNNING) for call in startable]
         entries: list[LogEntry] = [*preceding, *inherited_taint(state, self._spec), *running]
         entries += refused_entries(state, refused)
+        entries += [] if detected is None else [detected]
         if self._spending.uses_up_calls(state):
             entries.append(Warning(message=self._spending.out_of_calls_text()))
 
@@ -102,9 +121,10 @@ class ToolCalls:
         if not isinstance(context, ToolContext):
             raise context or LuxxError("the calls were not started")
         self._last_context, context = context, self._with_restrictions(context)
+        held = await self._settle_held()
         await self._start_late_calls(context)
         tasks: CallTasks = {
-            asyncio.create_task(self._execute(call, context)): call for call in open_calls(self._log.state)
+            asyncio.create_task(self._execute(call, context)): call for call in self._open_calls()
         }
         try:
             questions = await self._gather(tasks)
@@ -114,7 +134,7 @@ class ToolCalls:
         finally:
             for task in tasks:
                 task.cancel()
-        if questions:
+        if questions := held + questions:
             await self._asker.ask_person(questions)
             if self._signal.is_fired:
                 raise RunCancelled
@@ -139,12 +159,15 @@ class ToolCalls:
         return found is not None and found[0].repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
+        call = self._as_given(call)
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
         call_context = self._delegator.with_delegate(call, call_context).with_actions(
             activate=partial(self._activate, str(call.id_ref))
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagent(executed)
+        if self._log.state.loops.detected is not None:
+            executed = with_correction(self._log.state, call, executed)
         return self._asker.with_taint(self._delegator.with_taint(executed))
 
     def _activate(self, call_id: str, skill: SkillHead) -> None:
@@ -156,7 +179,59 @@ class ToolCalls:
         self._activated_skills[call_id] = skill
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
+        call = self._as_given(call)
         return await self._executor.asks_first(call_of(call), context) and not self._asker.has_answer(call)
+
+    def _as_given(self, call: Step) -> Step:
+        """The call as it is to run: with the arguments of a person who corrected it."""
+        state = self._log.state
+        return call if state.loops.detected is None else corrected(state, call)
+
+    def _open_calls(self) -> list[Step]:
+        """The open calls that are not held back."""
+        held = {call.index for call in held_calls(self._log.state)}
+        return [call for call in open_calls(self._log.state) if call.index not in held]
+
+    def _free(
+        self, state: TurnState, calls: Sequence[Step], detected: DoomLoopDetected | None
+    ) -> Sequence[Step]:
+        """Those of the calls that may run now. Before the end of a turn none starts."""
+        if detected is None:
+            held = {str(call.id_ref) for call in held_calls(state)}
+        elif self._is_unattended and state.loops.count:
+            return []
+        else:
+            held = set(detected.held)
+        return [call for call in calls if call.id_ref not in held] if held else calls
+
+    async def _settle_held(self) -> list[tuple[Step, NeedsAnswer]]:
+        """Carries out what was decided about the calls that are held back; or the question to a person.
+
+        Raises EndedByLoop.
+        """
+        state = self._log.state
+        held, detected = held_calls(state), state.loops.detected
+        if not held or detected is None:
+            if detected is not None and state.loops.choice == LoopChoice.STOP:
+                raise EndedByLoop
+            return []
+        if self._is_unattended:
+            if state.loops.count > 1:
+                raise EndedByLoop
+            await self._log_results(results_of(held, None), decided=[])
+            return []
+        answer = answer_on(state)
+        if answer is None:
+            return [question_on(state, detected)]
+        decided = intervention(detected, answer)
+        if decided.choice == LoopChoice.STOP:
+            raise EndedByLoop([decided])
+        is_run = decided.choice == LoopChoice.CONTINUE
+        runs_first = decided.choice == LoopChoice.CORRECT and answer.arguments is not UNSET
+        results = [] if is_run else results_of(held, decided, runs_first=runs_first)
+        results = [(call, self._asker.with_taint(one)) for call, one in results]
+        await self._log_results(results, decided=[decided])
+        return []
 
     def _with_restrictions(self, context: ToolContext) -> ToolContext:
         """The context with the restrictions of the log: taint, skills, whether tools were offered."""
@@ -170,7 +245,7 @@ class ToolCalls:
 
     async def _start_late_calls(self, context: ToolContext) -> None:
         """Logs pending calls as running that no longer need a permission under the current rules."""
-        pending = [call for call in open_calls(self._log.state) if call.status == StepStatus.PENDING]
+        pending = [call for call in self._open_calls() if call.status == StepStatus.PENDING]
         late = [call for call in pending if not await self._asks_first(call, context)]
         if late:
             await self._log.append([status_entry(call, StepStatus.RUNNING) for call in late])
@@ -192,9 +267,13 @@ class ToolCalls:
                 await self._log_results(finished)
         return [(call, signal) for task, call in tasks.items() if (signal := needed_answer(task)) is not None]
 
-    async def _log_results(self, results: list[tuple[Step, Executed]]) -> None:
+    async def _log_results(
+        self, results: list[tuple[Step, Executed]], *, decided: list[LogEntry] | None = None
+    ) -> None:
+        """Logs the results of calls. `decided`: of calls that are not run, with what was decided on them."""
         is_last = len(results) == len(open_calls(self._log.state))
         entries = executed_entries(self._log.state, results)
+        entries = told_of_failures(self._log.state, entries) if decided is None else [*decided, *entries]
         executed_calls = [executed for _, executed in results]
         entries += new_taint(self._log.state, executed_calls)
         entries += skill_entries(self._log.state, self._activated_skills, executed_calls)

@@ -5,6 +5,7 @@ together at the end.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any, assert_never, cast
 
 from msgspec.structs import replace
@@ -15,9 +16,11 @@ from luxx.infra.clock import new_id
 from luxx.infra.strict_json import REPLACEMENT, readable_escapes
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
+from luxx.runs.turn.repetition import LOOK_CHARACTERS, TEXT_CHARACTERS, RepeatedText
 from luxx.runs.turn.shown_parts import ShownParts
 from luxx.runs.turn.stop_phrases import StopPhrases
 from luxx.runs.turn.turn_log import NOTICES, REGULAR
+from luxx.wire.run import LoopKind
 from luxx.wire.turn import (
     CHAT_TURN,
     CUT_SHORT,
@@ -46,7 +49,7 @@ from luxx.wire.turn import (
     step_id,
     with_end,
 )
-from luxx.wire.turn_event import Warning
+from luxx.wire.turn_event import DoomLoopDetected, Warning
 
 REPLACED = (
     "The answer has characters that were no valid text, such as half of a surrogate pair; each stands as "
@@ -104,7 +107,10 @@ class CompletionReader:
         self._current_step: OpenStep | None = None
         self._calls: dict[int, OpenStep] = {}
         self._hosted: list[Step] = []
-        self._size = 0
+        self._size, self._next_look = 0, TEXT_CHARACTERS
+        self._text_look: RepeatedText | None = None
+        self._repeats = 0
+        """How often the end of the text repeats; then the completion is cut."""
         self._has_replaced = False
         self._last_text: Step | None = None
         """The newest text step that is logged."""
@@ -124,7 +130,7 @@ class CompletionReader:
         step = self._current_step
         if step is None or step.type is not StepType.TEXT or len(deltas) != 1 or self._stops is not None:
             return None
-        delta = deltas[0]
+        delta = deltas[0] if self._size < self._next_look else None
         return self._grow(step, delta.text) if isinstance(delta, TextDelta) and delta.text else None
 
     def feed(self, deltas: list[Delta]) -> Iterator[Output]:
@@ -133,7 +139,8 @@ class CompletionReader:
         This is a generator so that a step grows only when its frame is published. Else a client that attaches
         while an earlier output is being logged would get the text twice: in its snapshot and in the frame.
         """
-        for delta in merge_fragments(deltas if self._stops is None else self._stops.read(deltas)):
+        deltas = merge_fragments(deltas if self._stops is None else self._stops.read(deltas))
+        for delta in takewhile(self._goes_on, deltas):
             match delta:
                 case TextDelta(text=text):
                     yield from self._append_text(StepType.TEXT, text)
@@ -159,15 +166,27 @@ class CompletionReader:
                 case _:
                     assert_never(delta)
 
+    def _goes_on(self, _delta: Delta) -> bool:
+        return not self._repeats
+
+    def _is_endless(self, step: OpenStep) -> bool:
+        """Whether the growing text or thinking repeats itself without end."""
+        look = self._text_look
+        if look is None or look.place != step.index:
+            look = self._text_look = RepeatedText(step.index)
+        self._repeats = look.repeats(step.end(self._size - look.size))
+        look.size, self._next_look = self._size, self._size + LOOK_CHARACTERS
+        return self._repeats > 0
+
     def close(self, status: StepStatus, *, calls_end: bool = False) -> list[Step]:
         """Closes the open steps in order of index; complete tool calls become pending, unless the client
-        makes them (`calls_end`). Those of a refused answer fail: they are not to be made."""
+        makes them (`calls_end`). Those of a refused or an endless answer fail: they are not to be made."""
         held = "" if self._stops is None else self._stops.take_held()
         late = [one for one in self._append_text(StepType.TEXT, held) if isinstance(one, Step)]
         closing = [self._open[index] for index in sorted(self._open)]
         self._current_step = None
         of_calls = status
-        if status == StepStatus.DONE and self.finish in WITHHELD:
+        if status == StepStatus.DONE and self.finish in (*WITHHELD, FinishReason.LOOP):
             of_calls = StepStatus.ERROR
         elif status == StepStatus.DONE and not calls_end:
             of_calls = StepStatus.PENDING
@@ -180,8 +199,8 @@ class CompletionReader:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop ended the completion, so that the rest of it is not wanted."""
-        return self._stops is not None and self._stops.is_stopped
+        """Whether a stop, or a text without end, ended the completion, so that the rest is not wanted."""
+        return self._repeats > 0 or (self._stops is not None and self._stops.is_stopped)
 
     def show_images(self, stored: Sequence[StepFile | str]) -> None:
         """Adds the stored images to the text; one that cannot be shown is a notice, given why."""
@@ -206,8 +225,11 @@ class CompletionReader:
 
     def warnings(self) -> list[LogEntry]:
         """The warnings about characters that were replaced, and about an end for a reason that Luxx does not
-        know."""
+        know; and the event on a text without end."""
         warnings: list[LogEntry] = [Warning(message=REPLACED)] if self._has_replaced else []
+        if self._repeats:
+            found = DoomLoopDetected(kind=LoopKind.TEXT, tool="", call_ids=[], times=self._repeats)
+            return [*warnings, found]
         if self.finish != FinishReason.UNKNOWN or not self.raw_finish:
             return warnings
         reason = self.raw_finish[:MAX_REASON_CHARACTERS]
@@ -249,8 +271,10 @@ class CompletionReader:
             yield from self._close_current_step()
             step = self._current_step = self._add_open_step(type_)
             yield replace(self._grow(step, text), is_opening=True)
-            return
-        yield self._grow(step, text)
+        else:
+            yield self._grow(step, text)
+        if self._size >= self._next_look and self._is_endless(step):
+            yield from self._finish(FinishDelta(reason=FinishReason.LOOP, is_cut=True))
 
     def _retype_text(self) -> Iterator[Output]:
         """Closes the current text as thinking. Before, clients drop it: a step never changes its type."""

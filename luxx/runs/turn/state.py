@@ -6,7 +6,7 @@ task. The fold is pure: the same log gives the same state, in one pass or contin
 another process can continue a run after a crash.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import reduce
 from itertools import groupby
@@ -17,11 +17,13 @@ from msgspec.structs import replace
 
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.context.prompt import context_of
+from luxx.runs.turn.repetition import MAX_PAIRS, LoopState, call_of_result
 from luxx.wire.event import (
     CallPurpose,
     CompletionNote,
     CostUpdate,
     Done,
+    Event,
     LoggedEvent,
     ProcessStep,
     QuestionAnswered,
@@ -42,6 +44,8 @@ from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 from luxx.wire.turn_event import (
     ContextCompressed,
+    DoomLoopDetected,
+    DoomLoopIntervened,
     MembersEnded,
     Retrying,
     SkillActivated,
@@ -163,7 +167,8 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
     not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
     content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
-    each subagent. `fallback` is the number of the fallback in use. `context`: how the next prompt is made.
+    each subagent. `fallback` is the number of the fallback in use. `loops`: what
+    it repeats. `context`: how the next prompt is made.
     `has_overflowed`: a prompt was refused as too long and made again with less.
     """
 
@@ -181,6 +186,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     narrowed: tuple[Narrowing, ...] = ()
     subagents: tuple[SubagentAssigned, ...] = ()
     fallback: int = 0
+    loops: LoopState = LoopState()
     context: ContextRecord = ContextRecord()
     has_overflowed: bool = False
     is_done: bool = False
@@ -224,21 +230,32 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
             return replace(state, questions=(*state.questions, question), seq=logged.seq)
         case QuestionAnswered():
             return replace(state, questions=_with_answer(state.questions, event), seq=logged.seq)
+        case _:
+            return replace(_with_other(state, event), seq=logged.seq)
+
+
+def _with_other(state: TurnState, event: Event) -> TurnState:
+    """The state after an event that few turns have."""
+    match event:
+        case DoomLoopDetected():
+            return replace(state, loops=state.loops.after(event))
+        case DoomLoopIntervened(choice=choice):
+            return replace(state, loops=state.loops.decided(choice, open_calls(state)))
         case Tainted(by=tool):
-            return replace(state, tainted_by=state.tainted_by or tool, seq=logged.seq)
+            return replace(state, tainted_by=state.tainted_by or tool)
         case MembersEnded():
-            return replace(state, members_ended=(*state.members_ended, event), seq=logged.seq)
+            return replace(state, members_ended=(*state.members_ended, event))
         case SkillActivated():
-            return replace(_with_skill(state, event), seq=logged.seq)
+            return _with_skill(state, event)
         case SubagentAssigned():
             others = tuple(one for one in state.subagents if one.call_id != event.call_id)
-            return replace(state, subagents=(*others, event), seq=logged.seq)
+            return replace(state, subagents=(*others, event))
         case Retrying(fallback=int() as fallback):
-            return replace(state, fallback=fallback, seq=logged.seq)
+            return replace(state, fallback=fallback)
         case Done():
-            return replace(state, is_done=True, seq=logged.seq)
+            return replace(state, is_done=True)
         case _:
-            return replace(state, seq=logged.seq)
+            return state
 
 
 def fold(events: list[LoggedEvent], start: TurnState | None = None) -> TurnState:
@@ -260,6 +277,12 @@ def open_calls(state: TurnState) -> list[Step]:
 def unfinished_steps(state: TurnState) -> list[Step]:
     """Steps of a completion whose end is not in the log."""
     return list(state.steps[state.finished_count :])
+
+
+def held_calls(state: TurnState) -> list[Step]:
+    """Open calls that are held back, because they repeat earlier ones, until a person has decided."""
+    held = state.loops.undecided
+    return [call for call in open_calls(state) if call.id_ref in held] if held else []
 
 
 def open_questions(state: TurnState) -> list[QuestionAsked]:
@@ -316,11 +339,13 @@ def _with_answer(
     )
 
 
-def _with_steps(state: TurnState, events: Iterable[LoggedEvent]) -> TurnState:
+def _with_steps(state: TurnState, events: Sequence[LoggedEvent]) -> TurnState:
     """The state after these events, which are all of steps."""
     steps, seq = list(state.steps), state.seq
     finished_count, is_answered = state.finished_count, state.is_answered
-    for logged in events:
+    ended: list[tuple[Step, Step | None, str]] = []
+    late = len(events) - MAX_PAIRS
+    for number, logged in enumerate(events):
         assert isinstance(logged.event, ProcessStep)
         step, seq = logged.event.step, logged.seq
         if step.index < len(steps):
@@ -329,9 +354,18 @@ def _with_steps(state: TurnState, events: Iterable[LoggedEvent]) -> TurnState:
             steps.append(step)
         if step.type == StepType.TOOL_RESULT:
             finished_count, is_answered = len(steps), False
+            if number >= late:
+                ended.append((step, call_of_result(steps, step), logged.event.timestamp))
         elif step.status == StepStatus.INTERRUPTED and step.index == finished_count:
             finished_count = step.index + 1
-    return replace(state, steps=tuple(steps), finished_count=finished_count, is_answered=is_answered, seq=seq)
+    return replace(
+        state,
+        steps=tuple(steps),
+        finished_count=finished_count,
+        is_answered=is_answered,
+        loops=state.loops.with_results(ended, state.iterations) if ended else state.loops,
+        seq=seq,
+    )
 
 
 def add_cost(total: float | None, cost: float | None) -> float | None:

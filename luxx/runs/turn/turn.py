@@ -30,11 +30,13 @@ from luxx.runs.turn.calls import ToolCalls
 from luxx.runs.turn.context import DriveContext, RunContext, SubagentEngine
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration
+from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import ResourceFinder, UserAccess
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls, with_fallback
 from luxx.runs.turn.turn_log import (
     CANCELLED,
+    DOOM_LOOP,
     OUT_OF_ITERATIONS,
     Close,
     Ending,
@@ -158,6 +160,8 @@ class Turn:
                     iteration = await self._prepare_iteration(await self._use_fallback())
         except RunCancelled:
             await self._end(self._close_open_steps(StepStatus.CANCELLED), self._stop_ending())
+        except EndedByLoop as loop:
+            await self._end([*loop.entries, *self._close_open_steps(StepStatus.CANCELLED)], DOOM_LOOP)
         except LuxxError as error:
             await self._end(self._close_open_steps(StepStatus.ERROR), ending_for(error))
 
@@ -372,5 +376,6 @@ class Turn:
         await self._end(entries, ending, usage)
 
     def _final_ending(self, state: TurnState) -> Ending:
+        ending = finished(state)
         is_out = state.iterations > self._max_iterations or self._spending.is_out_of_calls(state)
-        return OUT_OF_ITERATIONS if is_out else finished(state)
+        return OUT_OF_ITERATIONS if is_out and ending is not DOOM_LOOP else ending

@@ -116,6 +116,7 @@ NOTICES = {
         "The context window of the model was full before it wrote any text. Send less, or begin a new "
         "conversation."
     ),
+    FinishReason.LOOP: "The model repeated itself before it wrote any text, so its answer was ended.",
     FinishReason.STOP: "The model ended its answer without any text.",
     FinishReason.UNKNOWN: "The model ended its answer without any text.",
 }
@@ -238,7 +239,7 @@ def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | 
 _encode = msgspec.json.Encoder().encode
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
 
-INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME})
+INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME, StopReason.DOOM_LOOP})
 """Stop reasons of a completed run whose answer is incomplete."""
 
 
@@ -257,6 +258,7 @@ FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, d
 OUT_OF_ITERATIONS = Ending(
     status=RunStatus.COMPLETED, stop_reason=StopReason.MAX_ITERATIONS, done=DoneStatus.MAX_ITERATIONS_REACHED
 )
+DOOM_LOOP = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.DOOM_LOOP, done=DoneStatus.STOPPED)
 CANCELLED = Ending(status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED, done=DoneStatus.STOPPED)
 
 
@@ -281,7 +283,13 @@ def ending_events(
     if ending.error is not None:
         retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
         events.append(ErrorEvent(message=ending.error.message, code=ending.error.kind, retryable=retryable))
-    done = Done(message_id=message_id, token_count=usage.completion_tokens, usage=usage, status=ending.done)
+    done = Done(
+        message_id=message_id,
+        token_count=usage.completion_tokens,
+        usage=usage,
+        status=ending.done,
+        stop_reason=ending.stop_reason.value,
+    )
     events.append(msgspec.structs.replace(done, **(origin or {})))
     return events
 
@@ -294,6 +302,8 @@ def finish_of(state: TurnState, ending: Ending) -> str | None:
     """Why the last model call of a turn ended; null if it was cut by a person or a limit of the run."""
     if isinstance(ending.error, ContentRefused):
         return "content_filter"
+    if ending.stop_reason == StopReason.DOOM_LOOP:
+        return FinishReason.LOOP.value
     if ending.status == RunStatus.FAILED:
         return "error"
     if ending.error is not None or ending.status == RunStatus.CANCELLED or not state.notes:
@@ -306,16 +316,21 @@ def finish_of(state: TurnState, ending: Ending) -> str | None:
 def finished(state: TurnState) -> Ending:
     """The ending of a turn whose last completion asks for nothing more; the stop reason says if it was cut
     or refused."""
+    if state.notes and state.notes[-1].finish == FinishReason.LOOP:
+        return DOOM_LOOP
     finish = FINISHES.get(state.notes[-1].finish) if state.notes else None
     return FINISHED if finish is None else replace(FINISHED, stop_reason=StopReason(finish))
 
 
+_NOT_JUDGED = (StopReason.REFUSAL, StopReason.CONTENT_FILTER, StopReason.DOOM_LOOP)
+
+
 def is_judged(state: TurnState, ending: Ending) -> bool:
     """Whether the text of a finished turn has to follow the demanded schema: not beside calls that the client
-    makes, and not where it was refused."""
+    makes, and not where it was refused or cut as endless."""
     last = state.steps[-1] if state.steps else None
     has_calls = last is not None and last.type == StepType.TOOL_CALL and last.is_hosted is not True
-    return not has_calls and ending.stop_reason not in (StopReason.REFUSAL, StopReason.CONTENT_FILTER)
+    return not has_calls and ending.stop_reason not in _NOT_JUDGED
 
 
 def message_origin(request: ChatRequest, state: TurnState, ending: Ending) -> dict[str, Any]:

@@ -19,9 +19,13 @@ from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind
 from luxx.app.cli.server_api import ObjectWithId, ServerApi
 from luxx.errors import LuxxError
 from luxx.wire.event import DoneStatus
+from luxx.wire.run import StopReason
 from luxx.wire.turn import StepType
 
 QUESTION_COLOR = "#d7af5f"
+_BY_A_PERSON = ("", StopReason.CANCELLED)
+"""The `stop_reason` of an answer that a person stopped; logs of older versions have none."""
+
 POLL_TRIES = 5
 POLL_SECONDS = 0.4
 
@@ -86,7 +90,7 @@ class AnswerTranscript(RunTranscript):
         super().__init__(subject)
         self.thinking = ""
         """What the model thought last."""
-        self._finish = ""
+        self._finish = self._stop_reason = ""
         # By the index of the step.
         self._texts: dict[int, GrowingText] = defaultdict(partial(GrowingText, "step"))
         self._thoughts: dict[int, GrowingText] = defaultdict(partial(GrowingText, "step", PieceKind.THINKING))
@@ -97,7 +101,7 @@ class AnswerTranscript(RunTranscript):
                 for growing in (*self._texts.values(), *self._thoughts.values()):
                     growing.text = ""
             case "done":
-                self._finish = frame.finish or ""
+                self._finish, self._stop_reason = frame.finish or "", frame.stop_reason
             case "process_step" if frame.step is not None and not frame.step.notice:
                 step = frame.step
                 if step.type == StepType.TEXT:
@@ -120,8 +124,10 @@ class AnswerTranscript(RunTranscript):
     def outcome(self, *, is_stopped: bool) -> tuple[int, list[str]]:
         if self.status == DoneStatus.FAILED:
             return EXIT_FAILED, [f"error: {self.error or 'the answer failed'}"]
-        if is_stopped or self.status == DoneStatus.STOPPED:
+        if is_stopped or (self.status == DoneStatus.STOPPED and self._stop_reason in _BY_A_PERSON):
             return EXIT_STOPPED, ["stopped"]
+        if self.error:
+            return EXIT_FAILED, [f"the answer was stopped: {self.error}"]
         notes: list[str] = []
         if self.status == DoneStatus.MAX_ITERATIONS_REACHED:
             notes.append("the model reached its tool call limit and was asked to finish")

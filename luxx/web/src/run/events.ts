@@ -10,6 +10,8 @@ type Logged =
   | Schema<'Retrying'>
   | Schema<'ContextCompressed'>
   | Schema<'Warning'>
+  | Schema<'DoomLoopDetected'>
+  | Schema<'DoomLoopIntervened'>
   | Schema<'QuestionAsked'>
   | Schema<'QuestionAnswered'>
   | Schema<'Tainted'>

@@ -3,6 +3,7 @@
  * live, after a refresh and in a replay. It is pure. An event of the log counts once, in the order of the log:
  * one that comes twice is ignored, one that comes early is held until those before it are there.
  */
+import type { Schema } from '@/api/types'
 import type { MessageChunk, ProcessStep, RunEvent } from './events'
 import { EMPTY, type LiveStep, type NoteType, type RunState, type TaskStep, type Turn } from './state'
 
@@ -10,6 +11,7 @@ const NOTES: ReadonlySet<string> = new Set<NoteType>([
   'warning',
   'retrying',
   'context_compressed',
+  'doom_loop_detected',
   'tainted',
   'skill_activated',
   'steered',
@@ -92,9 +94,9 @@ function applyCommon(state: RunState, event: RunEvent): RunState {
         error: { message: event.message, code: event.code, isRetryable: event.retryable },
       }
     case 'done': {
-      const status = event.status === 'failed' ? 'failed' : event.status === 'stopped' ? 'cancelled' : 'completed'
+      const status = event.status === 'failed' ? 'failed' : isCancelled(event) ? 'cancelled' : 'completed'
       const turns = state.turns[''] ? { ...state.turns, '': endTurn(state.turns[''], event) } : state.turns
-      return { ...withoutOpenQuestions(state), done: event, status, usage: event.usage, turns, stopReason: event.finish }
+      return { ...withoutOpenQuestions(state), done: event, status, usage: event.usage, turns, stopReason: event.stop_reason ?? event.finish }
     }
     default:
       return state
@@ -195,6 +197,11 @@ function endPlanning(state: RunState): RunState {
 function statusAtEnd(state: RunState, stopReason: string): RunState['status'] {
   if (stopReason === 'cancelled') return 'cancelled'
   return stopReason === 'error' || state.error ? 'failed' : 'completed'
+}
+
+/** Logs of older versions have no reason. */
+function isCancelled(done: Schema<'Done'>): boolean {
+  return done.status === 'stopped' && (done.stop_reason ?? 'cancelled') === 'cancelled'
 }
 
 /** Work that goes on shows that the run no longer waits or pauses. */

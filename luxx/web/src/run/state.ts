@@ -54,7 +54,8 @@ export interface RunNote {
   event: Extract<RunEvent, { type: NoteType }>
 }
 
-export type NoteType = 'warning' | 'retrying' | 'context_compressed' | 'tainted' | 'skill_activated' | 'steered' | 'floor_given' | 'agent_error'
+export type NoteType =
+  'warning' | 'retrying' | 'context_compressed' | 'doom_loop_detected' | 'tainted' | 'skill_activated' | 'steered' | 'floor_given' | 'agent_error'
 
 export interface RunSummary {
   run: Schema<'Run'> | null

@@ -82,6 +82,7 @@ const en = {
     content_filter: 'The provider withheld the rest of the answer.',
     refusal: 'The model refused to answer.',
     context_full: 'The context window of the model is full.',
+    loop: 'The run was ended because the model repeated itself.',
     error: 'The answer ended with an error.',
   },
   maxIterations: 'The limit of model calls was reached.',

@@ -2,6 +2,8 @@ import { defineText, type Texts } from '../text'
 
 const ANSWERS: Record<string, string> = { once: 'Once', always: 'Always', reject: 'Reject' }
 
+const LOOP_ANSWERS = { stop: 'Stop the run', continue: 'Continue', skip: 'Skip the call', correct: 'Correct' }
+
 const en = {
   plan: 'Plan',
   stepsEnded: (ended: number, all: number) => `${ended} of ${all} steps`,
@@ -48,6 +50,17 @@ const en = {
       .flat()
       .map((each) => ANSWERS[each] ?? each)
       .join(', '),
+  loopAnswers: LOOP_ANSWERS,
+  loopHints: {
+    stop: 'End the run; what it has produced is kept',
+    continue: 'Run the call; it may be repeated for the rest of the run',
+    skip: 'Do not run the call, and tell the model so',
+    correct: '',
+  },
+  loopCorrect: 'Send the correction',
+  loopNotePlaceholder: 'What to do instead',
+  /** An answer to the question about a repeated call: one of four, or own words. */
+  givenOnLoop: (answer: string | readonly string[]) => LOOP_ANSWERS[answer as keyof typeof LOOP_ANSWERS] ?? String(answer),
   answered: (answer: string) => `Answered: ${answer}`,
   answeredByTimeout: (answer: string) => `Nobody answered in time: ${answer}`,
   answeredByRule: 'Allowed by the rule of another answer',
@@ -58,6 +71,8 @@ const en = {
       : `The context is full: the ${messages} oldest messages are left out of what the model reads.`,
   tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
   skill: (name: string) => `Skill ${name} is active`,
+  loop: (kind: string, tool: string, times: number) =>
+    kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is told so.` : 'The model repeats itself.',
   sources: 'Sources',
 }
 

@@ -82,6 +82,7 @@ const zh: ChatText = {
     content_filter: '服务商未返回回答的其余部分。',
     refusal: '模型拒绝回答。',
     context_full: '模型的上下文窗口已满。',
+    loop: '模型不断重复自己，运行已结束。',
     error: '回答因错误而结束。',
   },
   maxIterations: '已达到模型调用次数上限。',

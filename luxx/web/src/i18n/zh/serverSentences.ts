@@ -150,6 +150,7 @@ export const SENTENCES: Record<string, string> = {
     '模型在写出文字之前就达到了词元上限。请提高最大词元数，或减少要求。',
   'the context window of the model was full before it wrote any text. Send less, or begin a new conversation':
     '模型在写出文字之前，上下文窗口就已满。请减少内容，或开始新的对话。',
+  'the model repeated itself before it wrote any text, so its answer was ended': '模型在写出文字之前不断重复自己，回答已结束。',
   'the model ended its answer without any text': '模型没有写出任何文字就结束了回答。',
   'the server stopped while the model was being called': '服务器在调用模型时停止了。',
   'what the interrupted model call cost is not known': '被中断的模型调用花费多少，无从得知。',
@@ -261,6 +262,7 @@ export const SENTENCES: Record<string, string> = {
   'this step requires tools that it cannot have: {}; change its required_tools, its agent or its model':
     '此步骤需要的工具无法使用：{1}；请更改所需工具、智能体或模型。',
   'the model, or a filter of its provider, stopped the answer of this step': '模型或其服务的过滤器中止了此步骤的回答。',
+  'the model repeated itself, so this step was ended': '模型不断重复自己，此步骤已结束。',
   'the model ended this step without any text, so it has no result': '模型没有写出任何文字就结束了此步骤，因此没有结果。',
   'the final result was cut at the limit of tokens of its model': '最终结果在模型的词元上限处被截断。',
   'the final result could not be written: {}': '无法写出最终结果：{+1}',

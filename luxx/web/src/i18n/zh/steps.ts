@@ -4,6 +4,8 @@ const RISKS: Record<string, string> = { low: '低', medium: '中', high: '高' }
 
 const ANSWERS: Record<string, string> = { once: '仅此一次', always: '始终允许', reject: '拒绝' }
 
+const LOOP_ANSWERS = { stop: '停止运行', continue: '继续', skip: '跳过此次调用', correct: '更正' }
+
 const zh: StepsText = {
   plan: '计划',
   stepsEnded: (ended, all) => `${ended}/${all} 个步骤`,
@@ -49,6 +51,16 @@ const zh: StepsText = {
       .flat()
       .map((each) => ANSWERS[each] ?? each)
       .join('、'),
+  loopAnswers: LOOP_ANSWERS,
+  loopHints: {
+    stop: '结束运行；已产生的内容会保留',
+    continue: '执行此调用；本次运行中不再因重复而询问',
+    skip: '不执行此调用，并告知模型',
+    correct: '',
+  },
+  loopCorrect: '发送更正',
+  loopNotePlaceholder: '应当怎么做',
+  givenOnLoop: (answer) => LOOP_ANSWERS[answer as keyof typeof LOOP_ANSWERS] ?? String(answer),
   answered: (answer) => `已回答：${answer}`,
   answeredByTimeout: (answer) => `超时未回答：${answer}`,
   answeredByRule: '已由另一回答添加的规则允许',
@@ -56,6 +68,7 @@ const zh: StepsText = {
   compressed: (messages) => `上下文已满：最早的 ${messages} 条消息不再发送给模型。`,
   tainted: (tool) => `${tool} 带入了外部内容，可能造成危害的调用会先询问。`,
   skill: (name) => `已启用技能 ${name}`,
+  loop: (kind, tool, times) => (kind === 'error' ? `${tool} 已以相同方式失败 ${times} 次；已告知模型。` : '模型在重复自己。'),
   sources: '来源',
 }
 

@@ -75,6 +75,10 @@ function wordsOf(event: RunEvent): string {
       return event.error ? server.translate(event.error) : common.states[stateOf(event.status)]
     case 'skill_activated':
       return event.name
+    case 'doom_loop_detected':
+      return steps.loop(event.kind, event.tool, event.times)
+    case 'doom_loop_intervened':
+      return steps.givenOnLoop(event.choice)
     case 'tainted':
       return event.by
     default:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
@@ -199,7 +200,7 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
 
     `replay` is sent back to the provider in later requests; `finish` is why the completion ended.
     `has_tools`: whether it was offered tools; if not, its calls are refused. `estimate`: Luxx's own of the
-    tokens of the prompt, 0 if the provider counted none.
+    tokens of the prompt, 0 if the provider counted none, by this `estimator`.
     """
 
     finish: str
@@ -208,6 +209,14 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
     replay: dict[str, object] = {}
     has_tools: bool = True
     estimate: int = 0
+    estimator: int = 0
+
+
+class CutNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a `context_compressed` that only the fold needs: how prompts are made from then on, without
+    the text of the summary, which the event has."""
+
+    record: ContextRecord
 
 
 class TurnNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,9 +227,28 @@ class TurnNote(msgspec.Struct, frozen=True, kw_only=True):
     data: msgspec.Raw | UnsetType = UNSET
 
 
+Note = CompletionNote | TurnNote | CutNote
+"""What only the fold needs of an event."""
+
+_completion_note = msgspec.json.Decoder(CompletionNote)
+_cut_note = msgspec.json.Decoder(CutNote)
+_turn_note = msgspec.json.Decoder(TurnNote)
+
+
+def decode_note(event: Event, stored: bytes) -> Note:
+    """The stored note of an event."""
+    match event:
+        case CostUpdate():
+            return _completion_note.decode(stored)
+        case ContextCompressed():
+            return _cut_note.decode(stored)
+        case _:
+            return _turn_note.decode(stored)
+
+
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event as read from the log."""
 
     seq: int
     event: Event
-    note: CompletionNote | TurnNote | None = None
+    note: Note | None = None

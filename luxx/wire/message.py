@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import AnyStr
 
 import msgspec
@@ -86,19 +87,50 @@ def tool_images(steps: Iterable[Step]) -> list[StepFile]:
     return [image for step in steps if step.type == StepType.TOOL_RESULT for image in images_of(step)]
 
 
+class CompressionStrategy(StrEnum):
+    """What a model is sent less: old tool results are shortened, older turns are replaced by a summary, or
+    older turns are left out. Each also does what stands before it."""
+
+    CLEAR = "clear"
+    SUMMARIZE = "summarize"
+    TRUNCATE = "truncate"
+
+
+Place = tuple[int, int]
+"""Where in the history something stands: the number of its message, a task that is always sent not counted,
+and the number of the completion within an answer. It means the same in every later prompt of the path."""
+
+
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a prompt was made, stored with its answer, so that the next prompt begins in the same way.
 
-    The first `messages` messages were left out and the first `results` tool results of the others shortened,
-    for a model with this `window` (0: unknown). `estimated` are the tokens of the prompt as Luxx estimates
+    Left out is what stands before the place (`messages`, `part`), except what is `kept`. Of a first message
+    that is kept, only the first `first` characters are sent (0: all). Results before the place `cleared` are
+    shortened. `summary` stands for what was left out; with `is_summarized` and without a text, the text is in
+    an earlier record of the path. `window` is the one it was made for (0: none); `learned` is that of the
+    model `learned_by`, whose provider refused a larger prompt. `next_at`: nothing more is left out before a
+    prompt has this many tokens. `estimated` are the tokens of the prompt as this `estimator` of Luxx counts
     them, `counted` those that the provider counted; both are 0 where it did not.
     """
 
     messages: int = 0
-    results: int = 0
+    part: int = 0
+    kept: tuple[Place, ...] = ()
+    first: int = 0
+    cleared: Place = (0, 0)
+    summary: str = ""
+    is_summarized: bool = False
     window: int = 0
+    learned: int = 0
+    learned_by: str = ""
+    next_at: int = 0
     estimated: int = 0
     counted: int = 0
+    estimator: int = 0
+
+    @property
+    def cut(self) -> Place:
+        return self.messages, self.part
 
 
 class SystemPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="system"):

@@ -6,9 +6,10 @@ from enum import StrEnum
 
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.message import CompressionStrategy
 from luxx.wire.run import LoopChoice, LoopKind, RunStatus
 from luxx.wire.tool import MemberEnded
-from luxx.wire.turn import EventBase
+from luxx.wire.turn import EventBase, Usage
 
 
 class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
@@ -28,9 +29,12 @@ class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compr
     """The model is sent less from here on, because all of it does not fit its context window; nothing stored
     changes.
 
-    Left out, from the oldest on, are `messages` messages, which are `turns` turns; of the others, the first
-    `results` tool results are shortened. The tokens are those of the prompt, estimated. `window` is the
-    model's, None if it is unknown. `overflow`: the provider has refused the prompt before.
+    The oldest `messages` messages are left out, which begin `turns` turns; of these, the first message and
+    the newest ones of users are still sent, and so are results of protected tools. The completions whose
+    results are shortened are `results`. The tokens are those of the prompt, estimated; `token_budget` is the
+    window without the answer. `window` is the model's, None if it is unknown. `overflow`: the provider has
+    refused the prompt before. The counts of messages are those of the history that is sent. `was_compressed`:
+    false where a model with a larger window gets all again; then there is no strategy.
     """
 
     messages: int
@@ -40,6 +44,16 @@ class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compr
     tokens_after: int
     window: int | None
     overflow: bool = False
+    was_compressed: bool = True
+    compression_strategy: CompressionStrategy | UnsetType = UNSET
+    original_message_count: int = 0
+    final_message_count: int = 0
+    estimated_tokens: int = 0
+    token_budget: int = 0
+    budget_utilization_pct: float = 0.0
+    summarized_message_count: int = 0
+    summary: str | UnsetType = UNSET
+    summary_usage: Usage | UnsetType = UNSET
 
 
 class DoomLoopDetected(EventBase, frozen=True, kw_only=True, tag="doom_loop_detected"):

@@ -7,19 +7,23 @@ import msgspec
 import pytest
 from dialects import ROWS
 from histories import said, turns
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.context.prompt import HistorySection, Prompt, SectionKind, TextSection
-from luxx.domain.usage.ledger import estimated_tokens
+from luxx.domain.context.prompt import ESTIMATOR, History, Prompt, SectionKind, TextSection, correction
+from luxx.domain.context.window import Cut, next_cut, summarized, truncated, window_limits
 from luxx.errors import ContextTooLong
+from luxx.infra.config.schema import ContextConfig
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.failures import as_provider_error, read_error_body
 from luxx.providers.scripted.http import overflow_body
 from luxx.providers.scripted.script import ScriptedRequest
+from luxx.wire.event import CompletionNote
 from luxx.wire.message import (
     AssistantPrompt,
+    CompressionStrategy,
     ContextRecord,
     PromptMessage,
     SystemPrompt,
@@ -27,59 +31,84 @@ from luxx.wire.message import (
     UserContent,
     UserPrompt,
 )
-from luxx.wire.turn import Step, StepType, step_id
+from luxx.wire.turn import Step, StepType, Usage, step_id
 
 LONG = "x" * 2_000
+NOTE = CompletionNote(finish="tool_calls", usage=Usage())
+PROTECTED = "ask_decision"
 
 
-def steps_of(messages: list[PromptMessage]) -> Iterator[Step]:
-    """The steps of a turn; its results are long or short."""
+def steps_of(messages: list[PromptMessage], protects: bool) -> Iterator[Step]:
+    """The steps of a turn; its results are long or short, and some are those of a protected tool."""
     index = 0
     for message in messages:
         parts: list[dict[str, Any]] = []
         if isinstance(message, AssistantPrompt):
+            parts += [{"type": StepType.THINKING, "content": message.thinking}] if message.thinking else []
             parts += [{"type": StepType.TEXT, "content": message.text}] if message.text else []
             parts += [
-                {"type": StepType.TOOL_CALL, "id_ref": c.call_id, "name": c.name, "arguments": c.arguments}
+                {"type": StepType.TOOL_CALL, "id_ref": c.call_id, "name": named(c.name, protects)}
+                | {"arguments": c.arguments}
                 for c in message.tool_calls
             ]
         elif isinstance(message, ToolPrompt):
             content = message.content if len(message.call_id) % 2 else message.content + LONG
-            parts = [{"type": StepType.TOOL_RESULT, "id_ref": message.call_id, "name": message.name}]
+            parts = [{"type": StepType.TOOL_RESULT, "id_ref": message.call_id}]
+            parts[0] |= {"name": named(message.name, protects)}
             parts[0] |= {"content": content, "success": message.success}
         for part in parts:
             yield Step(id=step_id(index), index=index, **part)
             index += 1
 
 
+def named(name: str, protects: bool) -> str:
+    return PROTECTED if protects and len(name) % 3 == 0 else name
+
+
 class DrawnPrompt(NamedTuple):
     system: str
-    history: HistorySection
+    past: list[PastMessage]
+    steps: list[Step]
+    has_task: bool
 
-    @property
-    def prompt(self) -> Prompt:
-        system = TextSection(kind=SectionKind.SYSTEM, owner="tests", text=self.system)
-        return Prompt([self.history, system], estimated_tokens)
+    def prompt(self, calls: int | None = None) -> Prompt:
+        """The prompt of the model call after this many calls of the turn; None: after all."""
+        history = History(
+            self.past, has_task=self.has_task, protected=[PROTECTED], read_tool="result_read", model="m"
+        )
+        for steps, notes in [*self.states()][: None if calls is None else calls + 1]:
+            history.extend(steps, notes)
+        section = TextSection(kind=SectionKind.SYSTEM, owner="tests", text=self.system)
+        return Prompt([section], history)
+
+    def states(self) -> Iterator[tuple[list[Step], list[CompletionNote]]]:
+        """The steps and notes before each model call of the turn."""
+        yield [], []
+        ends = [
+            at + 1
+            for at, step in enumerate(self.steps)
+            if step.type == StepType.TOOL_RESULT
+            and (at + 1 == len(self.steps) or self.steps[at + 1].type != StepType.TOOL_RESULT)
+        ]
+        for number, end in enumerate(ends, 1):
+            yield self.steps[:end], [NOTE] * number
 
 
 @st.composite
 def prompts(draw: st.DrawFn) -> DrawnPrompt:
     """A chat, or a room with its task: past turns, and a turn in progress that waits for the model."""
     past: list[PastMessage] = []
+    protects = draw(st.booleans())
     for turn in draw(st.lists(turns(), max_size=5)):
-        past += [user_message(turn), PastMessage(steps=tuple(steps_of(turn[1:])))]
+        steps = tuple(steps_of(turn[1:], protects))
+        past += [user_message(turn), PastMessage(steps=steps)]
     last = draw(turns())
-    current = tuple(steps_of([one for one in last[1:] if isinstance(one, ToolPrompt) or one.tool_calls]))
+    current = [one for one in last[1:] if isinstance(one, ToolPrompt) or one.tool_calls]
     has_task = draw(st.booleans())
     task = [PastMessage(user=UserContent(text="The task: talk."))] if has_task else []
-    history = HistorySection(
-        owner="tests",
-        past=[*task, *past, user_message(last)],
-        steps=current,
-        has_task=has_task,
-        read_tool=draw(st.sampled_from(["", "result_read"])),
+    return DrawnPrompt(
+        draw(said), [*task, *past, user_message(last)], [*steps_of(current, protects)], has_task
     )
-    return DrawnPrompt(draw(said), history)
 
 
 def user_message(turn: list[PromptMessage]) -> PastMessage:
@@ -89,50 +118,111 @@ def user_message(turn: list[PromptMessage]) -> PastMessage:
 
 records = st.builds(
     ContextRecord,
-    messages=st.integers(0, 12), results=st.integers(0, 5), window=st.sampled_from([0, 50, 4_000]),
-    estimated=st.integers(0, 500), counted=st.integers(0, 500),
+    messages=st.integers(0, 12), window=st.sampled_from([0, 50, 4_000]),
+    estimator=st.sampled_from([0, ESTIMATOR]),
+    estimated=st.integers(0, 500), counted=st.integers(0, 500), next_at=st.integers(0, 3_000),
+    cleared=st.tuples(st.integers(0, 12), st.integers(0, 3)),
 )  # fmt: skip
-windows = st.none() | st.integers(10, 4_000)
+"""Records, also of older versions and of messages that were deleted since."""
+windows = st.none() | st.integers(10, 6_000)
+CONFIG = ContextConfig(max_tokens=8_000, protected_tools=[PROTECTED])
+HYPOTHESIS = {
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate],
+    "suppress_health_check": [HealthCheck.too_slow],
+    "deadline": None,
+}
+
+
+def passes(drawn: DrawnPrompt, record: ContextRecord, window: int | None, data: st.DataObject) -> list[Cut]:
+    """Three passes while the turn grows, each of a kind that is drawn."""
+    found: list[Cut] = []
+    limits = window_limits(window, 1_000, CONFIG)
+    for calls in (*sorted(data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))), None):
+        prompt = drawn.prompt(calls)
+        kind = data.draw(st.sampled_from(["next", "summary", "overflow"]))
+        if kind == "overflow":
+            cut = truncated(prompt, record, limits, most=data.draw(st.integers(0, 2_000)))
+        else:
+            cut = next_cut(
+                prompt, record, limits, summarizes=kind == "summary", is_asked=data.draw(st.booleans())
+            )
+        if cut is not None and cut.strategy == CompressionStrategy.SUMMARIZE:
+            cut = summarized(prompt, cut, "What was done: a lot.", limits)
+        if cut is not None:
+            assert cut.after < cut.before
+            assert cut.after == round(prompt.estimate(cut.record) * correction(cut.record))
+            found.append(cut)
+            record = cut.record
+    return found
+
+
+def check(dialect: str, data: st.DataObject) -> None:
+    drawn, record, window = data.draw(prompts()), data.draw(records), data.draw(windows)
+    row = ROWS[dialect]
+    cuts = passes(drawn, record, window, data)
+    final = cuts[-1].record if cuts else record
+    whole = drawn.prompt()
+    sent = whole.messages(final)
+
+    model = data.draw(st.sampled_from(row.models))
+    asked = CompletionRequest(model=model, messages=sent, max_tokens=2_000)
+    provider = row.provider_types[0]
+    row.rules(row.accepts(row.body(asked, provider), provider), asked)
+    first, *others = sent
+    assert first == SystemPrompt(text=drawn.system)
+    called = {
+        call.call_id for each in others if isinstance(each, AssistantPrompt) for call in each.tool_calls
+    }
+    answered = {each.call_id for each in others if isinstance(each, ToolPrompt)}
+    assert called == answered, "no call is without its result, and no result without its call"
+    if cuts:
+        last = drawn.past[-1].user
+        assert last is not None
+        users = [message.text for message in others if isinstance(message, UserPrompt)]
+        assert last.text in users
+    assert not drawn.has_task or others[0] == UserPrompt(text="The task: talk.")
 
 
 @pytest.mark.parametrize("dialect", ROWS)
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=20)
+@settings(max_examples=15, **HYPOTHESIS)
 @given(data=st.data())
 def test_a_prompt_that_was_cut_obeys_the_rules_of_each_dialect(dialect: str, data: st.DataObject) -> None:
-    drawn, context, window = data.draw(prompts()), data.draw(records), data.draw(windows)
-    limit = data.draw(st.none() | st.floats(0, 2_000))
-    row = ROWS[dialect]
-
-    fitted = drawn.prompt.fitted(context, window, limit, (limit or 0) * 0.7)
-
-    model = data.draw(st.sampled_from(row.models))
-    asked = CompletionRequest(model=model, messages=fitted.messages, max_tokens=2_000)
-    provider = row.provider_types[0]
-    row.rules(row.accepts(row.body(asked, provider), provider), asked)
-    first, *others = fitted.messages
-    assert first == SystemPrompt(text=drawn.system)
-    assert isinstance(others[0], UserPrompt)
-    users = [message.text for message in others if isinstance(message, UserPrompt)]
-    last = drawn.history.past[-1].user
-    assert last is not None
-    assert users[-1] == last.text
-    assert not drawn.history.has_task or users[0] == "The task: talk."
+    check(dialect, data)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=15)
-@given(drawn=prompts(), context=records, window=windows, limit=st.floats(0, 3_000))
-def test_what_was_left_out_once_is_left_out_again_and_no_more_than_needed(
-    drawn: DrawnPrompt, context: ContextRecord, window: int | None, limit: float
+@pytest.mark.heavy
+@pytest.mark.parametrize("dialect", ROWS)
+@settings(max_examples=500, **HYPOTHESIS)
+@given(data=st.data())
+def test_500_prompts_that_were_cut_obey_the_rules_of_each_dialect(dialect: str, data: st.DataObject) -> None:
+    check(dialect, data)
+
+
+@settings(max_examples=25, **HYPOTHESIS)
+@given(drawn=prompts(), record=records, window=windows)
+def test_a_pass_is_followed_by_none_before_the_prompt_has_grown(
+    drawn: DrawnPrompt, record: ContextRecord, window: int | None
 ) -> None:
-    prompt = drawn.prompt
-    fitted = prompt.fitted(context, window, limit, limit * 0.7)
+    prompt, limits = drawn.prompt(), window_limits(window, 1_000, CONFIG)
+    cut = next_cut(prompt, replace(record, next_at=0), limits)
+    if cut is None:
+        return
+    # As much as can be is left out where the window is too small for what must be sent.
+    assert cut.after <= limits.target or cut.record.next_at > cut.after
+    again = next_cut(prompt, cut.record, limits)
+    assert again is None or cut.after > limits.usable
 
-    assert prompt.messages(fitted.context) == fitted.messages
-    if fitted.before <= limit:
-        assert fitted.after == fitted.before
-    again = prompt.fitted(fitted.context, window, limit, limit * 0.7)
-    if fitted.after <= limit:
-        assert again.messages == fitted.messages
+
+@settings(max_examples=25, **HYPOTHESIS)
+@given(drawn=prompts())
+def test_a_turn_that_ended_has_the_places_that_it_had_in_progress(drawn: DrawnPrompt) -> None:
+    live = drawn.prompt().history
+    rest = len(drawn.past) - drawn.has_task
+    ended = PastMessage(steps=tuple(drawn.steps), replay=tuple({} for _ in [*drawn.states()][1:]))
+    stored = History([*drawn.past, ended], has_task=drawn.has_task, protected=[PROTECTED], model="m")
+    assert [unit.place for unit in live.units] == [unit.place for unit in stored.units]
+    assert [unit.prompts for unit in live.units] == [unit.prompts for unit in stored.units]
+    assert {unit.place[0] for unit in live.units if unit.place[0] >= rest} <= {rest}
 
 
 VENDORS = ["openai", "anthropic", "gemini"]

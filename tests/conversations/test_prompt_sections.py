@@ -1,97 +1,88 @@
-"""Sections of a prompt: their order and budgets, and the plan of what is sent or summarised first."""
-
-from collections.abc import Sequence
+"""Sections of a prompt: their order and budgets, and what the others leave to the history."""
 
 import pytest
 
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.context.prompt import (
-    HistorySection,
-    Prompt,
-    SectionKind,
-    SendPrompt,
-    SummarizeFirst,
-    TextSection,
-    ToolsSection,
+from luxx.domain.context.prompt import History, Prompt, SectionKind, TextSection, ToolsSection, beginning
+from luxx.domain.context.tokens import text_tokens
+from luxx.domain.context.window import next_cut, window_limits
+from luxx.infra.config.schema import ContextConfig
+from luxx.wire.message import (
+    CompressionStrategy,
+    ContextRecord,
+    PromptMessage,
+    SystemPrompt,
+    UserContent,
+    UserPrompt,
 )
-from luxx.wire.message import ContextRecord, PromptMessage, SystemPrompt, UserContent, UserPrompt
 
-
-def characters(messages: Sequence[PromptMessage]) -> int:
-    """One token for each character."""
-    return sum(len(one.text) for one in messages if isinstance(one, SystemPrompt | UserPrompt))
+WORDS = "the old pear tree stands behind the wall of the garden " * 20
+"""About 300 tokens."""
 
 
 def section(kind: SectionKind, text: str = "", budget: int | None = None) -> TextSection:
     return TextSection(kind=kind, owner="tests", text=text or kind.value, budget=budget)
 
 
-def history(*texts: str) -> HistorySection:
-    return HistorySection(owner="tests", past=[PastMessage(user=UserContent(text=text)) for text in texts])
+def history(*texts: str) -> History:
+    return History([PastMessage(user=UserContent(text=text)) for text in texts])
 
 
-def texts_of(prompt: Prompt) -> list[str]:
-    sent = prompt.messages(ContextRecord())
-    return [one.text for one in sent if isinstance(one, SystemPrompt | UserPrompt)]
+def texts_of(messages: list[PromptMessage]) -> list[str]:
+    return [one.text for one in messages if isinstance(one, SystemPrompt | UserPrompt)]
 
 
 def test_sections_are_sent_in_their_order_whatever_order_they_are_given_in() -> None:
-    kinds = [kind for kind in SectionKind if kind not in (SectionKind.TOOLS, SectionKind.HISTORY)]
+    kinds = [SectionKind.SYSTEM, SectionKind.SKILLS, SectionKind.MEMORY, SectionKind.TAIL]
     tools = ToolsSection(owner="tests", tokens=5)
 
-    prompt = Prompt([history("question"), *map(section, reversed(kinds)), tools], characters)
+    prompt = Prompt([*map(section, reversed(kinds)), tools], history("question"))
 
-    assert [one.kind for one in prompt.sections] == list(SectionKind)
-    system = "\n\n".join(["system", "skills", "memory", "summary"])
+    assert [one.kind for one in prompt.sections] == [
+        SectionKind.SYSTEM, SectionKind.TOOLS, SectionKind.SKILLS, SectionKind.MEMORY, SectionKind.TAIL,
+    ]  # fmt: skip
     assert prompt.messages(ContextRecord()) == [
-        SystemPrompt(text=system), UserPrompt(text="question"), UserPrompt(text="tail"),
+        SystemPrompt(text="system\n\nskills\n\nmemory"), UserPrompt(text="question"), UserPrompt(text="tail"),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("budget", "sent"), [(None, "0123456789"), (10, "0123456789"), (4, "0123"), (0, "")], ids=str
-)
-def test_a_text_is_cut_at_its_budget(budget: int | None, sent: str) -> None:
-    memory = section(SectionKind.MEMORY, "0123456789", budget)
-
-    assert texts_of(Prompt([memory, history("question")], characters)) == [
-        *([sent] if sent else []), "question",
-    ]  # fmt: skip
+@pytest.mark.parametrize("budget", [None, 300, 40, 1, 0], ids=str)
+def test_a_text_is_cut_at_its_budget(budget: int | None) -> None:
+    sent = texts_of(
+        Prompt([section(SectionKind.MEMORY, WORDS, budget)], history("hi")).messages(ContextRecord())
+    )
+    if budget == 0:
+        assert sent == ["hi"]
+        return
+    assert sent[1:] == ["hi"]
+    assert WORDS.startswith(sent[0])
+    assert budget is None or text_tokens(sent[0]) <= budget
+    assert (sent[0] == WORDS) == (budget is None or text_tokens(WORDS) <= budget)
+    if budget is not None:
+        assert beginning(WORDS, budget) == sent[0]
 
 
 def test_the_history_gets_what_the_other_sections_leave() -> None:
-    turns = history("a" * 10, "b" * 10, "c" * 10)
+    limits = window_limits(3_000, 100, ContextConfig())
 
-    def sent(*others: TextSection | ToolsSection) -> list[PromptMessage]:
-        return Prompt([*others, turns], characters).fitted(ContextRecord(), 100, 30, 30).messages
+    def sent(*others: TextSection | ToolsSection) -> list[str]:
+        prompt = Prompt(others, history("first", *[f"{number} {WORDS}" for number in range(6)]))
+        cut = next_cut(prompt, ContextRecord(), limits)
+        assert cut is None or cut.strategy == CompressionStrategy.TRUNCATE
+        record = ContextRecord() if cut is None else cut.record
+        return [text.partition(" ")[0] for text in texts_of(prompt.messages(record))]
 
-    assert len(sent()) == 3
-    assert sent(ToolsSection(owner="tests", tokens=5)) == [
-        UserPrompt(text="b" * 10),
-        UserPrompt(text="c" * 10),
-    ]
-    tail = section(SectionKind.TAIL, "t" * 5)
-    assert sent(tail) == [UserPrompt(text=text) for text in ("b" * 10, "c" * 10, "t" * 5)]
-
-
-def test_a_plan_asks_for_a_summary_only_of_what_is_left_out_anew() -> None:
-    prompt = Prompt([history("a" * 10, "b" * 10, "c" * 10)], characters)
-    limits = (100, 20, 20)
-    sent = prompt.fitted(ContextRecord(), *limits)
-    assert sent.context.messages == 1
-
-    plan = prompt.plan(ContextRecord(), *limits, summarizes=True)
-
-    assert plan == SummarizeFirst(messages=1, without_summary=sent)
-    assert prompt.plan(sent.context, *limits, summarizes=True) == prompt.fitted(sent.context, *limits)
-    assert prompt.plan(ContextRecord(), 100, 30, 30, summarizes=True).without_summary.context.messages == 0
+    assert sent() == ["first", "0", "1", "2", "3", "4", "5"]
+    # Without the two oldest, the prompt would have more than 60 % of the window.
+    assert sent(ToolsSection(owner="tests", tokens=900)) == ["first", "3", "4", "5"]
+    assert sent(section(SectionKind.TAIL, WORDS * 4)) == ["first", "3", "4", "5", "the"]
 
 
-def test_a_plan_without_summaries_sends_what_fits() -> None:
-    prompt = Prompt([history("a" * 10, "b" * 10, "c" * 10)], characters)
+def test_a_summary_stands_after_the_first_message_and_replaces_the_one_before() -> None:
+    turns = history("first", "second", "third")
+    record = ContextRecord(messages=2, kept=((0, 0),), summary="Trees were counted.", is_summarized=True)
 
-    plan = prompt.plan(ContextRecord(), 100, 20, 20)
+    first, summary, third = texts_of(Prompt([], turns).messages(record))
 
-    assert isinstance(plan, SendPrompt)
-    assert plan.without_summary is plan
-    assert plan.messages == [UserPrompt(text="b" * 10), UserPrompt(text="c" * 10)]
+    assert (first, third) == ("first", "third")
+    assert summary.endswith("\n\nTrees were counted.")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luxx.domain.usage.ledger import prompt_size
+from luxx.domain.context.tokens import prompt_size
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     PREFERRED_ANSWER_TOKENS,
@@ -82,7 +82,8 @@ def request(text: str, max_tokens: int | None = None) -> CompletionRequest:
 def test_the_longest_answer_is_what_was_asked_for_or_what_the_model_gives_within_its_window() -> None:
     assert worst_case(request("hi"), CARD).answer_tokens == 2_000
     assert worst_case(request("hi", 50), CARD).answer_tokens == 50
-    assert worst_case(request("word " * 7_200), CARD).answer_tokens == 1_000
+    # The estimate may be too low by a tenth.
+    assert worst_case(request("word " * 7_200), CARD).answer_tokens == 10_000 - int(7_920 * 1.1)
     assert worst_case(request("word " * 70_000), CARD).answer_tokens == MIN_ANSWER_TOKENS
 
 

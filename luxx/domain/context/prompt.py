@@ -1,14 +1,14 @@
-"""A prompt as an ordered list of sections, and the plan of what is sent of it within a context window.
+"""A prompt as an ordered list of sections, and what of its history is sent as a ContextRecord says.
 
 A section has an owner, the package that writes it, and a budget of tokens. Texts before the history are the
 system message, texts after it one last message of the user; tools are sent beside the messages. The history
-gets what the others leave: of it the oldest turns are left out, and old tool results are shortened.
+gets what the others leave; `window.py` decides what is left out of it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from itertools import accumulate, chain
+from itertools import chain
 from typing import ClassVar
 
 import msgspec
@@ -21,20 +21,29 @@ from luxx.domain.context.messages import (
     assistant_messages,
     past_prompts,
 )
-from luxx.wire.message import ContextRecord, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
-from luxx.wire.turn import ReplayNote, Step
+from luxx.domain.context.tokens import message_tokens, text_tokens
+from luxx.wire.event import CompletionNote
+from luxx.wire.message import (
+    AssistantPrompt,
+    ContextRecord,
+    Place,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
+from luxx.wire.turn import Step, StepType
 
-SHARE_AFTER_CUT = 0.7
-"""Of what fits, so that the next turns need no other cut and the provider's prompt cache can be used."""
+ESTIMATOR = 1
+"""The number of the way in which `tokens.py` counts; records of another are not used to correct it."""
 
 MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
 """Of the counted to the estimated tokens of a prompt."""
 
-MAX_BEGINNING = 1_000
-"""Characters that remain of a shortened tool result; fewer for a small window."""
+HEAD_CHARACTERS, TAIL_CHARACTERS = 300, 150
+"""What remains of a result that was cleared."""
 
-Estimate = Callable[[Sequence[PromptMessage]], int]
-"""Gives the tokens of messages."""
+SUMMARY_TITLE = "[Summary of the earlier conversation, which is not repeated here]"
 
 
 class SectionKind(StrEnum):
@@ -60,15 +69,9 @@ class TextSection(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     budget: int | None = None
 
-    def sent_text(self, estimate: Estimate) -> str:
+    def sent_text(self) -> str:
         """The text within the budget."""
-        text = self.text
-        while self.budget is not None and text:
-            tokens = estimate([SystemPrompt(text=text)])
-            if tokens <= self.budget:
-                break
-            text = text[: min(len(text) - 1, len(text) * self.budget // tokens)]
-        return text
+        return self.text if self.budget is None else beginning(self.text, self.budget)
 
 
 class ToolsSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,226 +82,253 @@ class ToolsSection(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class HistorySection(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages before the run and its own steps. Its budget is what the other sections leave.
+Section = TextSection | ToolsSection
 
-    `has_task`: the first of `past` is a task, which is always sent, and each message after it is a turn.
-    Without, a turn begins with each user's message. `read_tool`: the name of the tool that reads whole
-    results of the run, if the model has it. `images`: those of tool results that `model` gets.
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent or left out as a whole: a message of a user, or a completion with the results of its
+    calls.
+
+    So no call is without its result, and the thinking of a completion is not changed. `tokens` are estimated,
+    `result_tokens` those of the results among them. A turn begins with a unit that `starts_turn`.
     """
 
-    kind: ClassVar = SectionKind.HISTORY
-    owner: str
-    past: Sequence[PastMessage]
-    steps: Sequence[Step] = ()
-    replay: Sequence[ReplayNote] = ()
-    has_task: bool = False
-    read_tool: str = ""
-    images: ToolImages = NO_IMAGES
-    model: str = ""
-
-    def starts(self) -> list[int]:
-        """The turns, by the number of messages that are left out if the prompt begins with them."""
-        rest = self.past[self.has_task :]
-        return [at for at, message in enumerate(rest) if self.has_task or message.user is not None]
-
-    def task(self) -> list[PromptMessage]:
-        """The task, if there is one."""
-        return [*chain.from_iterable(past_prompts(each, NO_IMAGES) for each in self.past[: self.has_task])]
-
-    def parts(self, left_out: int) -> tuple[list[list[PromptMessage]], list[PromptMessage]]:
-        """The messages of each past message from this number on, then those of the run."""
-        past = self.past[self.has_task + left_out :]
-        rest = [past_prompts(message, self.images, self.model) for message in past]
-        return rest, assistant_messages(self.steps, self.replay, self.images, self.model)
-
-    def shortened(self, messages: list[PromptMessage], context: ContextRecord) -> list[PromptMessage]:
-        """The messages with the first `context.results` of the tool results shortened."""
-        left = context.results
-        if not left:
-            return messages
-        readable = {step.id_ref for step in self.steps} if self.read_tool else set[object]()
-        shortened: list[PromptMessage] = []
-        for message in messages:
-            if isinstance(message, ToolPrompt) and left:
-                left -= 1
-                tool = self.read_tool if message.call_id in readable else ""
-                message = _short_result(message, context.window, tool)
-            shortened.append(message)
-        return shortened
-
-
-Section = TextSection | ToolsSection | HistorySection
-
-
-class SendPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="send"):
-    """The plan to send these messages: how they were made, and their tokens before and after what was left
-    out. `estimate`: the tokens by their bytes, without the correction by what the provider counted."""
-
-    messages: list[PromptMessage]
-    context: ContextRecord
-    estimate: int
-    before: int
-    after: int
+    place: Place
+    prompts: tuple[PromptMessage, ...]
+    tokens: int
+    result_tokens: int = 0
+    starts_turn: bool = False
 
     @property
-    def without_summary(self) -> "SendPrompt":
-        """What is sent if nothing is summarised."""
-        return self
+    def is_user(self) -> bool:
+        return isinstance(self.prompts[0], UserPrompt)
+
+    @property
+    def has_thinking(self) -> bool:
+        first = self.prompts[0]
+        return isinstance(first, AssistantPrompt) and bool(first.thinking)
 
 
-class SummarizeFirst(msgspec.Struct, frozen=True, kw_only=True, tag="summarize_first"):
-    """The plan to put a summary in the place of the first `messages` messages, which do not fit.
+class History:
+    """The messages before a run and its own steps, as units that are made and counted once.
 
-    `without_summary`: what is sent if there is no summary.
+    `has_task`: the first of `past` is a task, which is always sent, and each message after it is a turn.
+    Without, a turn begins with each user's message. Results of `protected` tools are never cleared.
+    `read_tool`: the name of the tool that reads whole results of the run, if the model has it. `images`:
+    those of tool results that `model` gets.
     """
 
-    messages: int
-    without_summary: SendPrompt
+    def __init__(
+        self,
+        past: Sequence[PastMessage],
+        *,
+        has_task: bool = False,
+        protected: Iterable[str] = (),
+        read_tool: str = "",
+        images: ToolImages = NO_IMAGES,
+        model: str = "",
+    ) -> None:
+        self.has_task = has_task
+        self._protected = frozenset(protected)
+        self._read_tool = read_tool
+        self._images, self._model = images, model
+        tasks, rest = past[:has_task], past[has_task:]
+        self.task = [*chain.from_iterable(past_prompts(each, NO_IMAGES) for each in tasks)]
+        self.units: list[Unit] = []
+        for number, message in enumerate(rest):
+            prompts = past_prompts(message, images, model)
+            self.units += self._units(number, 0, prompts, starts_turn=has_task or message.user is not None)
+        self._own = len(rest)
+        self._complete = len(self.units)
+        self._steps = self._notes = 0
+        """How many steps and notes of the run the complete units have."""
+        self._cleared: dict[Place, Unit] = {}
+
+    def extend(self, steps: Sequence[Step], notes: Sequence[CompletionNote]) -> None:
+        """Adds what is new of the turn in progress, before a model call: then all its calls have results."""
+        del self.units[self._complete :]
+        new_steps, replay = steps[self._steps :], [dict(note.replay) for note in notes[self._notes :]]
+        messages = assistant_messages(new_steps, replay, self._images, self._model)
+        last = self.units[-1].place if self.units else (-1, 0)
+        part = last[1] + 1 if last[0] == self._own else 0
+        self.units += self._units(self._own, part, messages, starts_turn=self.has_task)
+        if new_steps and new_steps[-1].type == StepType.TOOL_RESULT:
+            # What follows a result belongs to another completion.
+            self._complete, self._steps, self._notes = len(self.units), len(steps), len(notes)
+
+    def sent(self, record: ContextRecord) -> list[Unit]:
+        """The units to send without what the record leaves out, and its summary."""
+        at = self.begin(record)
+        rest = [self.cleared(unit) if unit.place < record.cleared else unit for unit in self.units[at:]]
+        if not at:
+            return rest
+        kept = set(record.kept)
+        below = [self.cleared(unit) for unit in self.units[:at] if unit.place in kept]
+        if not any(unit.is_user for unit in chain(below, rest)):
+            # Messages of a room were deleted since, so that the numbers mean later ones.
+            below += [unit for unit in self.units[:at] if unit.is_user][-1:]
+        begins_with_user = bool(below) and below[0].is_user and not self.has_task
+        if begins_with_user and record.first:
+            below[0] = _shortened_message(below[0], record.first)
+        if record.summary:
+            below.insert(int(begins_with_user), summary_unit(record.summary))
+        return below + rest
+
+    def index(self, place: Place) -> int:
+        """How many units stand before a place."""
+        return bisect_left(self.units, place, key=lambda unit: unit.place)
+
+    def begin(self, record: ContextRecord) -> int:
+        """How many units stand before the cut; none if the messages there were deleted since."""
+        at = self.index(record.cut)
+        return at if at < len(self.units) else 0
+
+    def cleared(self, unit: Unit) -> Unit:
+        """The unit with its results shortened, except failed ones and those of protected tools."""
+        if not unit.result_tokens:
+            return unit
+        found = self._cleared.get(unit.place)
+        if found is None:
+            found = self._cleared[unit.place] = _unit(
+                unit.place, [self._short(each) for each in unit.prompts], starts_turn=unit.starts_turn
+            )
+        return found
+
+    def is_cleared(self, unit: Unit, record: ContextRecord) -> bool:
+        """Whether results of a unit that is sent are shortened."""
+        found = self._cleared.get(unit.place)
+        return unit.place < record.cleared and found is unit
+
+    def is_protected(self, unit: Unit) -> bool:
+        """Whether it has a result of a protected tool."""
+        return any(isinstance(each, ToolPrompt) and each.name in self._protected for each in unit.prompts)
+
+    def _short(self, message: PromptMessage) -> PromptMessage:
+        if not isinstance(message, ToolPrompt) or not message.success or message.name in self._protected:
+            return message
+        return _short_result(message, self._read_tool)
+
+    def _units(
+        self, number: int, part: int, prompts: Iterable[PromptMessage], *, starts_turn: bool
+    ) -> Iterator[Unit]:
+        """The units of one message of the history, of which the first has this part."""
+        group: list[PromptMessage] = []
+        for prompt in [*prompts, None]:
+            if group and not isinstance(prompt, ToolPrompt):
+                yield _unit((number, part), group, starts_turn=starts_turn and not part)
+                group, part = [], part + 1
+            if prompt is not None:
+                group.append(prompt)
 
 
-PromptPlan = SendPrompt | SummarizeFirst
+def _unit(place: Place, prompts: Sequence[PromptMessage], *, starts_turn: bool = False) -> Unit:
+    results = sum(message_tokens(each) for each in prompts if isinstance(each, ToolPrompt))
+    others = sum(message_tokens(each) for each in prompts if not isinstance(each, ToolPrompt))
+    return Unit(
+        place=place,
+        prompts=tuple(prompts),
+        tokens=results + others,
+        result_tokens=results,
+        starts_turn=starts_turn,
+    )
+
+
+def summary_unit(summary: str) -> Unit:
+    """The message that stands for what a summary replaced."""
+    return _unit((-1, 0), [UserPrompt(text=f"{SUMMARY_TITLE}\n\n{summary}")])
+
+
+def _shortened_message(unit: Unit, length: int) -> Unit:
+    """The unit of a user's message with this many of its characters."""
+    message = unit.prompts[0]
+    if not isinstance(message, UserPrompt) or len(message.text) <= length:
+        return unit
+    left_out = f"[{len(message.text) - length:,} more characters left out to fit the context window]"
+    short = UserPrompt(text=f"{message.text[:length]}\n{left_out}", name=message.name)
+    return _unit(unit.place, [short], starts_turn=unit.starts_turn)
 
 
 class Prompt:
-    """A prompt for one model call, with one history among its sections, which are given in any order."""
+    """A prompt for the model calls of one drive: its sections, which are given in any order, and its
+    history."""
 
-    def __init__(self, sections: Sequence[Section], estimate: Estimate) -> None:
+    def __init__(self, sections: Sequence[Section], history: History) -> None:
         self.sections = sorted(sections, key=lambda section: _ORDER[section.kind])
-        self._estimate = estimate
-        (self._history,) = (each for each in sections if isinstance(each, HistorySection))
-        self._tools = sum(each.tokens for each in sections if isinstance(each, ToolsSection))
+        self.history = history
         system, tail = self._text(before_history=True), self._text(before_history=False)
-        self._head = [*([SystemPrompt(text=system)] if system else []), *self._history.task()]
+        self._head = [*([SystemPrompt(text=system)] if system else []), *history.task]
         self._tail: list[PromptMessage] = [UserPrompt(text=tail)] if tail else []
+        tools = sum(each.tokens for each in sections if isinstance(each, ToolsSection))
+        self.fixed_tokens = tools + sum(map(message_tokens, chain(self._head, self._tail)))
+        """The estimated tokens of what is always sent."""
 
     def _text(self, *, before_history: bool) -> str:
         """The texts of the sections before or after the history."""
         history = _ORDER[SectionKind.HISTORY]
         texts = [
-            section.sent_text(self._estimate)
+            section.sent_text()
             for section in self.sections
             if isinstance(section, TextSection) and (_ORDER[section.kind] < history) == before_history
         ]
         return "\n\n".join(text for text in texts if text)
 
-    @property
-    def size(self) -> int:
-        """How many messages and steps it is made of."""
-        history = self._history
-        return len(history.steps) + sum(1 + len(message.steps) for message in history.past)
-
-    def messages(self, context: ContextRecord) -> list[PromptMessage]:
-        """The messages to send without what `context` leaves out."""
-        rest, current = self._history.parts(context.messages)
-        sent = self._history.shortened([*chain.from_iterable(rest), *current], context)
+    def messages(self, record: ContextRecord) -> list[PromptMessage]:
+        """The messages to send without what the record leaves out."""
+        sent = chain.from_iterable(unit.prompts for unit in self.history.sent(record))
         return [*self._head, *sent, *self._tail]
 
-    def left_out_turns(self, context: ContextRecord) -> int:
-        return sum(start < context.messages for start in self._history.starts())
+    def estimate(self, record: ContextRecord) -> int:
+        """The tokens of the prompt, without the correction by what the provider counted."""
+        return self.fixed_tokens + sum(unit.tokens for unit in self.history.sent(record))
 
-    def plan(
-        self,
-        context: ContextRecord,
-        window: int | None,
-        limit: float | None,
-        target: float,
-        *,
-        summarizes: bool = False,
-    ) -> PromptPlan:
-        """What `fitted` says or, with `summarizes`, a summary first where messages are left out that were
-        sent before."""
-        send = self.fitted(context, window, limit, target)
-        if summarizes and send.context.messages > context.messages:
-            return SummarizeFirst(messages=send.context.messages, without_summary=send)
-        return send
 
-    def fitted(
-        self, context: ContextRecord, window: int | None, limit: float | None, target: float
-    ) -> SendPrompt:
-        """The prompt as `context` says, or with less if it has more tokens than the limit (None: no limit).
-
-        As little is left out as the target needs: first the turns before the last two, then old tool results,
-        then the turn before the last, then the newest results. Where the target cannot be reached the limit
-        is enough, else as much as possible is left out. With a larger window than before it begins anew.
-        """
-        start = max((at for at in self._history.starts() if at <= context.messages), default=0)
-        if window is not None and (window > context.window or not context.window):
-            context = replace(context, messages=0, results=0, window=window)
-        elif context.messages != start:
-            context = replace(context, messages=start, results=0)
-        factor = context.counted / context.estimated if context.counted and context.estimated else 1.0
-        factor = min(max(factor, MIN_FACTOR), MAX_FACTOR)
-        messages = self.messages(context)
-        estimate = self._estimate(messages) + self._tools
-        before = after = round(estimate * factor)
-        if limit is not None and before > limit:
-            context = replace(context, window=window or 0)
-            context = self._smaller(context, limit / factor - self._tools, target / factor - self._tools)
-            messages = self.messages(context)
-            estimate = self._estimate(messages) + self._tools
-            after = round(estimate * factor)
-        return SendPrompt(messages=messages, context=context, estimate=estimate, before=before, after=after)
-
-    def _smaller(self, context: ContextRecord, limit: float, target: float) -> ContextRecord:
-        smallest = context
-        for stage in self._stages(context):
-            for smallest, size in stage:
-                if size <= target:
-                    return smallest
-            if stage and stage[-1][1] <= limit:
-                break
-        return smallest
-
-    def _stages(self, context: ContextRecord) -> Iterator[list[tuple[ContextRecord, int]]]:
-        """What may be left out, with the tokens of the prompt then; later stages take more."""
-        history = self._history
-        rest, current = history.parts(context.messages)
-        whole = [*chain.from_iterable(rest), *current]
-        sizes = [self._estimate([one]) for one in history.shortened(whole, context)]
-        all_short = history.shortened(whole, replace(context, results=len(whole)))
-        saved = [size - self._estimate([one]) for size, one in zip(sizes, all_short, strict=True)]
-        begins = [*accumulate(map(len, rest), initial=0)]
-        always_sent = self._estimate([*self._head, *self._tail])
-        sums = [*accumulate(reversed(sizes), initial=always_sent)][::-1]
-        results = [at for at, message in enumerate(whole) if isinstance(message, ToolPrompt)]
-        last_other = max((at for at, each in enumerate(whole) if not isinstance(each, ToolPrompt)), default=0)
-
-        def from_turn(start: int, before: int) -> list[tuple[ContextRecord, int]]:
-            """From this turn on; then also with one result after the other shortened, up to `before`."""
-            at = begins[start - context.messages]
-            removed = bisect_left(results, at)
-            count, size = max(0, context.results - removed), sums[at]
-            found = [(replace(context, messages=start, results=count), size)]
-            for place in results[removed + count : bisect_left(results, before)]:
-                count, size = count + 1, size - saved[place]
-                found.append((replace(context, messages=start, results=count), size))
-            return found
-
-        starts = [start for start in history.starts() if start >= context.messages] or [context.messages]
-        yield [from_turn(start, 0)[0] for start in starts[:-1]]
-        yield from_turn(starts[-2:][0], last_other)
-        yield from_turn(starts[-1], last_other)
-        yield from_turn(starts[-1], len(whole))
+def correction(record: ContextRecord) -> float:
+    """The tokens that the provider counts for an estimated one, as it counted the prompt before."""
+    if record.estimator != ESTIMATOR or not record.counted or not record.estimated:
+        return 1.0
+    return min(max(record.counted / record.estimated, MIN_FACTOR), MAX_FACTOR)
 
 
 def context_of(past: Sequence[PastMessage]) -> ContextRecord:
-    """How the prompt of the newest answer was made."""
+    """How the prompt of the newest answer was made, with the text of its summary."""
     records = (message.context for message in reversed(past) if message.context is not None)
-    return next(records, ContextRecord())
+    newest = next(records, ContextRecord())
+    if not newest.is_summarized or newest.summary:
+        return newest
+    return replace(newest, summary=next((each.summary for each in records if each.summary), ""))
 
 
-def _short_result(result: ToolPrompt, window: int, read_tool: str) -> ToolPrompt:
-    """The beginning of a result and a note, without its images; the text itself if that is not shorter."""
-    beginning = result.content[: min(MAX_BEGINNING, window // 8) if window else MAX_BEGINNING]
-    how = f"; {read_tool} with the ref {result.call_id} reads all of it, in parts" if read_tool else ""
-    note = (
-        f"[{len(result.content) - len(beginning):,} more characters left out to fit the context window{how}]"
+def stored_record(record: ContextRecord, past: Sequence[PastMessage]) -> ContextRecord:
+    """The record as it is stored with an answer after `past`: without a summary that an earlier one has."""
+    if not record.summary or record.summary != context_of(past).summary:
+        return record
+    return replace(record, summary="")
+
+
+def beginning(text: str, budget: int) -> str:
+    """As much of the beginning of a text as this many tokens hold."""
+    while text:
+        tokens = text_tokens(text)
+        if tokens <= budget:
+            break
+        text = text[: min(len(text) - 1, len(text) * budget // tokens)]
+    return text
+
+
+def _short_result(result: ToolPrompt, read_tool: str) -> ToolPrompt:
+    """The beginning and the end of a result without its images; the text itself if that is not shorter.
+
+    The text is the same in later turns, in which only the results of their own run can be read.
+    """
+    left_out = len(result.content) - HEAD_CHARACTERS - TAIL_CHARACTERS
+    how = (
+        f"; {read_tool} with the ref {result.call_id} reads all of it during this turn, in parts"
+        if read_tool
+        else ""
     )
-    short = f"{beginning}\n{note}"
-    if result.images:
-        short = f"{short}\n[{len(result.images)} images left out]"
-        return replace(
-            result, content=short if len(short) < len(result.content) else result.content, images=()
-        )
-    return result if len(short) >= len(result.content) else replace(result, content=short)
+    note = f"[{left_out:,} characters left out to fit the context window{how}]"
+    short = f"{result.content[:HEAD_CHARACTERS]}\n{note}\n{result.content[-TAIL_CHARACTERS:]}"
+    content = short if len(short) < len(result.content) else result.content
+    if not result.images:
+        return result if content is result.content else replace(result, content=content)
+    return replace(result, content=f"{content}\n[{len(result.images)} images left out]", images=())

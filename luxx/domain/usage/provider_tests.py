@@ -8,7 +8,8 @@ from functools import partial
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.usage.ledger import PROVIDER_TEST, UsageEntry, estimated_usage, record
+from luxx.domain.context.tokens import estimated_usage
+from luxx.domain.usage.ledger import PROVIDER_TEST, UsageEntry, record
 from luxx.domain.usage.reserve import check_daily_limits, limits_of
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig

@@ -6,10 +6,9 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.context.prompt import HistorySection, Prompt, SectionKind, TextSection, context_of
+from luxx.domain.context.prompt import History, Prompt, SectionKind, TextSection, context_of
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.views import MessageView, message_view
-from luxx.domain.usage.ledger import estimated_tokens
 from luxx.errors import Conflict, NotFound
 from luxx.features.rooms.checks import check_choices
 from luxx.features.rooms.messages import NewRoomMessage, add_message
@@ -34,6 +33,7 @@ from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
 from luxx.runs.turn.run_rows import RunHead, RunOwner
 from luxx.runs.turn.state import context_after
+from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CostUpdate, ProcessStep
 from luxx.wire.message import ContextRecord, PromptMessage, UserContent
 from luxx.wire.orchestration_event import MessageStart
@@ -204,8 +204,16 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
             raise NotFound("the log of this message was deleted", kind="message_not_found")
         request = start.request
         system = TextSection(kind=SectionKind.SYSTEM, owner="features.rooms", text=request.system_prompt)
-        history = HistorySection(owner="features.rooms", past=start.past, has_task=True)
-        prompt = Prompt([system, history], estimated_tokens)
+        config = self.admission.services.config.context
+        read_tool = READ_RESULT_TOOL if request.tools else ""
+        history = History(
+            start.past,
+            has_task=True,
+            protected=config.protected_tools,
+            read_tool=read_tool,
+            model=request.model,
+        )
+        prompt = Prompt([system], history)
         return SentContext(
             message_id=row.id,
             seat_id=row.seat_id or 0,

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.agents.queries import AgentSettings
+from luxx.domain.context.prompt import stored_record
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.features.rooms.messages import NewRoomMessage, RoomValues, add_message, origin_of
@@ -255,7 +256,7 @@ def _message_to_store(
         round_number=message.round_number,
         content=AssistantContent(steps=list(state.steps)),
         replay=[note.replay for note in state.notes] if any(note.replay for note in state.notes) else (),
-        context=state.context,
+        context=stored_record(state.context, start.past),
         status=status,
         token_count=state.usage.completion_tokens,
         usage=state.usage,

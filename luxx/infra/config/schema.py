@@ -111,6 +111,20 @@ class LoopsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seconds: NonNegativeFloat = 0
 
 
+class ContextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a prompt becomes too long, and what is left out then. `trigger` is a share of the context window
+    without the answer; the others are tokens."""
+
+    trigger: Annotated[float, Meta(ge=0.5, le=0.95)] = 0.8
+    max_tokens: Annotated[int, Meta(ge=1000)] = 200_000
+    clear_keep: NonNegativeInt = 40_000
+    clear_min: NonNegativeInt = 20_000
+    protected_tools: list[NonEmptyText] = field(
+        default_factory=lambda: ["activate_skill", "ask_clarification", "ask_decision", "todo_write"]
+    )
+    summary_tokens: Annotated[int, Meta(ge=500)] = 4_000
+
+
 class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program that speaks the Model Context Protocol on its standard streams. The repr omits `env` (entries
     `NAME=value`) and the command, which may contain secrets."""
@@ -260,6 +274,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     llm: LlmConfig = LlmConfig()
     tools: ToolsConfig = ToolsConfig()
     loops: LoopsConfig = LoopsConfig()
+    context: ContextConfig = ContextConfig()
     mcp: McpConfig = McpConfig()
     skills: SkillsConfig = SkillsConfig()
     logging: LoggingConfig = LoggingConfig()

@@ -31,7 +31,12 @@ from luxx.providers.demanded_forms import (
     with_demanded_roles,
     with_instruction,
 )
-from luxx.providers.openai_chat.reasoning import FIELD_KEY, INLINE_FIELD, signed_content
+from luxx.providers.openai_chat.reasoning import (
+    FIELD_KEY,
+    INLINE_FIELD,
+    SIGNATURES_KEY,
+    signed_content,
+)
 from luxx.providers.parsing import json_objects, parse_arguments
 from luxx.wire.message import (
     AssistantPrompt,
@@ -265,7 +270,8 @@ def _sign(message: dict[str, Any], prompt: AssistantPrompt, kind: str, model: st
 
     `is_own`: the server that gets them may read them.
     """
-    by_call = signed_content(prompt.replay) if is_own else {}
+    has_signatures = is_own and SIGNATURES_KEY in prompt.replay
+    by_call = signed_content(prompt.replay) if has_signatures else {}
     if "" in by_call:
         message["extra_content"] = by_call[""]
     sent = message.get("tool_calls", [])

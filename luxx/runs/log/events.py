@@ -31,7 +31,7 @@ from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.channel import Channel, event_frame
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
-from luxx.wire.event import CompletionNote, CostUpdate, ErrorEvent, Event, LoggedEvent, ProcessStep, TurnNote
+from luxx.wire.event import ErrorEvent, Event, LoggedEvent, Note, ProcessStep, decode_note
 from luxx.wire.message import with_files
 from luxx.wire.run import ENDED
 from luxx.wire.turn import Step, StepStatus, StepType, turn_of
@@ -181,12 +181,10 @@ def _fenced_update(columns: tuple[str, ...]) -> Update:
 
 
 E = TypeVar("E", bound=Event)
-LogEntry = Event | tuple[Event, CompletionNote | TurnNote]
+LogEntry = Event | tuple[Event, Note]
 
 _encode = msgspec.json.Encoder().encode
 _events = msgspec.json.Decoder(Event)
-_completion_note = msgspec.json.Decoder(CompletionNote)
-_turn_note = msgspec.json.Decoder(TurnNote)
 _insert = insert(table_of(RunEventRow))
 _columns = table_of(RunEventRow).c
 _in_range = (
@@ -316,7 +314,7 @@ def stamped(event: E, run_id: str) -> E:
     return msgspec.structs.replace(event, run_id=run_id, timestamp=timestamp())
 
 
-def event_row(seq: int, event: Event, note: CompletionNote | TurnNote | None = None) -> dict[str, Any]:
+def event_row(seq: int, event: Event, note: Note | None = None) -> dict[str, Any]:
     """The row of a stamped event."""
     return {
         "run_id": event.run_id,
@@ -378,13 +376,12 @@ def read_log(connection: Connection, run_id: str) -> list[LoggedEvent]:
     return [LoggedEvent(seq=seq, event=event, note=note) for seq, event, note in map(_decoded, rows)]
 
 
-def _decoded(row: Row[int, bytes, bytes | None]) -> tuple[int, Event, CompletionNote | TurnNote | None]:
+def _decoded(row: Row[int, bytes, bytes | None]) -> tuple[int, Event, Note | None]:
     seq, data, note = row
     event = _events.decode(with_files(bytes(data)))
     if note is None:
         return seq, event, None
-    decoder = _completion_note if isinstance(event, CostUpdate) else _turn_note
-    return seq, event, decoder.decode(note)
+    return seq, event, decode_note(event, note)
 
 
 def read_last_error(connection: Connection, run_id: str) -> ErrorEvent | None:

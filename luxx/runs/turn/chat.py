@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, null
 from sqlalchemy.orm import Session
 
+from luxx.domain.context.prompt import stored_record
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message
 from luxx.domain.usage.ledger import UsageEntry
@@ -183,7 +184,7 @@ def _prepare_message(
         "role": "assistant",
         "content": _encode(AssistantContent(steps=list(state.steps), plan_run_id=plan_run_id)).decode(),
         "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
-        "context": _encode(state.context).decode(),
+        "context": _encode(stored_record(state.context, spec.past)).decode(),
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
         "status": message_status(state, ending),

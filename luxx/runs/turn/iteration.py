@@ -9,7 +9,9 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy.exc import IntegrityError
 
-from luxx.domain.usage.ledger import UsageEntry, estimated_usage
+from luxx.domain.context.prompt import ESTIMATOR
+from luxx.domain.context.tokens import estimated_usage
+from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import ContentRefused, ContextTooLong, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
 from luxx.providers.choosing import note_failure
@@ -27,7 +29,7 @@ from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, StepType, Usage, steps_text
-from luxx.wire.turn_event import ContextCompressed, Retrying
+from luxx.wire.turn_event import Retrying
 
 STATUSES_OF_REQUESTS = frozenset({400, 413, 422})
 """Of a provider that refuses one request; it may answer others."""
@@ -66,7 +68,7 @@ class Iteration:
         self._store = run.services.store
         self._client = client
         self.resources = resources
-        self._prompt = TurnPrompt(run.spec, resources)
+        self._prompt = TurnPrompt(run.spec, resources, run.services.config.context)
         self._deltas = 0
         self._answer: CompletionStream | None = None
 
@@ -90,11 +92,7 @@ class Iteration:
             level=self._spec.level,
         )
         self._deltas = 0
-        await self._prompt.read_images(state)
-        prompt, estimate, compressed = await self._prompt.request(state, with_tools=with_tools)
-        if compressed is not None:
-            await self._log.append([compressed])
-        prompt = await self._spending.admit(prompt, self.resources.target, self.resources.card, self._signal)
+        prompt = await self._next_request(with_tools=with_tools)
         try:
             await self._signal.wait(run_in_own_task(partial(self._read, reader, prompt, max_wait)))
         except ProviderError as error:
@@ -112,7 +110,21 @@ class Iteration:
             # The stream refers to this iteration: without this, the cycle waits for the garbage collector.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
-        return self._completion_record(reader, prompt, estimate, has_tools=with_tools)
+        return self._completion_record(reader, prompt, has_tools=with_tools)
+
+    async def _next_request(self, *, with_tools: bool) -> CompletionRequest:
+        """The request of the next call. What it leaves out more than the one before is logged first."""
+        state = self._log.state
+        await self._prompt.read(state)
+        if (cut := await self._prompt.next_cut(state)) is not None:
+            await self._log.append([self._prompt.entry(state, cut)])
+        return await self._spending.admit(
+            self._prompt.request(self._log.state, with_tools=with_tools),
+            self.resources.target,
+            self.resources.card,
+            self._signal,
+            tokens=self._prompt.tokens(self._log.state.context),
+        )
 
     async def note_failure(self, cause: ProviderError) -> None:
         """Remembers for all runs that the provider has failed for good, if others can answer in its place."""
@@ -171,13 +183,13 @@ class Iteration:
         await self._spending.reserve_again(self.resources.target)
         await self._log.append([], phase=RunPhase.THINKING)
 
-    def after_overflow(self) -> ContextCompressed | None:
+    def after_overflow(self) -> LogEntry | None:
         """The event that leaves out half of a prompt that was refused as too long, once in a turn."""
         state = self._log.state
         return None if state.has_overflowed else self._prompt.after_overflow(state)
 
     def _completion_record(
-        self, reader: CompletionReader, request: CompletionRequest, estimate: int, *, has_tools: bool
+        self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
     ) -> CompletionRecord:
         state, origin = self._log.state, self._spec.request.origin
         steps = reader.close(StepStatus.DONE, calls_end=bool(client_tools(self._spec.request)))
@@ -196,7 +208,8 @@ class Iteration:
             cost=entry.cost,
             replay=reader.replay_of(self._spec.request.model),
             has_tools=has_tools,
-            estimate=estimate if reader.has_usage else 0,
+            estimate=self._prompt.estimate(state.context) if reader.has_usage else 0,
+            estimator=ESTIMATOR,
         )
         entries = [*closed_entries(steps), *reader.warnings(), (totals, note)]
         return CompletionRecord(entries, entry)

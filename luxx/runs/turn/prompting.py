@@ -2,33 +2,178 @@
 
 from functools import partial
 from itertools import chain
+from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import RequestImages
-from luxx.domain.context.prompt import SHARE_AFTER_CUT, HistorySection, Prompt, SendPrompt, ToolsSection
-from luxx.domain.usage.ledger import estimated_tokens
+from luxx.domain.context.prompt import History, Prompt, ToolsSection, correction
+from luxx.domain.context.tokens import estimated_tokens
+from luxx.domain.context.window import (
+    OUTPUT_SHARE,
+    Cut,
+    WindowLimits,
+    begun_anew,
+    next_cut,
+    truncated,
+    window_limits,
+)
 from luxx.errors import ContextTooLong
+from luxx.infra.config.schema import ContextConfig
 from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
+from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.resources import RunResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
+from luxx.wire.event import CutNote
 from luxx.wire.message import ContextRecord, tool_images
 from luxx.wire.run import RunKind
 from luxx.wire.tool import ToolChoice, ToolChoiceMode
 from luxx.wire.turn_event import ContextCompressed
 
+LEARNED_SHARE = 0.9
+"""Of a prompt that was refused as too long, what is taken for the window of its model from then on."""
+
 
 class TurnPrompt:
-    """Makes the prompts of a turn for one drive and one model."""
+    """Makes the prompts of a turn for one drive and one model. What was made and counted for one call is kept
+    for the next, so that a call costs what is new of the history."""
 
-    def __init__(self, spec: RunSpec, resources: RunResources) -> None:
+    def __init__(self, spec: RunSpec, resources: RunResources, config: ContextConfig) -> None:
         self._spec = spec
         self._resources = resources
+        self._config = config
         self._images = RequestImages()
+        self._made_of: Any = None
+        self._prompt = Prompt([], History([]))
 
-    async def read_images(self, state: TurnState) -> None:
+    async def read(self, state: TurnState) -> None:
+        """Reads what the next call sends besides the log; the other methods are about this call."""
+        await self._read_images(state)
+        size = 0 if self._made_of else sum(1 + len(message.steps) for message in self._spec.past)
+        await run_sized(size + len(state.steps), self._make, state)
+
+    async def next_cut(self, state: TurnState) -> Cut | None:
+        """What must be left out before the call, which is logged first; None: nothing more than before."""
+        record, prompt = state.context, self._prompt
+        window, known = self._window(record), self._card_window
+        is_larger = known is not None and 0 < record.window < min(known, self._config.max_tokens)
+        if state.is_compressed or (not is_larger and self.tokens(record) <= self._safe_tokens(window)):
+            return None
+        limits = self.limits(record)
+        if is_larger and record.learned_by != self._spec.request.model:
+            record = begun_anew(record, limits)
+        cut = await run_sized(len(prompt.history.units), next_cut, prompt, record, limits)
+        if cut is None and record is not state.context:
+            return Cut(record=record, before=self.tokens(state.context), after=self.tokens(record))
+        return cut
+
+    def entry(self, state: TurnState, cut: Cut, *, overflow: bool = False) -> LogEntry:
+        """The event of a cut."""
+        limits = self.limits(cut.record)
+        earlier, later = self._prompt.history.sent(state.context), self._prompt.history.sent(cut.record)
+        event = ContextCompressed(
+            messages=cut.record.messages,
+            turns=sum(unit.starts_turn for unit in self._left_out(cut.record)),
+            results=sum(self._prompt.history.is_cleared(unit, cut.record) for unit in later),
+            tokens_before=cut.before,
+            tokens_after=cut.after,
+            window=self._card_window,
+            overflow=overflow,
+            was_compressed=cut.strategy is not None,
+            compression_strategy=UNSET if cut.strategy is None else cut.strategy,
+            original_message_count=sum(len(unit.prompts) for unit in earlier),
+            final_message_count=sum(len(unit.prompts) for unit in later),
+            estimated_tokens=cut.after,
+            token_budget=limits.usable,
+            budget_utilization_pct=round(100 * cut.after / limits.usable, 1),
+        )
+        return event, CutNote(record=replace(cut.record, summary=""))
+
+    def _left_out(self, record: ContextRecord) -> list[Any]:
+        kept, units = set(record.kept), self._prompt.history.units
+        return [unit for unit in units[: self._prompt.history.begin(record)] if unit.place not in kept]
+
+    def request(self, state: TurnState, *, with_tools: bool) -> CompletionRequest:
+        """The request for the next model call of the run.
+
+        Without tools the model must call none: they stand in the request all the same, because the cache of
+        the provider begins with them.
+
+        Raises ContextTooLong if the last turn alone does not fit the model's window.
+        """
+        request, window = self._spec.request, self._card_window
+        given = request.origin if isinstance(request.origin, GivenPrompt) else None
+        tokens = self.tokens(state.context)
+        if window is not None and tokens > window:
+            raise ContextTooLong(
+                f"This message and what belongs to it take about {tokens:,} tokens, but the context "
+                f"window of {request.model} has {window:,}. Send less at once, offer fewer tools, or choose "
+                "a model with a larger window."
+            )
+        tools, choice = self._resources.tools, None if given is None else given.tool_choice
+        if tools and not with_tools:
+            choice = ToolChoice(mode=ToolChoiceMode.NONE)
+        return CompletionRequest(
+            model=request.model,
+            messages=self._prompt.messages(state.context),
+            tools=tools,
+            response_schema=request.response_schema,
+            stop=request.stop,
+            tool_choice=choice,
+            parallel_tool_calls=None if given is None else given.parallel_tool_calls,
+            caches_prompt=True,
+            prompted_thinking=asks_to_think(request, self._resources.card),
+            **first_given(request),
+        )
+
+    def estimate(self, record: ContextRecord) -> int:
+        """The tokens of the prompt, without the correction by what the provider counted."""
+        return self._prompt.estimate(record)
+
+    def tokens(self, record: ContextRecord) -> int:
+        """The tokens of the prompt as the provider may count them."""
+        return round(self._prompt.estimate(record) * correction(record))
+
+    def after_overflow(self, state: TurnState) -> LogEntry | None:
+        """The event that leaves out half of the prompt that was refused; None if nothing can be left out.
+
+        The size of the prompt is remembered as that of the model's window.
+        """
+        record = state.context
+        tokens = self.tokens(record)
+        cut = truncated(self._prompt, record, self.limits(record), most=tokens // 2)
+        if cut is None:
+            return None
+        learned = int(LEARNED_SHARE * tokens)
+        known = replace(cut.record, learned=learned, learned_by=self._spec.request.model, window=learned)
+        return self.entry(state, replace(cut, record=known), overflow=True)
+
+    def limits(self, record: ContextRecord) -> WindowLimits:
+        """The limits of the prompt for the model of the turn."""
+        longest = self._spec.request.max_tokens or self._resources.card.max_output
+        return window_limits(self._window(record), longest, self._config)
+
+    def _window(self, record: ContextRecord) -> int | None:
+        """The context window of the model, if it is known or its provider has refused a prompt."""
+        windows = [self._card_window] if self._card_window is not None else []
+        if record.learned and record.learned_by == self._spec.request.model:
+            windows.append(record.learned)
+        return min(windows, default=None)
+
+    def _safe_tokens(self, window: int | None) -> float:
+        """A prompt of so many tokens is below the trigger, however long the answer may be."""
+        most = self._config.max_tokens
+        return self._config.trigger * (1 - OUTPUT_SHARE) * min(most, most if window is None else window) - 1
+
+    @property
+    def _card_window(self) -> int | None:
+        """The context window of the model, if it is known."""
+        return None if self._resources.card.is_unknown else self._resources.card.context_window
+
+    async def _read_images(self, state: TurnState) -> None:
         """Chooses the newest images for the next request, and reads those of tool results. A model that is
         not known to read images gets none of these: its server could refuse the request."""
         past, resources = self._spec.past, self._resources
@@ -40,94 +185,22 @@ class TurnPrompt:
             read = partial(resources.read_files, self._spec.user_id)
             await self._images.choose([*contents, state.steps], of_tools, given, read)
 
-    async def request(
-        self, state: TurnState, *, with_tools: bool
-    ) -> tuple[CompletionRequest, int, ContextCompressed | None]:
-        """The request for the next model call of the run, and its estimated tokens; and the event, if more is
-        left out than before.
-
-        Without tools the model must call none: they stand in the request all the same, because the cache of
-        the provider begins with them.
-
-        Raises ContextTooLong if the last turn alone does not fit the model's window.
-        """
-        request, window, limit = self._spec.request, self._window, None
-        given = request.origin if isinstance(request.origin, GivenPrompt) else None
-        if window is not None:
-            # Vendors count the longest possible answer too; of some models it is all of the window.
-            limit = window - min(request.max_tokens or self._resources.card.max_output, window // 2)
-        tools, choice = self._resources.tools, None if given is None else given.tool_choice
-        if tools and not with_tools:
-            choice = ToolChoice(mode=ToolChoiceMode.NONE)
-        prompt = self._prompt(state)
-        limits = (window, limit, SHARE_AFTER_CUT * (limit or 0))
-        fitted = (await run_sized(prompt.size, prompt.plan, state.context, *limits)).without_summary
-        if window is not None and fitted.after > window:
-            raise ContextTooLong(
-                f"This message and what belongs to it take about {fitted.after:,} tokens, but the context "
-                f"window of {request.model} has {window:,}. Send less at once, offer fewer tools, or choose "
-                "a model with a larger window."
+    def _make(self, state: TurnState) -> None:
+        """Makes the prompt, or adds what is new to it where only the history has grown."""
+        newest, tools = self._images.newest, self._resources.tools
+        made_of = (newest, list(self._images.tools))
+        if made_of != self._made_of:
+            self._made_of, spec = made_of, self._spec
+            history = History(
+                spec.past if newest is None else [message.with_images(newest) for message in spec.past],
+                has_task=spec.kind != RunKind.CHAT,
+                protected=self._config.protected_tools,
+                read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
+                images=self._images.tools,
+                model=spec.request.model,
             )
-        completion_request = CompletionRequest(
-            model=request.model,
-            messages=fitted.messages,
-            tools=tools,
-            response_schema=request.response_schema,
-            stop=request.stop,
-            tool_choice=choice,
-            parallel_tool_calls=None if given is None else given.parallel_tool_calls,
-            caches_prompt=True,
-            prompted_thinking=asks_to_think(request, self._resources.card),
-            **first_given(request),
-        )
-        compressed = _compressed(prompt, state.context, fitted, window)
-        return completion_request, fitted.estimate, compressed
-
-    def after_overflow(self, state: TurnState) -> ContextCompressed | None:
-        """The event that leaves out half of the prompt that was refused; None if nothing can be left out."""
-        prompt = self._prompt(state)
-        half = prompt.fitted(state.context, self._window, None, 0).before / 2
-        fitted = prompt.fitted(state.context, self._window, half, half)
-        compressed = _compressed(prompt, state.context, fitted, self._window)
-        return None if compressed is None else replace(compressed, overflow=True)
-
-    @property
-    def _window(self) -> int | None:
-        """The context window of the model, if it is known."""
-        return None if self._resources.card.is_unknown else self._resources.card.context_window
-
-    def _prompt(self, state: TurnState) -> Prompt:
-        tools = self._resources.tools
-        spec, request, newest = self._spec, self._spec.request, self._images.newest
-        history = HistorySection(
-            owner="runs",
-            past=spec.past if newest is None else [message.with_images(newest) for message in spec.past],
-            steps=state.steps,
-            replay=[dict(note.replay) for note in state.notes],
-            has_task=spec.kind != RunKind.CHAT,
-            model=request.model,
-            read_tool=READ_RESULT_TOOL if any(tool.name == READ_RESULT_TOOL for tool in tools) else "",
-            images=self._images.tools,
-        )
-        tool_tokens = estimated_tokens((), tools, request.response_schema)
-        return Prompt(
-            [*self._resources.sections, ToolsSection(owner="tools", tokens=tool_tokens), history],
-            estimated_tokens,
-        )
-
-
-def _compressed(
-    prompt: Prompt, context: ContextRecord, fitted: SendPrompt, window: int | None
-) -> ContextCompressed | None:
-    """The event of a prompt that leaves out something else than `context`; None if it does not."""
-    messages, results = fitted.context.messages, fitted.context.results
-    if (messages, results) == (context.messages, context.results):
-        return None
-    return ContextCompressed(
-        messages=messages,
-        turns=prompt.left_out_turns(fitted.context),
-        results=results,
-        tokens_before=fitted.before,
-        tokens_after=fitted.after,
-        window=window,
-    )
+            tool_tokens = estimated_tokens((), tools, spec.request.response_schema)
+            self._prompt = Prompt(
+                [*self._resources.sections, ToolsSection(owner="tools", tokens=tool_tokens)], history
+            )
+        self._prompt.history.extend(state.steps, state.notes)

@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, select
 
-from luxx.domain.usage.ledger import PromptSize, SpentAmount, UsageEntry, prompt_size, record
+from luxx.domain.context.tokens import prompt_size
+from luxx.domain.usage.ledger import SpentAmount, UsageEntry, record
 from luxx.domain.usage.reserve import (
     MIN_ANSWER_TOKENS,
     NO_SPENDING,
@@ -62,6 +63,9 @@ MAX_WAIT_SECONDS = 60.0
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.05, 1.0
 """Poll interval of that wait; it doubles each time."""
+
+COUNT_MARGIN = 1.1
+"""The most by which a provider counts a prompt higher than Luxx, but for rare cases."""
 
 TOKENS_OF_PRICE = 1_000_000
 """The prices of a model card are per this many tokens."""
@@ -127,20 +131,25 @@ class Spending:
         )
 
     async def admit(
-        self, request: CompletionRequest, target: Target, card: ModelCard, signal: CancelSignal
+        self,
+        request: CompletionRequest,
+        target: Target,
+        card: ModelCard,
+        signal: CancelSignal,
+        *,
+        tokens: int,
     ) -> CompletionRequest:
-        """Reserves for the request; returns it with `max_tokens` of what the model can produce, and no larger
-        than the reservation.
+        """Reserves for the request, whose prompt has about this many tokens; returns it with `max_tokens` of
+        what the model can produce, and no larger than the reservation.
 
         Waits while other calls hold the reservation that this one needs. Raises LimitReached if it does not
         fit the limits, InvalidInput if cost is limited but the model's price is unknown.
         """
-        size = len(request.messages)
-        request = replace(request, max_tokens=await run_sized(size, answer_limit, request, card))
+        request = replace(request, max_tokens=answer_limit(request, card, tokens))
         if not self.has_limits:
             return request
         check_price(card, self._limits, request.model)
-        call = await run_sized(size, worst_case, request, card)
+        call = await run_sized(len(request.messages), worst_case, request, card)
         until, pause = time.monotonic() + MAX_WAIT_SECONDS, MIN_POLL_SECONDS
         while True:
             answer = await self._reserve(call, target, may_wait=time.monotonic() < until)
@@ -294,27 +303,26 @@ class Spending:
         return self._limits.tool_calls_per_run or None
 
 
-def answer_limit(request: CompletionRequest, card: ModelCard) -> int | None:
-    """The `max_tokens` to send: at most what the model can produce and what fits beside the prompt.
+def answer_limit(request: CompletionRequest, card: ModelCard, tokens: int) -> int | None:
+    """The `max_tokens` to send: at most what the model can produce and what fits beside a prompt of `tokens`.
 
     Nothing is known of an unknown model, so only a limit that somebody set is sent to it.
     """
     if card.is_unknown:
         return request.max_tokens
-    size = prompt_size(request.messages, request.tools, request.response_schema)
-    longest = min(card.max_output, _room_for_answer(size, card))
+    longest = min(card.max_output, _room_for_answer(tokens, card))
     return min(request.max_tokens or longest, longest)
 
 
-def _room_for_answer(size: PromptSize, card: ModelCard) -> int:
-    """Providers refuse a max_tokens that does not fit the context window."""
-    return max(card.context_window - size.estimate, MIN_ANSWER_TOKENS)
+def _room_for_answer(tokens: int, card: ModelCard) -> int:
+    """Providers refuse a max_tokens that does not fit the context window, as they count the prompt."""
+    return max(card.context_window - int(tokens * COUNT_MARGIN), MIN_ANSWER_TOKENS)
 
 
 def worst_case(request: CompletionRequest, card: ModelCard) -> PlannedCall:
     """The upper bound of a request: no cached prompt tokens and the longest possible answer."""
     size = prompt_size(request.messages, request.tools, request.response_schema)
-    longest_answer = _room_for_answer(size, card)
+    longest_answer = _room_for_answer(size.estimate, card)
     prices = (card.input_price or 0.0, card.cached_input_price or 0.0, card.cache_write_price or 0.0)
     return PlannedCall(
         prompt_tokens=size.bound,

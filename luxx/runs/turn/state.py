@@ -22,6 +22,7 @@ from luxx.wire.event import (
     CallPurpose,
     CompletionNote,
     CostUpdate,
+    CutNote,
     Done,
     Event,
     LoggedEvent,
@@ -167,9 +168,9 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
     not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
     content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
-    each subagent. `fallback` is the number of the fallback in use. `loops`: what
-    it repeats. `context`: how the next prompt is made.
-    `has_overflowed`: a prompt was refused as too long and made again with less.
+    each subagent. `fallback` is the number of the fallback in use. `loops`: what it repeats. `context`: how
+    the next prompt is made. `has_overflowed`: a prompt was refused as too long and made again with less.
+    `is_compressed`: more was left out since the last completion, so that nothing more is before the next.
     """
 
     steps: tuple[Step, ...] = ()
@@ -191,6 +192,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     has_overflowed: bool = False
     is_done: bool = False
     seq: int = 0
+    is_compressed: bool = False
 
 
 class NextAction(StrEnum):
@@ -211,20 +213,9 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
         case ProcessStep():
             return _with_steps(state, [logged])
         case CostUpdate() if isinstance(logged.note, CompletionNote):
-            completed = replace(state, finished_count=len(state.steps))
-            return replace(
-                completed,
-                iterations=state.iterations + 1,
-                is_answered=logged.note.finish != FinishReason.PAUSED and not open_calls(completed),
-                usage=state.usage + logged.note.usage,
-                cost=add_cost(state.cost, logged.note.cost),
-                notes=(*state.notes, logged.note),
-                context=context_after(state.context, logged),
-                seq=logged.seq,
-            )
-        case ContextCompressed():
-            context, overflow = context_after(state.context, logged), event.overflow or state.has_overflowed
-            return replace(state, context=context, has_overflowed=overflow, seq=logged.seq)
+            return _with_completion(state, logged, logged.note)
+        case ContextCompressed(overflow=overflow):
+            return _with_cut(state, logged, overflow=overflow)
         case QuestionAsked():
             question = QuestionRecord(question=event)
             return replace(state, questions=(*state.questions, question), seq=logged.seq)
@@ -256,6 +247,27 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
             return replace(state, is_done=True)
         case _:
             return state
+
+
+def _with_completion(state: TurnState, logged: LoggedEvent, note: CompletionNote) -> TurnState:
+    completed = replace(state, finished_count=len(state.steps))
+    return replace(
+        completed,
+        iterations=state.iterations + 1,
+        is_answered=note.finish != FinishReason.PAUSED and not open_calls(completed),
+        usage=state.usage + note.usage,
+        cost=add_cost(state.cost, note.cost),
+        notes=(*state.notes, note),
+        context=context_after(state.context, logged),
+        seq=logged.seq,
+        is_compressed=False,
+    )
+
+
+def _with_cut(state: TurnState, logged: LoggedEvent, *, overflow: bool) -> TurnState:
+    context = context_after(state.context, logged)
+    overflow = overflow or state.has_overflowed
+    return replace(state, context=context, has_overflowed=overflow, is_compressed=True, seq=logged.seq)
 
 
 def fold(events: list[LoggedEvent], start: TurnState | None = None) -> TurnState:
@@ -312,10 +324,14 @@ def decide(state: TurnState) -> NextAction:
 def context_after(context: ContextRecord, logged: LoggedEvent) -> ContextRecord:
     """The record after an event that leaves something out, or a completion whose prompt was counted."""
     match logged.event, logged.note:
-        case ContextCompressed(messages=messages, results=results, window=window), _:
-            return replace(context, messages=messages, results=results, window=window or 0)
-        case CostUpdate(), CompletionNote(estimate=estimate, usage=usage) if estimate:
-            return replace(context, estimated=estimate, counted=usage.prompt_tokens)
+        case ContextCompressed(summary=str() as summary), CutNote(record=record):
+            return replace(record, summary=summary, is_summarized=True)
+        case ContextCompressed(), CutNote(record=record):
+            return replace(record, summary=context.summary) if record.is_summarized else record
+        case ContextCompressed(messages=messages, window=window), _:
+            return replace(context, messages=messages, window=window or 0)
+        case CostUpdate(), CompletionNote(estimate=estimate, estimator=estimator, usage=usage) if estimate:
+            return replace(context, estimated=estimate, counted=usage.prompt_tokens, estimator=estimator)
         case _:
             return context
 

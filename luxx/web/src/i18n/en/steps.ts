@@ -65,10 +65,12 @@ const en = {
   answeredByTimeout: (answer: string) => `Nobody answered in time: ${answer}`,
   answeredByRule: 'Allowed by the rule of another answer',
   retrying: (attempt: number, reason: string) => `Trying again (${attempt}): ${reason}`,
-  compressed: (messages: number) =>
-    messages === 1
-      ? 'The context is full: the oldest message is left out of what the model reads.'
-      : `The context is full: the ${messages} oldest messages are left out of what the model reads.`,
+  compressed: (messages: number, results: number) =>
+    !messages && results
+      ? `The context is full: the model reads only the beginning and the end of ${results} old tool results.`
+      : messages === 1
+        ? 'The context is full: the oldest message is left out of what the model reads.'
+        : `The context is full: the ${messages} oldest messages are left out of what the model reads.`,
   tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
   skill: (name: string) => `Skill ${name} is active`,
   loop: (kind: string, tool: string, times: number) =>

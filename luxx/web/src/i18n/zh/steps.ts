@@ -65,7 +65,10 @@ const zh: StepsText = {
   answeredByTimeout: (answer) => `超时未回答：${answer}`,
   answeredByRule: '已由另一回答添加的规则允许',
   retrying: (attempt, reason) => `正在重试（第 ${attempt} 次）：${reason}`,
-  compressed: (messages) => `上下文已满：最早的 ${messages} 条消息不再发送给模型。`,
+  compressed: (messages, results) =>
+    !messages && results
+      ? `上下文已满：${results} 个较早的工具结果只向模型发送开头和结尾。`
+      : `上下文已满：最早的 ${messages} 条消息不再发送给模型。`,
   tainted: (tool) => `${tool} 带入了外部内容，可能造成危害的调用会先询问。`,
   skill: (name) => `已启用技能 ${name}`,
   loop: (kind, tool, times) => (kind === 'error' ? `${tool} 已以相同方式失败 ${times} 次；已告知模型。` : '模型在重复自己。'),

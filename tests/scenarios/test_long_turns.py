@@ -1,0 +1,143 @@
+"""One turn of many model calls goes on in a small context window, without a word lost that must stay."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api.server_process import ServerProcess
+
+from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
+from scenarios.client import AsyncApiClient, Json
+from scenarios.screen import Screen
+
+ENVIRONMENT = {
+    "LUXX_MODELS": "[{pattern: eight, context_window: 8000, max_output: 1000, tools: true}, "
+    "{pattern: twenty, context_window: 20000, max_output: 1000, tools: true}]",
+    "LUXX_TOOLS__MAX_ITERATIONS": "400",
+    "LUXX_CONTEXT__PROTECTED_TOOLS": "[file_exists]",
+}
+WINDOWS = {"eight": 8_000, "twenty": 20_000}
+QUESTION = "Find the number of the pear tree that the gardener forgot, and be kind to her."
+TOOLS = ["python_eval", "file_exists"]
+
+
+@pytest.fixture(scope="module")
+def long_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("long"), **ENVIRONMENT) as server:
+        yield server
+
+
+def calls_of(count: int) -> list[Rule]:
+    """A model that makes this many calls, each with a result of 2 kB, then answers."""
+    first = Rule(
+        name="look", when=When(call=1), reply=[Call(name="file_exists", arguments={"path": "a.txt"})]
+    )
+    looks = [
+        Rule(
+            name=f"call {number}",
+            when=When(call=number),
+            reply=[
+                Text(text=f"Tree {number}. ", pieces=1),
+                Call(name="python_eval", arguments={"expression": f"'tree {number} of the garden ' * 90"}),
+            ],
+        )
+        for number in range(2, count + 1)
+    ]
+    return [first, *looks, Rule(name="answer", reply=[Text(text="It is tree 7.")])]
+
+
+async def long_turn(ann: AsyncApiClient, model: ScriptedProvider, name: str) -> tuple[Screen, Json]:
+    """A conversation of one turn. Returns what a person sees, and the stored answer."""
+    body = {"provider_id": await ann.connect(model.url), "model": name, "max_tokens": 1000}
+    body |= {"system_prompt": "You help a gardener."}
+    conversation = (await ann.post("/conversations", body))["id"]
+    async with ann.send_and_follow(conversation, QUESTION, tools=TOOLS) as stream:
+        screen = await stream.to_the_end(timeout=300)
+    return screen, (await ann.messages(conversation))[-1]
+
+
+def passes(screen: Screen) -> list[list[Json]]:
+    """The compressions before each model call."""
+    found: list[list[Json]] = [[]]
+    for frame in screen.frames:
+        if frame.event == "context_compressed":
+            found[-1].append(frame.data)
+        elif frame.event == "cost_update":
+            found.append([])
+    return found
+
+
+def contents(messages: list[Json], role: str) -> list[str]:
+    return [str(message["content"]) for message in messages if message["role"] == role]
+
+
+def check_requests(requests: list[Json], before: list[list[Json]], results: list[str]) -> None:
+    """What holds for each request of a turn whose calls had these results."""
+    previous: list[Json] = []
+    for number, request in enumerate(requests):
+        messages = request["messages"]
+        assert contents(messages, "system") == ["You help a gardener."]
+        assert messages[1] == {"role": "user", "content": QUESTION}
+        assert request["tools"] == requests[0]["tools"]
+        sent = contents(messages, "tool")
+        assert sent[-2:] == results[max(0, number - 2) : number], "the last two completions are whole"
+        assert number == 0 or sent[0] == results[0], "so is the result of a protected tool"
+        asked = [call["id"] for one in messages for call in one.get("tool_calls", [])]
+        assert asked == [one["tool_call_id"] for one in messages if one["role"] == "tool"]
+        if not before[number]:
+            assert messages[: len(previous)] == previous, "a prompt extends the one before"
+        previous = messages
+
+
+async def check_long_turn(ann: AsyncApiClient, calls: int, name: str, *, cached: float) -> list[Json]:
+    """A turn of so many calls ends with an answer, and this share of its prompts was cached at least. Returns
+    the compressions."""
+    window = WINDOWS[name]
+    async with ScriptedProvider(Script(rules=calls_of(calls), window=window, caches=True)) as model:
+        screen, answer = await long_turn(ann, model, name)
+        received = model.requests
+    assert screen.done is not None
+    assert (screen.done["status"], screen.done["finish"]) == ("completed", "stop"), screen.frames[-2:]
+    assert [request.rule for request in received][-1] == "answer"
+    assert "overflow" not in {request.rule for request in received}
+    results = [step["content"] for step in answer["steps"] if step["type"] == "tool_result"]
+    assert len(results) == calls
+    assert all(len(result) > 1_500 for result in results[1:]), "what is stored is whole"
+    before = passes(screen)
+    check_requests([request.json for request in received], before, results)
+    found = [event for events in before for event in events]
+    assert all(len(events) <= 1 for events in before), "never two passes without a call"
+    assert found
+    for event in found:
+        check_event(event, window)
+    usage: Any = screen.done["usage"]
+    assert usage["cached_tokens"] >= cached * usage["prompt_tokens"], usage
+    return found
+
+
+def check_event(event: Json, window: int) -> None:
+    """What a compression says, in the words of today and in those of the contract."""
+    assert event["was_compressed"] is True
+    assert event["compression_strategy"] in ("clear", "truncate")
+    assert (event["window"], event["overflow"]) == (window, False)
+    assert event["token_budget"] == window - 1000
+    assert event["tokens_before"] > 0.8 * event["token_budget"] >= event["tokens_after"]
+    assert event["estimated_tokens"] == event["tokens_after"] <= 0.6 * event["token_budget"]
+    assert event["budget_utilization_pct"] == round(100 * event["tokens_after"] / event["token_budget"], 1)
+    assert event["original_message_count"] >= event["final_message_count"] > 0
+    assert event["results"] > 0 or event["compression_strategy"] == "truncate"
+    assert event["summarized_message_count"] == 0
+
+
+async def test_60_calls_in_a_window_of_8000_tokens_end_with_an_answer(long_server: ServerProcess) -> None:
+    async with AsyncApiClient(long_server.url) as ann:
+        found = await check_long_turn(ann, 60, "eight", cached=0.65)
+    strategies = {event["compression_strategy"] for event in found}
+    assert strategies == {"clear", "truncate"}, json.dumps(found)
+
+
+@pytest.mark.heavy
+async def test_300_calls_in_a_window_of_20000_tokens_end_with_an_answer(long_server: ServerProcess) -> None:
+    async with AsyncApiClient(long_server.url) as ann:
+        await check_long_turn(ann, 300, "twenty", cached=0.8)

@@ -61,12 +61,13 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 
 class CallPurpose(StrEnum):
     """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
-    `choice` of the next speaker of a room; the `plan` of a task or of
-    a chat."""
+    `choice` of the next speaker of a room; the `plan` of a task or of a chat; a `summary` of what no longer
+    fits a prompt."""
 
     ANSWER = "answer"
     CHOICE = "choice"
     PLAN = "plan"
+    SUMMARY = "summary"
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
@@ -200,7 +201,8 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
 
     `replay` is sent back to the provider in later requests; `finish` is why the completion ended.
     `has_tools`: whether it was offered tools; if not, its calls are refused. `estimate`: Luxx's own of the
-    tokens of the prompt, 0 if the provider counted none, by this `estimator`.
+    tokens of the prompt, 0 if the provider counted none, by this `estimator`. `is_extra`: it was a call
+    beside the completions of the turn, which only costs.
     """
 
     finish: str
@@ -210,6 +212,7 @@ class CompletionNote(msgspec.Struct, frozen=True, kw_only=True):
     has_tools: bool = True
     estimate: int = 0
     estimator: int = 0
+    is_extra: bool = False
 
 
 class CutNote(msgspec.Struct, frozen=True, kw_only=True):

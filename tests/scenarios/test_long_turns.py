@@ -20,6 +20,8 @@ ENVIRONMENT = {
 WINDOWS = {"eight": 8_000, "twenty": 20_000}
 QUESTION = "Find the number of the pear tree that the gardener forgot, and be kind to her."
 TOOLS = ["python_eval", "file_exists"]
+ASKED = "no longer fits your context window"
+SUMMARY = "## Goal and limits\nFind the number of the pear tree.\n\n## Done\nThe first trees were looked at."
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +33,14 @@ def long_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
 def calls_of(count: int) -> list[Rule]:
     """A model that makes this many calls, each with a result of 2 kB, then answers."""
     first = Rule(
-        name="look", when=When(call=1), reply=[Call(name="file_exists", arguments={"path": "a.txt"})]
+        name="look",
+        when=When(user="pear", call=1),
+        reply=[Call(name="file_exists", arguments={"path": "a.txt"})],
     )
     looks = [
         Rule(
             name=f"call {number}",
-            when=When(call=number),
+            when=When(user="pear", call=number),
             reply=[
                 Text(text=f"Tree {number}. ", pieces=1),
                 Call(name="python_eval", arguments={"expression": f"'tree {number} of the garden ' * 90"}),
@@ -44,7 +48,8 @@ def calls_of(count: int) -> list[Rule]:
         )
         for number in range(2, count + 1)
     ]
-    return [first, *looks, Rule(name="answer", reply=[Text(text="It is tree 7.")])]
+    summary = Rule(name="summary", when=When(user=ASKED), reply=[Text(text=SUMMARY, pieces=1)])
+    return [summary, first, *looks, Rule(name="answer", reply=[Text(text="It is tree 7.")])]
 
 
 async def long_turn(ann: AsyncApiClient, model: ScriptedProvider, name: str) -> tuple[Screen, Json]:
@@ -63,7 +68,7 @@ def passes(screen: Screen) -> list[list[Json]]:
     for frame in screen.frames:
         if frame.event == "context_compressed":
             found[-1].append(frame.data)
-        elif frame.event == "cost_update":
+        elif frame.event == "cost_update" and frame.data["purpose"] == "answer":
             found.append([])
     return found
 
@@ -96,7 +101,8 @@ async def check_long_turn(ann: AsyncApiClient, calls: int, name: str, *, cached:
     window = WINDOWS[name]
     async with ScriptedProvider(Script(rules=calls_of(calls), window=window, caches=True)) as model:
         screen, answer = await long_turn(ann, model, name)
-        received = model.requests
+        received = [request for request in model.requests if request.rule != "summary"]
+        assert len(model.requests) - len(received) <= 15, "not more than 15 summaries"
     assert screen.done is not None
     assert (screen.done["status"], screen.done["finish"]) == ("completed", "stop"), screen.frames[-2:]
     assert [request.rule for request in received][-1] == "answer"
@@ -119,22 +125,24 @@ async def check_long_turn(ann: AsyncApiClient, calls: int, name: str, *, cached:
 def check_event(event: Json, window: int) -> None:
     """What a compression says, in the words of today and in those of the contract."""
     assert event["was_compressed"] is True
-    assert event["compression_strategy"] in ("clear", "truncate")
+    assert event["compression_strategy"] in ("clear", "summarize")
     assert (event["window"], event["overflow"]) == (window, False)
     assert event["token_budget"] == window - 1000
     assert event["tokens_before"] > 0.8 * event["token_budget"] >= event["tokens_after"]
     assert event["estimated_tokens"] == event["tokens_after"] <= 0.6 * event["token_budget"]
     assert event["budget_utilization_pct"] == round(100 * event["tokens_after"] / event["token_budget"], 1)
     assert event["original_message_count"] >= event["final_message_count"] > 0
-    assert event["results"] > 0 or event["compression_strategy"] == "truncate"
-    assert event["summarized_message_count"] == 0
+    has_summary = event["compression_strategy"] == "summarize"
+    assert event["results"] > 0 or has_summary
+    assert (event["summarized_message_count"] > 0) == has_summary
+    assert event.get("summary") == (SUMMARY if has_summary else None)
 
 
 async def test_60_calls_in_a_window_of_8000_tokens_end_with_an_answer(long_server: ServerProcess) -> None:
     async with AsyncApiClient(long_server.url) as ann:
         found = await check_long_turn(ann, 60, "eight", cached=0.65)
     strategies = {event["compression_strategy"] for event in found}
-    assert strategies == {"clear", "truncate"}, json.dumps(found)
+    assert strategies == {"clear", "summarize"}, json.dumps(found)
 
 
 @pytest.mark.heavy

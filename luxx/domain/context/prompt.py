@@ -272,9 +272,10 @@ class Prompt:
         ]
         return "\n\n".join(text for text in texts if text)
 
-    def messages(self, record: ContextRecord) -> list[PromptMessage]:
-        """The messages to send without what the record leaves out."""
-        sent = chain.from_iterable(unit.prompts for unit in self.history.sent(record))
+    def messages(self, record: ContextRecord, until: Place | None = None) -> list[PromptMessage]:
+        """The messages to send without what the record leaves out, or of them those before a place."""
+        units = self.history.sent(record)
+        sent = chain.from_iterable(unit.prompts for unit in units if until is None or unit.place < until)
         return [*self._head, *sent, *self._tail]
 
     def estimate(self, record: ContextRecord) -> int:

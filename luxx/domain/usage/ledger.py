@@ -30,8 +30,8 @@ class UsageRow(Base):
     """`cost` is in US dollars, null if the price of the model is unknown.
 
     A row stays after its conversation, provider, user or tenant is deleted, without their names. `kind` is
-    the type of `subject_id`, or PROVIDER_TEST without a run and a subject. `is_estimated`: the provider
-    reported no usage, or the completion was cut off before it did.
+    the type of `subject_id`, or PROVIDER_TEST without a run and a subject. `purpose` is a CallPurpose.
+    `is_estimated`: the provider reported no usage, or the completion was cut off before it did.
     """
 
     __tablename__ = "usage_records"
@@ -45,6 +45,7 @@ class UsageRow(Base):
     tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id", ondelete="SET NULL"))
     run_id: Mapped[str] = mapped_column(String(36), index=True)
     kind: Mapped[str] = mapped_column(String(10), default="chat")
+    purpose: Mapped[str] = mapped_column(String(10), default="answer", server_default="answer")
     subject_id: Mapped[str] = mapped_column(String(36), index=True)
     provider_id: Mapped[int | None] = mapped_column()
     model: Mapped[str] = mapped_column(String(200))
@@ -76,6 +77,7 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
     cost: float | None
     kind: RunKind | str = RunKind.CHAT
+    purpose: str = "answer"
     is_estimated: bool = False
 
 

@@ -20,6 +20,7 @@ from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.channel import Frame
 from luxx.runs.log.events import LogEntry
+from luxx.runs.turn.compaction import Compactor, SummaryCut
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.prompting import TurnPrompt
@@ -59,6 +60,7 @@ class Iteration:
     """Calls the model for one drive of a run, with the provider and the tools of `resources`."""
 
     def __init__(self, run: RunContext, client: ModelClient, resources: RunResources) -> None:
+        self._run = run
         self._spec = run.spec
         self._log = run.log
         self._channel = run.channel
@@ -92,7 +94,7 @@ class Iteration:
             level=self._spec.level,
         )
         self._deltas = 0
-        prompt = await self._next_request(with_tools=with_tools)
+        prompt = await self._next_request(max_wait, with_tools=with_tools)
         try:
             await self._signal.wait(run_in_own_task(partial(self._read, reader, prompt, max_wait)))
         except ProviderError as error:
@@ -112,12 +114,15 @@ class Iteration:
         self._metrics.model_called("ok", self._deltas)
         return self._completion_record(reader, prompt, has_tools=with_tools)
 
-    async def _next_request(self, *, with_tools: bool) -> CompletionRequest:
+    async def _next_request(self, max_wait: float, *, with_tools: bool) -> CompletionRequest:
         """The request of the next call. What it leaves out more than the one before is logged first."""
-        state = self._log.state
-        await self._prompt.read(state)
-        if (cut := await self._prompt.next_cut(state)) is not None:
-            await self._log.append([self._prompt.entry(state, cut)])
+        await self._prompt.read(self._log.state)
+        if (cut := await self._prompt.next_cut(self._log.state)) is not None:
+            compactor = Compactor(self._run, self._client, self.resources, self._prompt)
+            try:
+                await compactor.carry_out(cut, max_wait)
+            except SummaryCut as cancelled:
+                raise CompletionCut(CompletionRecord([], cancelled.usage), None) from None
         return await self._spending.admit(
             self._prompt.request(self._log.state, with_tools=with_tools),
             self.resources.target,

@@ -4,11 +4,12 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import RequestImages
 from luxx.domain.context.prompt import History, Prompt, ToolsSection, correction
+from luxx.domain.context.summary import summary_messages
 from luxx.domain.context.tokens import estimated_tokens
 from luxx.domain.context.window import (
     OUTPUT_SHARE,
@@ -27,10 +28,11 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.resources import RunResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.wire.event import CutNote
-from luxx.wire.message import ContextRecord, tool_images
+from luxx.wire.event import CallPurpose, CutNote
+from luxx.wire.message import ContextRecord, PromptMessage, tool_images
 from luxx.wire.run import RunKind
 from luxx.wire.tool import ToolChoice, ToolChoiceMode
+from luxx.wire.turn import Usage
 from luxx.wire.turn_event import ContextCompressed
 
 LEARNED_SHARE = 0.9
@@ -49,6 +51,11 @@ class TurnPrompt:
         self._made_of: Any = None
         self._prompt = Prompt([], History([]))
 
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of the next call."""
+        return self._prompt
+
     async def read(self, state: TurnState) -> None:
         """Reads what the next call sends besides the log; the other methods are about this call."""
         await self._read_images(state)
@@ -65,15 +72,32 @@ class TurnPrompt:
         limits = self.limits(record)
         if is_larger and record.learned_by != self._spec.request.model:
             record = begun_anew(record, limits)
-        cut = await run_sized(len(prompt.history.units), next_cut, prompt, record, limits)
+        decide = partial(next_cut, prompt, record, limits, summarizes=self._summarizes)
+        cut = await run_sized(len(prompt.history.units), decide)
         if cut is None and record is not state.context:
             return Cut(record=record, before=self.tokens(state.context), after=self.tokens(record))
         return cut
 
-    def entry(self, state: TurnState, cut: Cut, *, overflow: bool = False) -> LogEntry:
-        """The event of a cut."""
+    @property
+    def _summarizes(self) -> bool:
+        """Whether older turns are summarised: not where a model only chooses or plans, nor for each seat of a
+        room anew."""
+        return self._spec.purpose == CallPurpose.ANSWER and not self._spec.turn.msg_id
+
+    def entry(
+        self,
+        state: TurnState,
+        cut: Cut,
+        *,
+        overflow: bool = False,
+        summary: str | UnsetType = UNSET,
+        usage: Usage | UnsetType = UNSET,
+    ) -> LogEntry:
+        """The event of a cut; of one with a `summary`, with the usage of its call."""
         limits = self.limits(cut.record)
         earlier, later = self._prompt.history.sent(state.context), self._prompt.history.sent(cut.record)
+        left = {unit.place for unit in later}
+        replaced = [unit for unit in earlier if unit.place not in left or unit.place < (0, 0)]
         event = ContextCompressed(
             messages=cut.record.messages,
             turns=sum(unit.starts_turn for unit in self._left_out(cut.record)),
@@ -89,6 +113,9 @@ class TurnPrompt:
             estimated_tokens=cut.after,
             token_budget=limits.usable,
             budget_utilization_pct=round(100 * cut.after / limits.usable, 1),
+            summarized_message_count=0 if summary is UNSET else sum(len(unit.prompts) for unit in replaced),
+            summary=summary,
+            summary_usage=usage,
         )
         return event, CutNote(record=replace(cut.record, summary=""))
 
@@ -104,25 +131,39 @@ class TurnPrompt:
 
         Raises ContextTooLong if the last turn alone does not fit the model's window.
         """
-        request, window = self._spec.request, self._card_window
-        given = request.origin if isinstance(request.origin, GivenPrompt) else None
-        tokens = self.tokens(state.context)
+        window, tokens = self._card_window, self.tokens(state.context)
         if window is not None and tokens > window:
             raise ContextTooLong(
                 f"This message and what belongs to it take about {tokens:,} tokens, but the context "
-                f"window of {request.model} has {window:,}. Send less at once, offer fewer tools, or choose "
-                "a model with a larger window."
+                f"window of {self._spec.request.model} has {window:,}. Send less at once, offer fewer "
+                "tools, or choose a model with a larger window."
             )
-        tools, choice = self._resources.tools, None if given is None else given.tool_choice
-        if tools and not with_tools:
-            choice = ToolChoice(mode=ToolChoiceMode.NONE)
+        request = self._completion_request(self._prompt.messages(state.context))
+        if request.tools and not with_tools:
+            return replace(request, tool_choice=ToolChoice(mode=ToolChoiceMode.NONE))
+        return request
+
+    def summary_request(self, state: TurnState, cut: Cut, max_tokens: int) -> CompletionRequest:
+        """The request for the summary of what the cut leaves out.
+
+        It has no `tool_choice`: with another one than before, a provider would not use its cache.
+        """
+        limits = self.limits(state.context)
+        fits = self.tokens(state.context) + max_tokens <= limits.window
+        messages = self._prompt.messages(state.context, None if fits else cut.record.cut)
+        request = self._completion_request(summary_messages(messages, limits.summary))
+        return replace(request, max_tokens=max_tokens, response_schema=None, stop=[], tool_choice=None)
+
+    def _completion_request(self, messages: list[PromptMessage]) -> CompletionRequest:
+        request = self._spec.request
+        given = request.origin if isinstance(request.origin, GivenPrompt) else None
         return CompletionRequest(
             model=request.model,
-            messages=self._prompt.messages(state.context),
-            tools=tools,
+            messages=messages,
+            tools=self._resources.tools,
             response_schema=request.response_schema,
             stop=request.stop,
-            tool_choice=choice,
+            tool_choice=None if given is None else given.tool_choice,
             parallel_tool_calls=None if given is None else given.parallel_tool_calls,
             caches_prompt=True,
             prompted_thinking=asks_to_think(request, self._resources.card),

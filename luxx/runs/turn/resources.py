@@ -75,6 +75,7 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             provider_id=self.target.provider_id,
             model=spec.request.model,
             kind=spec.kind,
+            purpose=spec.purpose.value,
             usage=usage,
             cost=self.card.cost(usage),
             is_estimated=is_estimated,

@@ -250,13 +250,16 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
 
 
 def _with_completion(state: TurnState, logged: LoggedEvent, note: CompletionNote) -> TurnState:
+    usage, cost = state.usage + note.usage, add_cost(state.cost, note.cost)
+    if note.is_extra:
+        return replace(state, usage=usage, cost=cost, seq=logged.seq)
     completed = replace(state, finished_count=len(state.steps))
     return replace(
         completed,
         iterations=state.iterations + 1,
         is_answered=note.finish != FinishReason.PAUSED and not open_calls(completed),
-        usage=state.usage + note.usage,
-        cost=add_cost(state.cost, note.cost),
+        usage=usage,
+        cost=cost,
         notes=(*state.notes, note),
         context=context_after(state.context, logged),
         seq=logged.seq,

@@ -148,6 +148,8 @@ export const SENTENCES: Record<string, string> = {
   'a content filter of the provider withheld the answer, and gave no reason': '服务商的内容过滤器拦截了回答，并且没有给出原因。',
   'the model reached its limit of tokens before it wrote any text. Raise max_tokens, or ask for less':
     '模型在写出文字之前就达到了词元上限。请提高最大词元数，或减少要求。',
+  'the model could not summarise the earlier conversation: {}. Its oldest part is left out of what the model reads':
+    '模型无法总结较早的对话：{+1}最早的部分不再发送给模型。',
   'the context window of the model was full before it wrote any text. Send less, or begin a new conversation':
     '模型在写出文字之前，上下文窗口就已满。请减少内容，或开始新的对话。',
   'the model repeated itself before it wrote any text, so its answer was ended': '模型在写出文字之前不断重复自己，回答已结束。',

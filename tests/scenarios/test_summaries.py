@@ -1,0 +1,192 @@
+"""The run's own model summarises what no longer fits its window; a summary that fails ends nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.server_process import ServerProcess
+
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted.script import ReplyEvent
+from scenarios.client import AsyncApiClient, Json
+from scenarios.restarting_client import RestartingClient
+from scenarios.screen import Screen
+from scenarios.test_long_turns import ASKED, ENVIRONMENT, QUESTION, SUMMARY, contents, passes
+
+CALLS = 30
+
+
+def script(*summaries: Rule, calls: int = CALLS) -> Script:
+    """A model that looks at so many trees, then answers; its summaries follow these rules."""
+    looks = [
+        Rule(
+            name=f"call {number}",
+            when=When(user="pear tree", call=number),
+            reply=[
+                Call(name="python_eval", arguments={"expression": f"'tree {number} of the garden ' * 90"})
+            ],
+        )
+        for number in range(1, calls + 1)
+    ]
+    answer = Rule(name="answer", when=When(user="pear tree"), reply=[Text(text="It is tree 7.")])
+    return Script(rules=[*summaries, *looks, answer], window=8_000, caches=True)
+
+
+def summary_rule(*reply: ReplyEvent, **more: Any) -> Rule:
+    return Rule(
+        name="summary", when=When(user=ASKED), reply=list(reply or [Text(text=SUMMARY, pieces=1)]), **more
+    )
+
+
+@pytest.fixture(scope="module")
+def summary_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("summaries"), **ENVIRONMENT) as server:
+        yield server
+
+
+async def begin(ann: AsyncApiClient, model: ScriptedProvider) -> str:
+    body = {"provider_id": await ann.connect(model.url), "model": "eight", "max_tokens": 1000}
+    return (await ann.post("/conversations", body))["id"]
+
+
+async def turn_of(ann: AsyncApiClient, model: ScriptedProvider) -> tuple[str, Screen]:
+    """A long turn in a new conversation, to its end."""
+    conversation = await begin(ann, model)
+    async with ann.send_and_follow(conversation, QUESTION, tools=["python_eval"]) as stream:
+        screen = await stream.to_the_end(timeout=120)
+    assert screen.done is not None
+    assert (screen.done["status"], screen.done["finish"]) == ("completed", "stop"), screen.frames[-3:]
+    return conversation, screen
+
+
+def of_kind(screen: Screen, event: str) -> list[Json]:
+    return [frame.data for frame in screen.frames if frame.event == event]
+
+
+async def test_a_long_turn_is_summarised_by_its_own_model(summary_server: ServerProcess) -> None:
+    async with ScriptedProvider(script(summary_rule())) as model, AsyncApiClient(summary_server.url) as ann:
+        conversation, screen = await turn_of(ann, model)
+        asked = [at for at, request in enumerate(model.requests) if request.rule == "summary"]
+        assert 1 <= len(asked) <= 4
+        for at in asked:
+            before, request, after = (model.requests[at + step].json for step in (-1, 0, 1))
+            # The prompt that did not fit, and one message: nearly all of it is cached.
+            assert request["messages"][: len(before["messages"])] == before["messages"]
+            assert request["tools"] == before["tools"]
+            assert "tool_choice" not in request
+            assert ASKED in request["messages"][-1]["content"]
+            first, summary, *rest = after["messages"]
+            assert first == {"role": "user", "content": QUESTION}
+            assert summary["role"] == "user"
+            assert summary["content"].endswith(SUMMARY)
+            assert rest == request["messages"][-1 - len(rest) : -1]
+            assert len(rest) >= 4, "the last two completions stay"
+        await check_events(ann, conversation, screen, len(asked))
+        # A branch from before the answer has no word of the summary.
+        (question, _) = await ann.messages(conversation)
+        async with ann.send_and_follow(conversation, "And the apple? pear tree", tools=False) as stream:
+            await stream.to_the_end()
+        summary = contents(model.requests[-1].json["messages"], "user")[1]
+        assert summary.endswith(SUMMARY), "the next turn begins with it"
+        fork = await ann.post(f"/conversations/{conversation}/fork", {"message_id": question["id"]})
+        async with ann.send_and_follow(fork["id"], "The pear tree?", tools=False) as stream:
+            await stream.to_the_end()
+        assert "were looked at" not in model.requests[-1].body.decode()
+
+
+async def check_events(ann: AsyncApiClient, conversation: str, screen: Screen, count: int) -> None:
+    """What clients and the ledger see of so many summaries."""
+    found = [
+        one for one in of_kind(screen, "context_compressed") if one["compression_strategy"] == "summarize"
+    ]
+    assert len(found) == count
+    for event in found:
+        assert event["summary"] == SUMMARY
+        assert event["summarized_message_count"] > 0
+        assert event["tokens_after"] <= 0.6 * event["token_budget"]
+        assert event["summary_usage"]["cached_tokens"] >= 0.85 * event["summary_usage"]["prompt_tokens"]
+    costs = of_kind(screen, "cost_update")
+    assert [one["purpose"] for one in costs].count("summary") == count
+    totals = [one["usage"]["total_tokens"] for one in costs]
+    assert totals == sorted(totals)
+    assert screen.done is not None
+    assert screen.done["usage"]["total_tokens"] == totals[-1]
+    used = await ann.get("/usage", group_by="conversation")
+    (row,) = [one for one in used["items"] if one["key"] == conversation]
+    assert row["total_tokens"] == totals[-1]
+    answer = (await ann.messages(conversation))[-1]
+    assert len([step for step in answer["steps"] if step["type"] == "tool_result"]) == CALLS
+
+
+FAILING = {
+    "it fails": (summary_rule(status=400, message="no summaries today"), "no summaries today"),
+    "it is empty": (summary_rule(Text(text=" \n")), "short enough"),
+    "it is too long": (summary_rule(Text(text="far too long " * 700, pieces=1)), "short enough"),
+    "it calls a tool": (
+        summary_rule(Call(name="python_eval", arguments={"expression": "1"})),
+        "short enough",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rule", "said"), FAILING.values(), ids=FAILING)
+async def test_without_a_summary_the_oldest_part_is_left_out_and_the_turn_goes_on(
+    summary_server: ServerProcess, rule: Rule, said: str
+) -> None:
+    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(summary_server.url) as ann:
+        _, screen = await turn_of(ann, model)
+        asked = [request for request in model.requests if request.rule == "summary"]
+        warnings = of_kind(screen, "warning")
+        assert len(warnings) == len(asked) > 0
+        assert all(said in one["message"] for one in warnings)
+        strategies = [one["compression_strategy"] for one in of_kind(screen, "context_compressed")]
+        assert strategies.count("truncate") == len(asked)
+        assert "summarize" not in strategies
+        assert all(len(events) <= 1 for events in passes(screen)), "no pass follows a failed one"
+
+
+async def test_a_run_that_is_killed_in_a_summary_asks_for_it_again_and_goes_on(tmp_path: Path) -> None:
+    summary = summary_rule(Gate(name="summary"), Text(text=SUMMARY, pieces=1))
+    with ServerProcess(tmp_path, **ENVIRONMENT) as server:
+        async with (
+            ScriptedProvider(script(summary, calls=20)) as model,
+            RestartingClient(server) as ann,
+        ):
+            conversation = await begin(ann, model)
+            run_id = await ann.send_until_accepted(conversation, QUESTION, tools=["python_eval"])
+            await model.reached("summary", 60)
+            await ann.kill()
+            model.release("summary")
+            await ann.start()
+            screen = await ann.follow_to_end(run_id)
+            requests = [request.json for request in model.requests]
+            asked = [at for at, request in enumerate(model.requests) if request.rule == "summary"]
+    assert screen.done is not None
+    assert screen.done["status"] == "completed"
+    # One surplus call, and the log says so.
+    assert len(asked) == 2
+    assert len(of_kind(screen, "retrying")) == 1
+    assert requests[asked[0]] == requests[asked[1]], "the request is repeated as it was"
+    assert contents(requests[asked[1] + 1]["messages"], "user")[1].endswith(SUMMARY)
+
+
+async def test_a_run_that_is_cancelled_in_a_summary_ends_and_pays_for_it(
+    summary_server: ServerProcess,
+) -> None:
+    summary = summary_rule(Text(text="## Goal", pieces=1), Gate(name="summary"))
+    async with (
+        ScriptedProvider(Script(rules=script(summary, calls=17).rules[:-1], window=8_000)) as model,
+        AsyncApiClient(summary_server.url) as ann,
+    ):
+        conversation = await begin(ann, model)
+        run = await ann.start_run(conversation, QUESTION, tools=["python_eval"])
+        await model.reached("summary", 60)
+        await ann.post(f"/runs/{run['id']}/cancel")
+        async with ann.follow(run["id"], Screen()) as stream:
+            screen = await stream.to_the_end()
+        model.release("summary")
+    assert screen.done is not None
+    assert screen.done["status"] == "stopped"
+    costs = of_kind(screen, "cost_update")
+    assert screen.done["usage"]["total_tokens"] > costs[-1]["usage"]["total_tokens"]

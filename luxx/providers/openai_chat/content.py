@@ -202,7 +202,8 @@ class ToolCallReader:
         for position, fragment in enumerate(fragments):
             name, arguments = _name_and_arguments(fragment)
             call = self._call_of(fragment, position, name, arguments)
-            call.signature = google_signature(fragment.extra_content) or call.signature
+            if fragment.extra_content:
+                call.signature = google_signature(fragment.extra_content) or call.signature
             self._append(call, name, arguments, out)
 
     def close(self, out: list[Delta], *, is_cut: bool) -> None:

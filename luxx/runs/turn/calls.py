@@ -85,7 +85,8 @@ class ToolCalls:
         calls = [call for call in open_calls(state) if call.index not in refused]
         restricted = self._with_restrictions(self._last_context or self._resources.make_context())
         # Without a completion before them the calls were judged when it ended.
-        detected = detect(state, calls, self._loops) if preceding and calls else None
+        repeats = preceding and calls and state.loops.pairs
+        detected = detect(state, calls, self._loops) if repeats else None
         free = self._free(state, calls, detected)
         startable = [call for call in free if not await self._asks_first(call, restricted)]
         running = [status_entry(call, StepStatus.RUNNING) for call in startable]
@@ -273,8 +274,11 @@ class ToolCalls:
         """Logs the results of calls. `decided`: of calls that are not run, with what was decided on them."""
         is_last = len(results) == len(open_calls(self._log.state))
         entries = executed_entries(self._log.state, results)
-        entries = told_of_failures(self._log.state, entries) if decided is None else [*decided, *entries]
         executed_calls = [executed for _, executed in results]
+        if decided is not None:
+            entries = [*decided, *entries]
+        elif not all(executed.result.success for executed in executed_calls):
+            entries = told_of_failures(self._log.state, entries)
         entries += new_taint(self._log.state, executed_calls)
         entries += skill_entries(self._log.state, self._activated_skills, executed_calls)
         entries += self._delegator.end_entries(executed_calls)

@@ -50,8 +50,6 @@ class EndedByLoop(Exception):
 
 def detect(state: TurnState, calls: Sequence[Step], limits: LoopsConfig) -> DoomLoopDetected | None:
     """The event on those of the calls of a completion that repeat earlier ones; None: none does."""
-    if not state.loops.pairs:
-        return None
     new = [
         NextCall(str(call.id_ref), str(call.name), call_hash(str(call.name), str(call.arguments or "")))
         for call in calls

@@ -13,7 +13,7 @@ import pytest
 from api.server_process import ServerProcess, model_settings
 from process_environment import free_port, plain_environ, scripted_models
 
-from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 
 PATIENCE_SECONDS = 60.0
 COLUMNS, LINES = 60, 20
@@ -25,6 +25,9 @@ SCRIPT = Script(
         Rule(when=When(user="^save", has_tool_result=False), reply=[WRITE]),
         Rule(when=When(user="^save"), reply=[Text(text="It is saved.")]),
         Rule(when=When(user="^你好"), reply=[Text(text=WIDE)]),
+        Rule(when=When(user="^talk"), reply=[Text(text="First words. "), Gate(name="talk")]),
+        Rule(when=When(user="^then this"), reply=[Text(text="Second words.")]),
+        Rule(when=When(user="^later that"), reply=[Text(text="Third words.")]),
         Rule(when=When(user="^wait"), reply=[Text(text="Here it begins "), Gate(name="never")]),
         Rule(when=When(user="^count", call=1), reply=[Text(text="one two three "), Gate(name="never")]),
         Rule(when=When(user="^count"), reply=[Text(text="one two three four")]),
@@ -92,12 +95,17 @@ class Tmux:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServerProcess]:
+def model() -> Iterator[ScriptedProvider]:
     with scripted_models(SCRIPT) as model:
-        server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
-        server.command = ("serve", "--port", str(free_port()))
-        with server:
-            yield server
+        yield model
+
+
+@pytest.fixture
+def server(tmp_path: Path, model: ScriptedProvider) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
+    server.command = ("serve", "--port", str(free_port()))
+    with server:
+        yield server
 
 
 def ask_before_writing(url: str) -> None:
@@ -152,6 +160,41 @@ def test_a_chat_in_a_small_terminal_without_colors(server: ServerProcess, tmp_pa
         assert not COLORS.search(terminal.styled_text)
         terminal.type("C-d")
         terminal.expect("ended with 0")
+    finally:
+        terminal.kill()
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing; .ci/install-programs installs it")
+def test_lines_typed_while_it_answers_steer_it_or_wait(
+    server: ServerProcess, model: ScriptedProvider, tmp_path: Path
+) -> None:
+    files = str(tmp_path / "files")
+    settings = {"LUXX_URL": server.url, "XDG_CONFIG_HOME": files, "XDG_STATE_HOME": files}
+    terminal = Tmux(tmp_path, "luxx", "chat", **settings)
+    try:
+        terminal.expect_prompt()
+        terminal.type("talk", "Enter")
+        terminal.expect("First words.")
+        terminal.type("then thos", "BSpace", "BSpace", "is")
+        terminal.expect("> then this")  # Shown before it is sent.
+        terminal.type("Enter")
+        terminal.expect("waits for the next step: then this")
+        terminal.type("/queue later that", "Enter", "/queue one more", "Enter")
+        terminal.expect("waits for the end of the answer: one more")
+        terminal.type("/queue drop 3", "Enter")
+        terminal.expect("dropped: one more")
+        terminal.type("/queue", "Enter")
+        terminal.expect("2. waits: later that")
+        terminal.type("not sent")
+        terminal.expect("> not sent")
+        model.release("talk")
+        terminal.expect("Second words.")
+        terminal.expect("> later that")
+        terminal.expect("Third words.")
+        # What was typed and not sent is in the next prompt.
+        terminal.wait_for(lambda: terminal.text.splitlines()[-1:] == ["> not sent"], "the draft")
+        assert terminal.text.count("Second words.") == terminal.text.count("Third words.") == 1
     finally:
         terminal.kill()
 

@@ -17,6 +17,7 @@ from luxx.api.openapi.page import DocsController
 from luxx.api.routes.agents import AgentController
 from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController, KeyController, SocketController
+from luxx.api.routes.conversation_queue import ConversationQueueController
 from luxx.api.routes.conversations import (
     ConversationController,
     ProjectController,
@@ -52,6 +53,7 @@ CONTROLLERS: list[type[Controller]] = [
     CompositionController,
     ConversationBranchController,
     ConversationController,
+    ConversationQueueController,
     DocsController,
     FileController,
     KeyController,
@@ -228,6 +230,7 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
 def _feature_dependencies(services: Services) -> dict[str, Provide]:
     return {
         "admission": _provide(lambda: services.admission),
+        "chat_queue": _provide(lambda: services.chat_queue),
         "chats": _provide(lambda: services.chats),
         "members": _provide(lambda: services.members),
         "prompts": _provide(lambda: services.prompts),

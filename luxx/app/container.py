@@ -31,6 +31,7 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.chats.orchestration import load_planned_chat
+from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
@@ -275,17 +276,14 @@ class Services(CoreServices):
             self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)
         )
         self.run_driver = RunDriver(
-            self.config,
-            self.store,
-            self.bus,
-            this_process(self.process_id, self.kind),
-            drive=loop.drive,
-            fail_run=self.run_services.fail_run,
-            on_heartbeat=lambda: self.questions.answer_due(),
-        )
+            self.config, self.store, self.bus, this_process(self.process_id, self.kind), drive=loop.drive,
+            fail_run=self.run_services.fail_run, on_heartbeat=lambda: self.questions.answer_due(),
+        )  # fmt: skip
         self.runs = RunService(self.run_services, self.run_driver, self.subjects)
         self.admission = Admission(self.run_services, self.run_driver)
         self.chats = ChatService(self.admission, self.runs, requests, self.attachments)
+        self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
+        self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
 
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(

@@ -30,6 +30,8 @@ from luxx.runs.turn.run_rows import NOT_CALLED, RoomCaller, RunOwner, insert_run
 from luxx.runs.turn.state import ChatRequest
 from luxx.wire.run import ENDED, IN_PROGRESS, Run, RunKind, RunStatus
 
+R = TypeVar("R", Run, Run | None)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Admission:
@@ -39,9 +41,10 @@ class Admission:
     engine: RunDriver
 
     async def admit(
-        self, caller: Caller, insert: Callable[[Session], Run], *, size: int = 0, owner_id: int | None = None
-    ) -> Run:
-        """The run that `insert` stored with `self.insert`, beside `size` bytes; it must begin then.
+        self, caller: Caller, insert: Callable[[Session], R], *, size: int = 0, owner_id: int | None = None
+    ) -> R:
+        """The run that `insert` stored with `self.insert`, beside `size` bytes; it must begin then. None if
+        it inserted none.
 
         `owner_id` is the user to whom both belong; None: the caller. Raises what `insert` raises, Unavailable
         if the server stops, or TooLarge if the owner's storage is full; then nothing has changed.
@@ -53,8 +56,9 @@ class Admission:
         async with self.engine.admission_lock:
             run = await services.store.write(insert)
         services.storage.add(owner, size)
-        # Members of a room may listen in any process.
-        services.notify(run.id, owner if run.kind == RunKind.CHAT else None)
+        if run is not None:
+            # Members of a room may listen in any process.
+            services.notify(run.id, owner if run.kind == RunKind.CHAT else None)
         return run
 
     async def begin(self, run: Run) -> Run:

@@ -33,10 +33,11 @@ class CancelSignal:
     """Fire it from the event loop's thread; only one task may call `wait`, the drive's or the turn's own.
 
     `on_fire` is called when it fires, `on_input` when the run was given an input (`orchestration/inputs.py`).
+    `has_input`: it may have been given one, or a chat a message that steers it.
     """
 
     def __init__(self) -> None:
-        self.is_fired = False
+        self.is_fired = self.has_input = False
         self.on_fire: Callable[[], None] | None = None
         self.on_input: Callable[[], None] | None = None
         self._task: asyncio.Task[object] | None = None
@@ -50,6 +51,12 @@ class CancelSignal:
             self._task.cancel()
         if self.on_fire is not None:
             self.on_fire()
+
+    def give_input(self) -> None:
+        """The run was given an input."""
+        self.has_input = True
+        if self.on_input is not None:
+            self.on_input()
 
     async def wait(self, awaitable: Coroutine[Any, Any, T]) -> T:
         """The awaitable's result. Raises RunCancelled as soon as the signal fires."""

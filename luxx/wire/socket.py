@@ -65,7 +65,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
     `message_id` is the answer, or the newest message of a room. `waiting_seq`: the newest event of a run that
     waits for a person; with another number it waits for something else. `members` is how many members a room
-    has, `right` that of the reader where the reader is one of them. What does not apply is left out.
+    has, `right` that of the reader where the reader is one of them. `queued`: how many messages wait in a
+    conversation; `queue_paused`: they do not start by themselves. What does not apply is left out.
     """
 
     status: SessionStatus
@@ -75,6 +76,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     waiting_seq: int | UnsetType = UNSET
     members: int | UnsetType = UNSET
     right: MemberRight | UnsetType = UNSET
+    queued: int | UnsetType = UNSET
+    queue_paused: bool | UnsetType = UNSET
     stop_reason: str | None = None
     error: str | None = None
     started_at: datetime | None = None

@@ -124,6 +124,7 @@ class StepType(StrEnum):
     TEXT = "text"
     TOOL_CALL = "tool_call"
     TOOL_RESULT = "tool_result"
+    USER = "user"
 
 
 class StepStatus(StrEnum):
@@ -152,7 +153,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     model), `is_untrusted` (the result has untrusted content) and, of a composition, `calls` (how many calls
     it made). `files` are shown with a result, or with the text of a model that generated them. `sources`
     are the web pages that the provider names for a text. `notice` is a sentence of the server for people
-    about a text or an image that is missing: a text step with it has no content.
+    about a text or an image that is missing: a text step with it has no content. A `user` step is a message
+    with which a person steered the answer: no part of its text; `id_ref` is its `queue_id`.
     """
 
     id: str

@@ -121,6 +121,18 @@ def _question(person: ApiClient, ids: IdsByName, _secret: str) -> str:
     return person.good("GET", f"/runs/{ids['run_id']}/questions")["items"][0]["id"]
 
 
+def _queued(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """A message in a paused queue: the run before it asked a question and was cancelled."""
+    body = {"conversation_id": ids["conversation_id"], "content": f"ask me: {secret}"}
+    run_id = person.bad("POST", "/messages", 409, json=body)["detail"]["run_id"]
+    body |= {"content": secret, "when_busy": "queue"}
+    queued = person.good("POST", "/messages", json=body)
+    person.good("POST", f"/runs/{run_id}/cancel")
+    with person.http.stream("GET", f"/runs/{run_id}/events") as stream:
+        stream.read()
+    return str(queued["queue_id"])
+
+
 def _room(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     seats = [{"name": secret, "system_prompt": secret}]
     body = {"title": secret, "task": secret, "agents": seats, "max_rounds": 1}
@@ -175,5 +187,6 @@ ID_KINDS: dict[str, IdKind] = {
     "room_message_id": IdKind(NO_UUID, _room_message),
     "user_id": IdKind(NO_NUMBER, _member),
     "question_id": IdKind(NO_UUID, _question),
+    "queue_id": IdKind(NO_UUID, _queued),
     "call_id": IdKind(NO_UUID, lambda _person, _ids, _secret: CALL_ID),
 }

@@ -9,6 +9,7 @@ from api.server_process import ServerProcess
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from luxx.providers.scripted import Call, Gate, Pause, Rule, Script, ScriptedProvider, Text, When
+from web_ui.axe import check_both_themes
 from web_ui.browser import WAIT_MS, Tab, open_tab, take_screenshots
 from web_ui.person import Person
 
@@ -23,7 +24,7 @@ CLARIFY = {
 }
 
 
-GATES = ("refresh", "offline", "tabs", "stop", "first")
+GATES = ("wait1280", "wait390", "paused", "refresh", "offline", "tabs", "stop", "first")
 LINES = [part for number in range(400) for part in (Text(text=f"Line {number}.\n\n"), Pause(seconds=0.02))]
 
 
@@ -212,6 +213,57 @@ def test_two_tabs_show_the_same(
             expect(each.get_by_text("gated tabs", exact=True)).to_have_count(1)
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_one_can_write_while_it_answers(person: Person, models: ScriptedProvider, width: int) -> None:
+    gate = f"wait{width}"
+    with person.tab() as tab:
+        page = tab.open("/ui/chat?new=")
+        page.set_viewport_size({"width": width, "height": 800})
+        send(page, f"gated {gate}")
+        expect(page.get_by_role("article", name="Answer").get_by_text("one two three")).to_be_visible()
+        send(page, "after one")
+        queue = page.get_by_role("region", name="Messages that wait")
+        expect(queue.get_by_text("after one")).to_be_visible()
+        send(page, "after two")
+        choice = page.get_by_label("While an answer is made")
+        choice.select_option(label="Steer it")
+        send(page, "other words, now")
+        expect(queue.get_by_role("listitem")).to_have_count(3)
+        check_both_themes(tab, f"chat-queue-{width}")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        first, second = (queue.get_by_role("listitem").filter(has_text=f"after {n}") for n in ("one", "two"))
+        second.get_by_role("button", name="Take it back").click()
+        expect(queue.get_by_role("listitem")).to_have_count(2)
+        first.get_by_role("button", name="Edit the waiting message").click()
+        queue.get_by_role("textbox").fill("other words, later")
+        page.keyboard.press("Enter")
+        expect(queue.get_by_text("other words, later")).to_be_visible()
+        page.reload()
+        expect(queue.get_by_role("listitem")).to_have_count(2)
+        expect(page.get_by_label("While an answer is made")).to_have_value("steer")
+        models.release(gate)
+        expect(page.get_by_role("article", name="Answer")).to_have_count(2, timeout=WAIT_MS)
+        expect(page.get_by_text("other words, now")).to_be_visible()
+        expect(said(page, "Answer three.").first).to_be_visible()
+        expect(page.get_by_role("article", name="You").filter(has_text="other words, later")).to_be_visible()
+        expect(queue).to_be_hidden()
+
+
+def test_a_cancelled_answer_pauses_what_waits(person: Person, models: ScriptedProvider) -> None:
+    with person.tab() as tab:
+        page = tab.open()
+        send(page, "gated paused")
+        expect(page.get_by_role("article", name="Answer").get_by_text("one two three")).to_be_visible()
+        send(page, "other words that wait")
+        queue = page.get_by_role("region", name="Messages that wait")
+        expect(queue.get_by_text("other words that wait")).to_be_visible()
+        page.get_by_role("button", name="Stop").click()
+        expect(queue.get_by_text("Paused, because")).to_be_visible()
+        queue.get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("article", name="Answer")).to_have_count(2, timeout=WAIT_MS)
+        expect(queue).to_be_hidden()
+
+
 def test_stop_takes_half_a_second_and_what_was_said_stays(person: Person) -> None:
     with person.tab() as tab:
         page = tab.open()
@@ -240,7 +292,7 @@ def test_regenerating_and_editing_make_branches(person: Person) -> None:
         message.get_by_role("button", name="Edit").click()
         message.get_by_label("Edit").fill("other words")
         message.get_by_role("button", name="Save and answer").click()
-        expect(said(page, "Answer three.")).to_be_visible()
+        expect(said(page, "Answer three.").first).to_be_visible()
         expect(page.get_by_role("article", name="You").get_by_text("2 of 2")).to_be_visible()
         take_screenshots(tab, "chat-branches")
         page.get_by_role("button", name="Earlier version").click()

@@ -40,6 +40,7 @@ from luxx.api.routes.setup import SetupBody
 from luxx.domain.conversations.views import MessageView
 from luxx.features.tasks.models import PlanView
 from luxx.wire.event import Event, RunSnapshot
+from luxx.wire.queue import QueuedMessage
 from luxx.wire.run import Run
 from luxx.wire.socket import ClientMessage, ServerMessage
 
@@ -86,6 +87,9 @@ STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("POST", "/chat-rooms/{room_id}/resume"): (202, Success[Run], "the run"),
 }
 """Routes that stream events: status, type and description of the response to `Accept: application/json`."""
+
+QUEUE_ROUTES = frozenset({("POST", "/messages"), ("POST", "/messages/stream")})
+"""Routes that answer 202 with `QueuedMessage` for a message that waits."""
 
 PAGE_ROUTES = frozenset({("GET", "/setup"), ("POST", "/setup")})
 """Routes that send a page to a browser (`Accept: text/html`)."""
@@ -181,6 +185,7 @@ def _documented_types(operations: list[ApiOperation]) -> list[Any]:
         Event,
         ClientMessage,
         ServerMessage,
+        Success[QueuedMessage],
         *(response for _, response, _ in STREAM_ROUTES.values()),
     ]
     documented += [document for document, *_ in DOWNLOAD_ROUTES.values()]
@@ -250,6 +255,14 @@ def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
         described["description"] = f"{docstring}\n\n{_event_table()}"
         if operation.method == "GET":
             described["parameters"].append(LAST_EVENT_ID)
+    if operation.key in QUEUE_ROUTES:
+        waits = types.of(Success[QueuedMessage])
+        content = described["responses"].get("202", {}).get("content", {}).get("application/json")
+        schema = waits if content is None else {"anyOf": [content["schema"], waits]}
+        described["responses"]["202"] = {
+            "description": "The message waits (`when_busy`), or with `Accept: application/json` the run.",
+            "content": {"application/json": {"schema": schema}},
+        }
     prefix = OPENAI if operation.path.startswith(OPENAI_PREFIX) else ""
     described["responses"] |= {
         status: {"$ref": f"#/components/responses/{prefix}{ERROR_RESPONSES[status][0]}"}

@@ -29,6 +29,7 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
+from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import first_given
 from luxx.runs.requests import NewMessage, Regeneration
@@ -40,10 +41,12 @@ from luxx.wire.message import (
     MAX_MESSAGE_TEXT,
 )
 from luxx.wire.model_settings import ModelSettings, PlanningMode
+from luxx.wire.queue import QueuedMessage, WhenBusy
 from luxx.wire.run import WhenAsked
 
 InjectedConversations = NamedDependency[ConversationService]
 InjectedChats = NamedDependency[ChatService]
+InjectedQueue = NamedDependency[ChatQueue]
 InjectedStreams = NamedDependency[Streams]
 InjectedBranches = NamedDependency[BranchService]
 
@@ -90,12 +93,16 @@ class AnswerOptionsBody(InvocationOptionsBody, frozen=True, kw_only=True, forbid
 
 
 class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`parent_id`: the message that this one follows; default: the selected leaf."""
+    """`parent_id`: the message that this one follows; default: the selected leaf. `when_busy`: what becomes
+    of the message while an answer is made: `queue` sends it afterwards, `steer` lets the answer see it; by
+    default it is refused.
+    """
 
     conversation_id: Annotated[str, Meta(min_length=1, max_length=64)]
     content: MessageText
     attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] = []
     parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    when_busy: WhenBusy | None = None
 
 
 class AttachmentsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,11 +170,20 @@ class MessageController(Controller):
         request: Request[Any, Any, Any],
         caller: InjectedCaller,
         chats: InjectedChats,
+        chat_queue: InjectedQueue,
         data: JSONBody[MessageBody],
-    ) -> Success[MessageView]:
-        """Send a message and wait for the complete answer."""
-        run = await chats.send(caller, await _new_message(request, data))
-        return success(await chats.answer(caller, run))
+    ) -> Response[Success[MessageView]]:
+        """Send a message and wait for the complete answer. One that waits (`when_busy`) gets 202."""
+        message = await _new_message(request, data)
+        send = partial(chats.send, caller, message)
+        run = await (
+            send()
+            if data.when_busy is None
+            else chat_queue.send_or_queue(caller, message, data.when_busy, send)
+        )
+        if isinstance(run, QueuedMessage):
+            return _waits(run)
+        return Response(success(await chats.answer(caller, run)), media_type="application/json")
 
     @post("/stream", status_code=200)
     async def stream(
@@ -176,17 +192,24 @@ class MessageController(Controller):
         caller: InjectedCaller,
         chats: InjectedChats,
         streams: InjectedStreams,
+        chat_queue: InjectedQueue,
         data: JSONBody[MessageBody],
         accumulated: FromQuery[bool] = False,
     ) -> Response[Any]:
-        """Send a message and follow its run. With `Accept: application/json`: 202 and the run."""
-        new_message = await _new_message(request, data)
-        return await streams.follow_started(
+        """Send a message and follow its run. With `Accept: application/json`: 202 and the run. One that waits
+        (`when_busy`): 202 and its place."""
+        message = await _new_message(request, data)
+        follow = partial(
+            streams.follow_started,
             request,
             caller,
-            partial(chats.send, caller, new_message),
-            partial(chats.send_and_watch, caller, new_message, accumulated=accumulated),
+            partial(chats.send, caller, message),
+            partial(chats.send_and_watch, caller, message, accumulated=accumulated),
         )
+        if data.when_busy is None:
+            return await follow()
+        response = await chat_queue.send_or_queue(caller, message, data.when_busy, follow)
+        return _waits(response) if isinstance(response, QueuedMessage) else response
 
     @post("/attachments/check", status_code=200)
     async def check_attachments(
@@ -201,6 +224,10 @@ class MessageController(Controller):
         """
         await attachments.read_attachments(caller, [*data.attachments])
         return success(None, "readable")
+
+
+def _waits(queued: QueuedMessage) -> Response[Any]:
+    return Response(success(queued, queued.mode.value), status_code=202, media_type="application/json")
 
 
 def check_text(text: str) -> None:

@@ -1,8 +1,9 @@
 """The messages of a conversation, from the database to what a provider gets: those on the path to a leaf, and
 the steps of the current run; and which images they have. `prompt.py` fits them into a context window.
 
-Steps are a flat list. A completion ends where the results of its tools begin; a paused completion is merged
-with the one that continues it. A call without a result is left out, because no provider accepts one.
+Steps are a flat list. A completion ends where the results of its tools begin, or where a person wrote; a
+paused completion is merged with the one that continues it. A call without a result is left out, because no
+provider accepts one.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence, Set
@@ -197,7 +198,7 @@ def user_text(content: UserContent, shown: Container[str] = ()) -> str:
 def assistant_messages(
     steps: Sequence[Step], replay: Sequence[ReplayNote], images: ToolImages = NO_IMAGES, model: str = ""
 ) -> list[PromptMessage]:
-    """The steps of an assistant's message as completions and tool results, in order.
+    """The steps of an assistant's message as completions, tool results and what people wrote meanwhile.
 
     A completion that `model` refused is left out: vendors demand that, and refuse again with it.
     """
@@ -205,14 +206,25 @@ def assistant_messages(
     completion_steps: list[Step] = []
     results: list[Step] = []
     notes = _join_paused(replay)
+
+    def ended(own: list[Step], of_tools: list[Step]) -> list[PromptMessage]:
+        note = next(notes, ReplayNote())
+        is_refused = bool(model) and end_of(note).refused_by == model
+        return [] if is_refused else _completion(own, of_tools, note, images)
+
     for step in [*steps, None]:
+        if step is not None and step.type == StepType.USER:
+            # Only an ended completion has a note; one that a crash interrupted is repeated after this step.
+            if results or any(each.status != StepStatus.INTERRUPTED for each in completion_steps):
+                messages.extend(ended(completion_steps, results))
+            completion_steps, results = [], []
+            messages.append(UserPrompt(text=step.content, is_inner=True))
+            continue
         if step is not None and step.type == StepType.TOOL_RESULT:
             results.append(step)
             continue
         if step is None or results:
-            note = next(notes, ReplayNote())
-            if not (model and end_of(note).refused_by == model):
-                messages.extend(_completion(completion_steps, results, note, images))
+            messages.extend(ended(completion_steps, results))
             completion_steps, results = [], []
         if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
             completion_steps.append(step)

@@ -173,7 +173,7 @@ def _step_tokens(step: Step) -> int:
             return text_tokens(step.content)
         case StepType.TOOL_CALL:
             return text_tokens(step.name or "") + text_tokens(step.arguments or "")
-        case StepType.TOOL_RESULT:
+        case StepType.TOOL_RESULT | StepType.USER:
             return 0
         case _:
             assert_never(step.type)

@@ -37,6 +37,7 @@ from luxx.domain.conversations.views import (
     SkippedCall,
     SkippedResult,
     SkippedThinking,
+    SkippedUser,
     citations_in,
 )
 from luxx.errors import TooLarge
@@ -126,7 +127,7 @@ class _Steps(msgspec.Struct):
 class _StoredText(msgspec.Struct):
     """The text steps of an assistant's message, joined as in `steps_text`; the decoder skips the others."""
 
-    steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult]
+    steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult | SkippedUser]
     plan_run_id: str | None = None
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text, false, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -24,7 +24,8 @@ class ProjectRow(Base):
 class ConversationRow(ModelSettingsColumns, PlanningColumn, Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
-    with permission rules.
+    with permission rules. `queue_paused`: its queued messages do not start by themselves; `queue_problem` is
+    why one could not be sent.
 
     A row with an `import_id` is hidden (`access.py`): queries for a user's conversations require `import_id
     IS NULL`.
@@ -63,6 +64,30 @@ class ConversationRow(ModelSettingsColumns, PlanningColumn, Base):
     lost_provider: Mapped[str | None] = mapped_column(String(100))
     lost_agent: Mapped[str | None] = mapped_column(String(100))
     lost_project: Mapped[str | None] = mapped_column(String(200))
+    queue_paused: Mapped[bool] = mapped_column(default=False, server_default=false())
+    queue_problem: Mapped[str | None] = mapped_column(Text)
+
+
+class QueuedMessageRow(Base):
+    """A message that waits while an answer is made, in the order of `position`: one that steers this answer,
+    or one that is sent after it (`mode`).
+
+    `content` is stored as that of a message; `request` is the JSON of what it is sent with, its images
+    included. The transaction that makes a message or a step of it deletes the row.
+    """
+
+    __tablename__ = "queued_messages"
+    __table_args__ = (Index("ix_queued_messages_conversation_id_position", "conversation_id", "position"),)
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(ForeignKey("conversations.id", ondelete="CASCADE"))
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    mode: Mapped[str] = mapped_column(String(10))
+    position: Mapped[int] = mapped_column()
+    content: Mapped[str] = mapped_column(Text)
+    request: Mapped[str] = mapped_column(Text, deferred=True)
+    stored_bytes: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class MessageRow(Base):

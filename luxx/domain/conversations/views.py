@@ -180,8 +180,12 @@ class SkippedResult(msgspec.Struct, tag="tool_result", tag_field="type"):
     pass
 
 
+class SkippedUser(msgspec.Struct, tag="user", tag_field="type"):
+    pass
+
+
 class _StoredAnswer(msgspec.Struct):
-    steps: list[_ResultStep | _SourcedText | SkippedThinking | SkippedCall]
+    steps: list[_ResultStep | _SourcedText | SkippedThinking | SkippedCall | SkippedUser]
 
 
 _result = msgspec.json.Decoder(_Result)
@@ -214,7 +218,7 @@ def citations_in(stored: str) -> list[Citation]:
     return list(citations.values())
 
 
-def _sources(step: _ResultStep | _SourcedText | SkippedThinking | SkippedCall) -> list[Source]:
+def _sources(step: _ResultStep | _SourcedText | SkippedThinking | SkippedCall | SkippedUser) -> list[Source]:
     if isinstance(step, _SourcedText):
         return step.sources
     if not isinstance(step, _ResultStep) or _MARK not in step.content:

@@ -95,6 +95,8 @@ def _step(step: Step) -> list[str]:
             return quoted(step.content)
         case StepType.TEXT:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
+        case StepType.USER:
+            return ["**While it was answering:**", "", *quoted(step.content)]
         case StepType.THINKING:
             return collapsible("Thinking", step.content)
         case StepType.TOOL_CALL:

@@ -3,7 +3,9 @@
 What was sent and the run that answers it are stored in one transaction (`runs/admission.py`).
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from sqlalchemy import bindparam, insert
@@ -60,6 +62,8 @@ _set_active_run = (
 )
 _encode = msgspec.json.Encoder().encode
 
+T = TypeVar("T")
+
 Submission = NewMessage | Regeneration | NewInvocation | NewCall
 
 
@@ -114,17 +118,21 @@ class ChatService:
                 size += attached.size
 
         def insert(session: Session) -> Run:
-            return self._insert(session, caller, submission, attached, size)
+            return self.insert(session, caller, submission, attached, size)
 
+        return await self.with_listed_models(caller, lambda: self.admission.admit(caller, insert, size=size))
+
+    async def with_listed_models(self, caller: Caller, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` returns; it is made again if the list of models of a provider was too old for it."""
         try:
-            return await self.admission.admit(caller, insert, size=size)
+            return await attempt()
         except UnlistedModel as error:
             # The provider may have the model by now.
             if not await self.requests.providers.refetch_models(caller, error.provider_id):
                 raise
-            return await self.admission.admit(caller, insert, size=size)
+            return await attempt()
 
-    def _insert(
+    def insert(
         self,
         session: Session,
         caller: Caller,

@@ -87,15 +87,16 @@ def searched_text(content: str) -> str:
     """The searched text of a message's stored JSON: its text and the names of its files.
 
     For an answer: its text steps, without those that a crash interrupted, because another completion repeats
-    them.
+    them, and what people wrote while it was made.
     """
     stored = _stored.decode(content)
-    text_steps = [
+    written = [
         step.content
         for step in stored.steps
-        if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
+        if step.type == StepType.USER
+        or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
     ]
-    return "\n".join([stored.text, *text_steps, *(file.name for file in stored.attachments)]).strip("\n")
+    return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")
 
 
 class _Fold(dict[int, str]):

@@ -202,6 +202,10 @@ class RunDriver:
         # Also if it is driven here: its drive may have set it to waiting and be about to end.
         self.wake()
 
+    def request_maintenance(self) -> None:
+        """Does soon what follows each heartbeat: for example, a queued message may be due."""
+        self.heartbeat.request_maintenance()
+
     async def wait(self, run_id: str, seconds: float | None) -> None:
         """Waits until this process no longer drives the run, or for `seconds`."""
         driven = self._driven.get(run_id)
@@ -238,8 +242,8 @@ class RunDriver:
 
     def _on_input(self, run_id: str) -> None:
         driven = self._driven.get(run_id)
-        if driven is not None and driven.signal.on_input is not None:
-            driven.signal.on_input()
+        if driven is not None:
+            driven.signal.give_input()
 
     def _unregister(self, connection: Connection) -> None:
         processes.release(connection, self.process)

@@ -153,6 +153,10 @@ class Heartbeat:
         """Requests a scan soon; one scan serves all earlier requests."""
         self._scan_requested.set()
 
+    def request_maintenance(self) -> None:
+        """Does soon what follows each heartbeat."""
+        self._maintenance_requested.set()
+
     async def _heartbeat_loop(self) -> None:
         while True:
             await asyncio.sleep(self._interval)

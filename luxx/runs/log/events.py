@@ -19,7 +19,6 @@ from sqlalchemy import (
     case,
     func,
     insert,
-    literal,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -137,8 +136,8 @@ class RunEndedRow(Base):
     ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-NOTICES = "notices"
-"""The only reader so far: `streams/notices.py`."""
+NOTICES, QUEUE = "notices", "queue"
+"""The readers: `streams/notices.py`; `features/chats/queue.py`, if messages wait."""
 
 _ended, _runs = table_of(RunEndedRow), table_of(RunRow)
 _copied = ("kind", "subject_id", "parent_run_id", "user_id", "tenant_id")
@@ -146,7 +145,7 @@ _insert_ended = insert(_ended).from_select(
     ["run_id", "reader", "status", "ended_at", "process", *_copied],
     select(
         _runs.c.id,
-        literal(NOTICES),
+        bindparam("b_reader", type_=_ended.c.reader.type),
         bindparam("b_status", type_=_ended.c.status.type),
         bindparam("b_now", type_=_ended.c.ended_at.type),
         _runs.c.owner,
@@ -155,9 +154,11 @@ _insert_ended = insert(_ended).from_select(
 )
 
 
-def record_ending(connection: Connection, run_id: str, fence: int, status: str) -> None:
+def record_ending(
+    connection: Connection, run_id: str, fence: int, status: str, reader: str = NOTICES
+) -> None:
     """Inserts the row of an ending, before the update of the run takes its owner away."""
-    values = {"b_id": run_id, "b_fence": fence, "b_status": status, "b_now": utc_now()}
+    values = {"b_id": run_id, "b_fence": fence, "b_status": status, "b_now": utc_now(), "b_reader": reader}
     connection.execute(_insert_ended, values)
 
 

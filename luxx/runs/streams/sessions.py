@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Table, bin
 
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.access import own_conversations
-from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.models import ConversationRow, MessageRow, QueuedMessageRow
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import NOTICES, RunEndedRow
 from luxx.runs.models import ProcessRow, RunRow, SubjectMemberRow
@@ -83,8 +83,11 @@ _newest = (
     .limit(1)
     .scalar_subquery()
 )
+_of_session = QueuedMessageRow.conversation_id == _sessions.c.id
+_queue_length = select(func.count(QueuedMessageRow.id)).where(_of_session).scalar_subquery()
 _states = (
     select(
+        _queue_length.label("queued"), _sessions.c.queue_paused,
         _sessions.c.id.label("session_id"), _sessions.c.title, _runs.c.id.label("run_id"), _runs.c.status,
         _runs.c.message_id, _runs.c.stop_reason, _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
         _runs.c.last_seq,
@@ -235,7 +238,7 @@ def read_states(
 ) -> dict[str, SessionState]:
     """The states of those sessions that the user may see, each with its newest run, by session id."""
     rows = connection.execute(_states, {"ids": list(session_ids), "user_id": user_id})
-    states = {row.session_id: _state(row.title, row) for row in rows}
+    states = {row.session_id: _conversation_state(row) for row in rows}
     others = [id_ for id_ in session_ids if id_ not in states]
     subjects = read_subjects(connection, tables, others) if others else {}
     visible = {id_: one for id_, one in subjects.items() if one.is_visible_to(user_id)}
@@ -325,6 +328,13 @@ def _state(title: str, row: Row[*tuple[Any, ...]] | None) -> SessionState:
         started_at=row.started_at,
         finished_at=row.finished_at,
     )
+
+
+def _conversation_state(row: Row[*tuple[Any, ...]]) -> SessionState:
+    state = _state(row.title, row)
+    if not row.queued:
+        return state
+    return msgspec.structs.replace(state, queued=row.queued, queue_paused=row.queue_paused)
 
 
 def _run_changes(

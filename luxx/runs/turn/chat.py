@@ -38,6 +38,7 @@ from luxx.runs.turn.state import (
     model_used,
     with_fallback,
 )
+from luxx.runs.turn.steering import WAITING, pause_queue, settle_queue
 from luxx.runs.turn.turn import Turn, TurnServices
 from luxx.runs.turn.turn_log import (
     Closing,
@@ -76,11 +77,16 @@ class ChatDrive:
     ) -> None:
         self.status = RunStatus.RUNNING
         self._access = access
+        self._engine = services.engine()
+        self._has_next = False
         self._log = TurnLog(context.log, state)
-        close = partial(close_chat, spec)
+        close = partial(close_chat, spec, on_next=self._on_next)
         self._turn = Turn(
             context, services, spec, self._log, close, signal=context.signal, is_recovered=spec.fence > 1
         )
+        # While it was in no process or waited for a slot, nobody could say here that it is steered.
+        was_begun_late = spec.fence > 1 or context.head.started_at != context.head.created_at
+        context.signal.has_input = context.signal.has_input or was_begun_late
 
     @property
     def usage(self) -> Usage:
@@ -93,11 +99,16 @@ class ChatDrive:
         await self._turn.proceed(self._access)
         if self._turn.status:
             self.status = RunStatus(self._turn.status)
+            if self._has_next:
+                self._engine.request_maintenance()
         elif decide(self._log.state) == NextAction.WAIT:
             self.status = RunStatus.WAITING
 
     async def stop(self) -> None:
         """Does nothing: its turn is no task of its own."""
+
+    def _on_next(self) -> None:
+        self._has_next = True
 
 
 class LoadPlanned(Protocol):
@@ -122,8 +133,16 @@ def load_chat(
     )
 
 
-def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry | None) -> Closing:
-    """The Closing of a chat's turn, which ends the run.
+def close_chat(
+    spec: RunSpec,
+    state: TurnState,
+    ending: Ending,
+    _cut: UsageEntry | None,
+    *,
+    on_next: Callable[[], None] = lambda: None,
+) -> Closing:
+    """The Closing of a chat's turn, which ends the run. `on_next` is called if a queued message is to be sent
+    then, which the rows say too.
 
     It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
     its parent run, so it stores nothing. A call with given messages stores none either, and removes what it
@@ -140,6 +159,11 @@ def close_chat(spec: RunSpec, state: TurnState, ending: Ending, _cut: UsageEntry
     def write(connection: Connection) -> None:
         if save is not None:
             save(connection)
+        if isinstance(spec.request.origin, InConversation):
+            # The conversation is locked now: nobody adds to its queue meanwhile.
+            waiting = connection.execute(WAITING, {"conversation": spec.subject_id}).all()
+            if waiting and settle_queue(connection, spec, waiting, ending):
+                on_next()
         if state.questions:
             close_questions(connection, spec.run_id)
         if emptied is not None and ending.status == RunStatus.CANCELLED:
@@ -226,8 +250,10 @@ def ending_changes(spec: RunSpec, state: TurnState, ending: Ending) -> dict[str,
 
 
 def fail_chat(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
-    """Releases the conversation of a chat's run that cannot be driven."""
+    """Releases the conversation of a chat's run that cannot be driven, and pauses its queue."""
     close_questions(connection, run.id)
-    connection.execute(_conversations.update().where(_conversations.c.run_id == run.id).values(run_id=null()))
+    released = _conversations.update().where(_conversations.c.run_id == run.id).values(run_id=null())
+    if connection.execute(released).rowcount:
+        pause_queue(connection, run.subject_id)
     events = ending_events(run.message_id or "", run.usage, failure_ending(error))
     return RunFailure(events=events, status=RunStatus.FAILED)

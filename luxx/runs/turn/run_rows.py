@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.context.messages import PastMessage, read_path
-from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.models import MessageRow, QueuedMessageRow
 from luxx.errors import TooLarge
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
@@ -35,7 +35,7 @@ from luxx.wire.run import (
     RunStatus,
 )
 
-_runs, _messages = table_of(RunRow), table_of(MessageRow)
+_runs, _messages, _queued = table_of(RunRow), table_of(MessageRow), table_of(QueuedMessageRow)
 _insert_run = insert(_runs)
 _encode = msgspec.json.Encoder().encode
 
@@ -129,6 +129,7 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
     driven_seconds: float
     request: str
     last_seq: int
+    created_at: datetime
     started_at: datetime | None
 
 
@@ -230,7 +231,12 @@ _of_runs = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
 _said_in_rooms = select(func.coalesce(func.sum(func.length(_messages.c.content)), 0)).where(
     _messages.c.user_id == bindparam("user_id"), _messages.c.room_id.is_not(None), _messages.c.role == "user"
 )
-_of_user = select(_of_runs.scalar_subquery() + _said_in_rooms.scalar_subquery())
+_in_queues = select(func.coalesce(func.sum(_queued.c.stored_bytes), 0)).where(
+    _queued.c.user_id == bindparam("user_id")
+)
+_of_user = select(
+    _of_runs.scalar_subquery() + _said_in_rooms.scalar_subquery() + _in_queues.scalar_subquery()
+)
 
 
 class StorageUse:

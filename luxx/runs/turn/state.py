@@ -371,20 +371,15 @@ def _with_steps(state: TurnState, events: Sequence[LoggedEvent]) -> TurnState:
             steps[step.index] = step
         else:
             steps.append(step)
-        if step.type == StepType.TOOL_RESULT:
+        if step.type in (StepType.TOOL_RESULT, StepType.USER):
             finished_count, is_answered = len(steps), False
-            if number >= late:
+            if number >= late and step.type == StepType.TOOL_RESULT:
                 ended.append((step, call_of_result(steps, step), logged.event.timestamp))
         elif step.status == StepStatus.INTERRUPTED and step.index == finished_count:
             finished_count = step.index + 1
-    return replace(
-        state,
-        steps=tuple(steps),
-        finished_count=finished_count,
-        is_answered=is_answered,
-        loops=state.loops.with_results(ended, state.iterations) if ended else state.loops,
-        seq=seq,
-    )
+    loops = state.loops.with_results(ended, state.iterations) if ended else state.loops
+    after = replace(state, finished_count=finished_count, is_answered=is_answered, loops=loops)
+    return replace(after, steps=tuple(steps), seq=seq)
 
 
 def add_cost(total: float | None, cost: float | None) -> float | None:

@@ -34,6 +34,7 @@ from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import ResourceFinder, UserAccess
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls, with_fallback
+from luxx.runs.turn.steering import SteersLeft, log_completion_and_steers, log_steers
 from luxx.runs.turn.turn_log import (
     CANCELLED,
     DOOM_LOOP,
@@ -46,6 +47,8 @@ from luxx.runs.turn.turn_log import (
     failure_ending,
     finished,
     is_judged,
+    may_be_steered,
+    may_call,
     status_entry,
 )
 from luxx.tools.schema import answer_problem
@@ -206,7 +209,7 @@ class Turn:
             case NextAction.WAIT:
                 await self._calls_of(iteration).keep_waiting()
                 return False
-            case NextAction.CALL_MODEL if self._log.state.iterations > self._max_iterations:
+            case NextAction.CALL_MODEL if not may_call(self._log.state, self._max_iterations):
                 # The completion without tools was not the last one: it paused, or called a tool anyway.
                 await self._end([], OUT_OF_ITERATIONS)
             case NextAction.CALL_MODEL:
@@ -273,6 +276,12 @@ class Turn:
         if self._is_recovered:
             self._is_recovered = False
             await self._log_lost_call(iteration.lost_call_entry())
+        if may_be_steered(self.run.spec, self._log.state):
+            # Another process may have taken the message, and its hint can be lost.
+            is_known = self.run.services.store.is_sqlite or not self._log.state.notes
+            if self.run.signal.has_input or not is_known:
+                self.run.signal.has_input = False
+                await log_steers(self.run)
 
     async def _call_model(self, iteration: Iteration) -> None:
         state = self._log.state
@@ -366,14 +375,21 @@ class Turn:
     ) -> None:
         """Ends the turn with its answer. One that does not follow the demanded schema is partial, with a
         warning that says why."""
-        ending, spec = self._final_ending(state), self.run.spec
+        ending, spec, last = self._final_ending(state), self.run.spec, entries
         schema = spec.request.response_schema if spec.kind == RunKind.CHAT and not spec.turn.key else None
         if schema is not None and is_judged(state, ending):
             problem = await asyncio.to_thread(answer_problem, schema, steps_text(state.steps))
             if problem is not None:
-                entries = [*entries, Warning(message=problem, code=WarningCode.SCHEMA_NOT_MET)]
+                last = [*entries, Warning(message=problem, code=WarningCode.SCHEMA_NOT_MET)]
                 ending = replace(ending, is_partial=True)
-        await self._end(entries, ending, usage)
+        # A person may steer the answer once beyond its last call.
+        takes_steers = may_be_steered(spec, state) and state.iterations <= self._max_iterations + 1
+        while not self.status:
+            try:
+                await self._end(last, replace(ending, takes_steers=takes_steers), usage)
+            except SteersLeft:
+                if await log_completion_and_steers(self.run, entries, usage):
+                    return
 
     def _final_ending(self, state: TurnState) -> Ending:
         ending = finished(state)

@@ -14,7 +14,7 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import ContentRefused, LimitReached, LuxxError, ProviderError
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import CALL_ID_LENGTH
-from luxx.runs.turn.state import ChatRequest, TurnState, fold, model_used, open_calls
+from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState, fold, model_used, open_calls
 from luxx.tools.history import CallStatus, Executed
 from luxx.wire.event import (
     CallPurpose,
@@ -26,7 +26,8 @@ from luxx.wire.event import (
     LoggedEvent,
     ProcessStep,
 )
-from luxx.wire.run import RunPhase, RunStatus, StopReason
+from luxx.wire.model_settings import PlanningMode
+from luxx.wire.run import InConversation, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import (
     CUT_SHORT,
@@ -245,13 +246,15 @@ INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.T
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run; `error` is the error that ended it, if any. `is_partial`: the answer is not what
-    was demanded, although the model ended it."""
+    was demanded, although the model ended it. `takes_steers`: the turn goes on instead if a person steers
+    it."""
 
     status: RunStatus
     stop_reason: StopReason
     done: DoneStatus
     error: LuxxError | None = None
     is_partial: bool = False
+    takes_steers: bool = False
 
 
 FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
@@ -331,6 +334,20 @@ def is_judged(state: TurnState, ending: Ending) -> bool:
     last = state.steps[-1] if state.steps else None
     has_calls = last is not None and last.type == StepType.TOOL_CALL and last.is_hosted is not True
     return not has_calls and ending.stop_reason not in _NOT_JUDGED
+
+
+def may_be_steered(spec: RunSpec, state: TurnState) -> bool:
+    """Whether a message of a person may follow now: in the answer of a conversation that is made without a
+    plan, and not while a completion pauses."""
+    request, is_paused = spec.request, bool(state.notes) and state.notes[-1].finish == FinishReason.PAUSED
+    is_answer = isinstance(request.origin, InConversation) and request.planning == PlanningMode.OFF
+    return is_answer and not is_paused
+
+
+def may_call(state: TurnState, most: int) -> bool:
+    """Whether the limit of model calls allows another one: one more where a person steered after the last."""
+    is_steered = bool(state.steps) and state.steps[-1].type == StepType.USER
+    return state.iterations <= most + is_steered
 
 
 def message_origin(request: ChatRequest, state: TurnState, ending: Ending) -> dict[str, Any]:

@@ -212,7 +212,10 @@ class Chat:
             self._screen.note(f"error: {error.message}")
         except OSError as error:
             self._screen.note(f"error: {error.filename or text}: {error.strerror or error}")
-        return "" if is_command(text) or self._session.was_accepted else text
+        if not (is_command(text) or self._session.was_accepted):
+            return text
+        unsent, self._session.unsent = self._session.unsent, ""
+        return unsent
 
     async def _names(self, command: str) -> list[str]:
         return await self._commands.names(command)

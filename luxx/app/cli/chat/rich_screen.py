@@ -61,7 +61,7 @@ class RichScreen:
         """The lines at the end of the output that are painted again."""
         self._held: list[Piece] | None = None
         self._calls: dict[str, ToolCard] = {}
-        self._status = ""
+        self._status = self._typed = ""
         self._since = 0.0
         self._is_thinking = False
         self._timer: asyncio.TimerHandle | None = None
@@ -107,6 +107,12 @@ class RichScreen:
         """Shows that a message was sent."""
         self._set_status("waiting for the model")
         self._paint()
+
+    def show_typed(self, text: str) -> None:
+        """Shows what is being typed, below the answer."""
+        if text != self._typed:
+            self._typed = text
+            self._paint()
 
     def show_progress(self, text: str) -> None:
         """The answer of a chat has no progress to show."""
@@ -186,7 +192,7 @@ class RichScreen:
         lines = self._growing_lines()
         if not self._is_first_block and lines:
             lines = ["", *lines]
-        self._replace([], [*lines, *self._status_lines()])
+        self._replace([], [*lines, *self._status_lines(), *self._typed_lines()])
         if self._status:
             self._schedule(TICK_SECONDS)
 
@@ -213,6 +219,13 @@ class RichScreen:
         names = ", ".join(card.name for card in self._calls.values())
         text = CONTROL_CHARACTERS.sub("", f"{self._status} {names}".rstrip()).replace("\n", " ")
         return self._render(Text(text + after, style="dim", no_wrap=True, overflow="ellipsis"))[:1]
+
+    def _typed_lines(self) -> list[str]:
+        """The end of what is typed, in one line."""
+        if not self._typed or self._held is not None:
+            return []
+        shown = self._typed[-max(10, self._console.size.width // 2 - 4) :]
+        return self._render(Text(f"> {shown}", style="bold", no_wrap=True))[:1]
 
     def _replace(self, printed: list[str], live: list[str]) -> None:
         """Removes the lines that grow, prints lines for good, and paints new lines that grow."""

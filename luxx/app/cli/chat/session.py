@@ -12,10 +12,12 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.app.cli.chat.queue import TerminalQueue
+from luxx.app.cli.chat.typed_keys import TypedKeys
 from luxx.app.cli.menu import Menu
 from luxx.app.cli.runs.answer import AnswerTranscript, SentMessage
 from luxx.app.cli.runs.follower import RunFollower
-from luxx.app.cli.screen import Piece, PieceKind, RunScreen
+from luxx.app.cli.screen import Piece, PieceKind, RunScreen, is_dumb_terminal
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import find_named
 from luxx.errors import InvalidInput, NotFound
@@ -28,6 +30,9 @@ IMAGE_TYPES = {
     b"GIF8": "image/gif",
 }
 """The types of images by their first bytes; WebP is recognized apart."""
+
+
+Follow = Callable[[RunFollower], Coroutine[Any, Any, int]]
 
 
 class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +54,7 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True):
+    id: str = ""
     role: str
     text: str = ""
     steps: list[HistoryStep] = []
@@ -96,8 +102,13 @@ class ChatSession:
         """What the model thought for the last answer."""
         self.is_left = False
         self.was_accepted = False
+        self.unsent = ""
+        """What was typed while an answer was shown and not sent."""
+        self.queue = TerminalQueue(server, screen, lambda: self.options)
         self._menu = menu
         self._is_json = is_json
+        # A terminal that cannot move its cursor gives its lines to the next prompt.
+        self._reads_keys = menu is not None and not is_json and not is_dumb_terminal()
 
     # The conversation
 
@@ -153,7 +164,7 @@ class ChatSession:
         if self.conversation is None or self.conversation.run_id is None:
             return 0
         run_id = self.conversation.run_id
-        return await self._show_answer(self.conversation, lambda follower: follower.follow(run_id))
+        return await self._show_answers(self.conversation, lambda follower: follower.follow(run_id))
 
     # Messages
 
@@ -175,19 +186,70 @@ class ChatSession:
         if not is_new:
             await message.remember_newest_run()
         try:
-            return await self._show_answer(self.conversation, lambda follower: follower.send(message))
+            return await self._show_answers(self.conversation, lambda follower: follower.send(message))
         finally:
             self.was_accepted = message.is_accepted
             if message.is_accepted:
                 self.attachments = []
 
-    async def _show_answer(
-        self, conversation: ChatConversation, follow: Callable[[RunFollower], Coroutine[Any, Any, int]]
-    ) -> int:
+    async def _show_answers(self, conversation: ChatConversation, follow: Follow) -> int:
+        """Shows an answer, and those to the messages that waited for its end."""
+        code, run_id = await self._show_answer(conversation, follow)
+        return await self._show_next(conversation, run_id, code)
+
+    async def resume_queue(self, conversation: ChatConversation) -> None:
+        """Lets the queue go on, and shows the answers to the messages that waited."""
+        newest = await self.queue.newest_run(conversation.id)
+        await self.queue.resume(conversation.id)
+        await self._show_next(conversation, newest, 0)
+
+    async def _show_next(self, conversation: ChatConversation, run_id: str, code: int) -> int:
+        while self.queue.has_given and not self.is_left:
+            run = await self.queue.next_run(conversation.id, run_id)
+            if run is None:
+                break
+            await self._show_question(conversation.id, run.message_id or "")
+            code, run_id = await self._show_answer(conversation, lambda one, id_=run.id: one.follow(id_))
+        return code
+
+    async def _show_question(self, conversation_id: str, before: str) -> None:
+        """Shows the message of the person that an answer with this id belongs to."""
+        query = {"conversation_id": conversation_id, "limit": str(HISTORY_MESSAGES)}
+        page = await self.server.call("GET", "/messages", HistoryPage, **query)
+        asked = next((one for one in page.items if one.role == "user" and one.id < before), None)
+        if asked is not None:
+            self._show_message(asked)
+
+    async def _show_answer(self, conversation: ChatConversation, follow: Follow) -> tuple[int, str]:
+        """The exit code, and the run that was followed."""
         transcript = AnswerTranscript(conversation.id)
-        follower = RunFollower(self.server, self.screen, transcript, self._menu, is_json=self._is_json)
+        if not self._reads_keys:
+            follower = RunFollower(self.server, self.screen, transcript, self._menu, is_json=self._is_json)
+            return await self._follow(follower, transcript, follow)
+        assert self._menu is not None
+        tasks: set[asyncio.Task[None]] = set()
+
+        def send(line: str) -> None:
+            task = asyncio.create_task(self.queue.take_line(conversation.id, line))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        keys = TypedKeys(self.screen.show_typed, send)
+        keys.text, self.unsent = self.unsent, ""
+        with keys:
+            follower = RunFollower(self.server, self.screen, transcript, keys.between(self._menu))
+            try:
+                return await self._follow(follower, transcript, follow)
+            finally:
+                if tasks:
+                    await asyncio.wait(tasks)
+                self.unsent = keys.text
+
+    async def _follow(
+        self, follower: RunFollower, transcript: AnswerTranscript, follow: Follow
+    ) -> tuple[int, str]:
         try:
-            return await follow(follower)
+            return await follow(follower), transcript.run_id
         finally:
             self.thinking, self.is_left = transcript.thinking, follower.is_left
 

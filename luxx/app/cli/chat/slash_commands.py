@@ -164,6 +164,17 @@ class SlashCommands:
         await self._session.show_history()
         await self._session.follow_open_run()
 
+    async def queue(self, argument: str) -> None:
+        conversation = self._session.conversation
+        if conversation is None:
+            raise InvalidInput("there is no conversation yet")
+        if argument == "resume":
+            await self._session.resume_queue(conversation)
+        elif argument and not argument.startswith("drop "):
+            await self._session.send(argument)  # No answer is shown: nothing has to wait.
+        else:
+            await self._session.queue.carry_out(conversation.id, argument)
+
     async def thinking(self, _argument: str) -> None:
         self._say(self._session.thinking or "the model did not think for the last answer")
 
@@ -248,6 +259,12 @@ COMMANDS = {
             argument="NUMBER|TITLE",
             help_text="continues another conversation",
             run=SlashCommands.open,
+        ),
+        SlashCommand(
+            name="/queue",
+            argument="[TEXT|drop N|resume]",
+            help_text="what waits; TEXT is sent after the answer",
+            run=SlashCommands.queue,
         ),
         SlashCommand(
             name="/thinking",

@@ -15,7 +15,7 @@ from luxx.app.cli.runs.transcript import (
     RunFrame,
     RunTranscript,
 )
-from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind
+from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind, note
 from luxx.app.cli.server_api import ObjectWithId, ServerApi
 from luxx.errors import LuxxError
 from luxx.wire.event import DoneStatus
@@ -104,6 +104,8 @@ class AnswerTranscript(RunTranscript):
                 self._finish, self._stop_reason = frame.finish or "", frame.stop_reason
             case "process_step" if frame.step is not None and not frame.step.notice:
                 step = frame.step
+                if step.type == StepType.USER:
+                    return [note(f"> {step.content}")] if frame.seq else []
                 if step.type == StepType.TEXT:
                     growing = self._texts[step.index]
                 elif step.type == StepType.THINKING:

@@ -12,7 +12,7 @@ export interface ToolItem {
   questions: Question[]
 }
 
-export type StepItem = { kind: 'thinking' | 'text'; key: string; step: ShownStep } | ToolItem
+export type StepItem = { kind: 'thinking' | 'text' | 'user'; key: string; step: ShownStep } | ToolItem
 
 export function itemsOf(steps: readonly ShownStep[], questions: readonly Question[] = []): StepItem[] {
   const items: StepItem[] = []
@@ -27,7 +27,7 @@ export function itemsOf(steps: readonly ShownStep[], questions: readonly Questio
       calls.set(step.id_ref ?? '', item)
       items.push(item)
     } else {
-      items.push({ kind: step.type === 'thinking' ? 'thinking' : 'text', key: step.id, step })
+      items.push({ kind: step.type, key: step.id, step })
     }
   }
   return items

@@ -1,4 +1,4 @@
-/** What this browser remembers: the theme and which panes are open. The language is in `i18n/text.ts`. */
+/** What this browser remembers: the theme, which panes are open, and what becomes of a message during an answer. The language is in `i18n/text.ts`. */
 import { defineStore } from 'pinia'
 import { computed, ref, watch, watchEffect } from 'vue'
 
@@ -6,12 +6,15 @@ export type Theme = 'system' | 'light' | 'dark'
 
 const THEME = 'luxx.theme'
 const LIST = 'luxx.list'
+const WHEN_BUSY = 'luxx.whenBusy'
 
 export const usePreferences = defineStore('preferences', () => {
   const stored = localStorage.getItem(THEME)
   const theme = ref<Theme>(stored === 'light' || stored === 'dark' ? stored : 'system')
   const isListOpen = ref(localStorage.getItem(LIST) !== 'closed')
   const isInspectorOpen = ref(false)
+  /** What becomes of a message while an answer is made. */
+  const whenBusy = ref<'queue' | 'steer'>(localStorage.getItem(WHEN_BUSY) === 'steer' ? 'steer' : 'queue')
 
   const darkSystem = window.matchMedia('(prefers-color-scheme: dark)')
   const isSystemDark = ref(darkSystem.matches)
@@ -29,11 +32,13 @@ export const usePreferences = defineStore('preferences', () => {
   })
   watch(isListOpen, (isOpen) => localStorage.setItem(LIST, isOpen ? 'open' : 'closed'))
 
+  watch(whenBusy, (chosen) => localStorage.setItem(WHEN_BUSY, chosen))
+
   const narrow = window.matchMedia('(max-width: 44.99rem)')
   const isNarrow = ref(narrow.matches)
   narrow.addEventListener('change', (event) => {
     isNarrow.value = event.matches
   })
 
-  return { theme, isDark, isListOpen, isInspectorOpen, isNarrow }
+  return { theme, isDark, isListOpen, whenBusy, isInspectorOpen, isNarrow }
 })

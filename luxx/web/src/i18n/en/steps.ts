@@ -80,6 +80,7 @@ const en = {
   loop: (kind: string, tool: string, times: number) =>
     kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is told so.` : 'The model repeats itself.',
   sources: 'Sources',
+  steered: 'You wrote while it was answering:',
 }
 
 export type StepsText = Texts<typeof en>

@@ -134,6 +134,10 @@ export const SENTENCES: Record<string, string> = {
     '你的运行正在同时进行 {1} 个轮次，已达服务器允许的数量；请等待或停止其中一个运行。',
   'the server is busy with as many runs as it allows; try again in a moment': '服务器的运行数已达上限；请稍后再试。',
   'an answer is being written in this conversation; wait for it or cancel it': '此对话正在生成回答；请等待或停止它。',
+  '{} messages wait in this conversation already; delete one or wait': '此对话中已有 {1} 条消息在等待；请删除一条或稍候。',
+  'an answer in progress takes no images; queue the message, or attach them to the next one':
+    '进行中的回答不接受图片；请让消息排队，或将图片附加到下一条消息。',
+  'no message with this id waits here; it may have been sent': '这里没有等待中的此消息；它可能已经发送。',
   'a message was sent to this conversation a moment ago; try again': '刚刚有消息发送到此对话；请再试一次。',
   'a run of this conversation is still stopping; try again': '此对话的运行正在停止；请再试一次。',
   'the run has ended, so this question no longer needs an answer': '运行已结束，这个问题不再需要回答。',

@@ -74,6 +74,7 @@ const zh: StepsText = {
   skill: (name) => `已启用技能 ${name}`,
   loop: (kind, tool, times) => (kind === 'error' ? `${tool} 已以相同方式失败 ${times} 次；已告知模型。` : '模型在重复自己。'),
   sources: '来源',
+  steered: '你在回答进行时写道：',
 }
 
 export default zh

@@ -8,6 +8,7 @@ import { isActive } from '@/run/state'
 import type { Conversation } from './conversations'
 import { useConversationChanges } from './conversations'
 import { type Message, useMessages } from './messages'
+import { useQueue, type WhenBusy } from './queue'
 
 export type AnswerOptions = Schema<'AnswerOptionsBody'>
 
@@ -27,6 +28,7 @@ export function useConversation(id: () => string | undefined) {
   const messages = useMessages(() => id() ?? '')
   const changes = useConversationChanges()
   const run = useFollowedRun({ subject: id, onState, onEnd: (error) => void finish(error) })
+  const queue = useQueue(id, run)
   const conversation = shallowRef<Conversation | null>(null)
   const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
@@ -115,6 +117,7 @@ export function useConversation(id: () => string | undefined) {
 
   /** Another tab, or another device, may have sent a message. */
   function onState(state: SessionState | null): void {
+    queue.onState(state)
     if (state === null || state.run_id === null || state.run_id === run.runId.value || !messages.isLoaded.value) return
     const isUnknown = state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
     if (isUnknown || isActive(state.status as Schema<'RunStatus'>)) void reload()
@@ -136,6 +139,13 @@ export function useConversation(id: () => string | undefined) {
   /** Sends a message. `accepted` is called once the server has it; what follows can still fail. */
   async function send(draft: Draft, accepted: () => void): Promise<void> {
     await start(submit(id() ?? '', draft).then((started) => (accepted(), started)))
+  }
+
+  /** Sends a message while an answer is made: it waits. One that was written too late for that is sent. */
+  async function sendMeanwhile(draft: Draft, whenBusy: WhenBusy, accepted: () => void): Promise<void> {
+    const given = await submit(id() ?? '', draft, whenBusy)
+    accepted()
+    await ('queue_id' in given ? queue.load() : showRun(given))
   }
 
   /** Shows the run of a message that was accepted while its conversation was not open yet. */
@@ -176,6 +186,7 @@ export function useConversation(id: () => string | undefined) {
     ...messages,
     conversation,
     run,
+    queue,
     isRunning,
     failure,
     loadError,
@@ -186,6 +197,7 @@ export function useConversation(id: () => string | undefined) {
     open,
     refreshConversation,
     send,
+    sendMeanwhile,
     showRun,
     regenerate,
     edit,
@@ -199,8 +211,10 @@ export type ConversationModel = ReturnType<typeof useConversation>
 export type { Message }
 
 /** Raises ApiError if the server refuses the message. */
-export function submit(conversationId: string, { text: content, attachments, options }: Draft): Promise<Schema<'Run'>> {
-  const body = { ...options, conversation_id: conversationId, content, attachments }
+export function submit(conversationId: string, draft: Draft): Promise<Schema<'Run'>>
+export function submit(conversationId: string, draft: Draft, whenBusy: WhenBusy): Promise<Schema<'Run'> | Schema<'QueuedMessage'>>
+export function submit(conversationId: string, { text: content, attachments, options }: Draft, whenBusy?: WhenBusy): Promise<Schema<'Run'>> {
+  const body = { ...options, conversation_id: conversationId, content, attachments, ...(whenBusy ? { when_busy: whenBusy } : {}) }
   return askRun(api.POST('/messages/stream', { body, headers: AS_JSON }))
 }
 

@@ -1,0 +1,102 @@
+"""What is typed in `luxx chat` while an answer is shown: lines that steer it or wait for its end.
+
+The keys are shown below the answer until Enter sends them; what was not sent is the next message's beginning.
+"""
+
+import asyncio
+import codecs
+import os
+import re
+import sys
+import termios
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from luxx.app.cli.menu import FrameQuestion, Menu
+
+READ_BYTES = 4096
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
+"""Arrow keys and the like."""
+
+ERASE, CLEAR, END = ("\x7f", "\b"), "\x15", ("\r", "\n")
+
+
+class _MenuBetweenKeys:
+    def __init__(self, keys: "TypedKeys", menu: Menu) -> None:
+        self._keys = keys
+        self._menu = menu
+
+    async def answer(self, question: FrameQuestion) -> str | list[str]:
+        self._keys.end()
+        try:
+            return await self._menu.answer(question)
+        finally:
+            self._keys.begin()
+
+
+class TypedKeys:
+    """Reads the keys of the terminal while it is entered. `show` gets what is typed, `send` each line.
+
+    `text` is what was typed and not sent.
+    """
+
+    def __init__(self, show: Callable[[str], None], send: Callable[[str], None]) -> None:
+        self.text = ""
+        self._show = show
+        self._send = send
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._before: list[Any] | None = None
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """Reads the keys one by one."""
+        descriptor = sys.stdin.fileno()
+        self._before = termios.tcgetattr(descriptor)
+        changed = termios.tcgetattr(descriptor)
+        changed[3] &= ~(termios.ICANON | termios.ECHO)
+        termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+        asyncio.get_running_loop().add_reader(descriptor, self._read)
+
+    def end(self) -> None:
+        """Leaves the keys to others."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)
+            self._show("")
+
+    def between(self, menu: Menu) -> Menu:
+        """The menu, which gets the keys while it asks."""
+        return _MenuBetweenKeys(self, menu)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(sys.stdin.fileno(), READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:  # The terminal is gone.
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        for character in ESCAPES.sub("", self._decode(data)):
+            self._take(character)
+        self._show(self.text)
+
+    def _take(self, character: str) -> None:
+        if character in END:
+            line, self.text = self.text.strip(), ""
+            if line:
+                self._send(line)
+        elif character in ERASE:
+            self.text = self.text[:-1]
+        elif character == CLEAR:
+            self.text = ""
+        elif character.isprintable():
+            self.text += character

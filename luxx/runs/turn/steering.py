@@ -1,0 +1,187 @@
+"""What a person writes while an answer is made: a turn logs the messages that steer it as steps of the type
+`user`, each in the transaction that deletes its row; the end of a chat's run says what becomes of the others.
+
+`features/chats/queue.py` stores them, and sends the queued ones.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, bindparam, delete, select, true, update
+
+from luxx.domain.context.messages import user_text
+from luxx.domain.conversations.access import user_content
+from luxx.domain.conversations.models import ConversationRow, QueuedMessageRow
+from luxx.domain.usage.ledger import UsageEntry
+from luxx.infra.store.tables import table_of
+from luxx.runs.log.events import QUEUE, LogEntry, record_ending
+from luxx.runs.turn.context import RunContext
+from luxx.runs.turn.state import RunSpec, TurnState, unfinished_steps
+from luxx.runs.turn.turn_log import NOTICES, Ending
+from luxx.wire.event import ProcessStep
+from luxx.wire.queue import WhenBusy
+from luxx.wire.run import RunPhase, RunStatus
+from luxx.wire.turn import FinishReason, Step, StepType, step_id
+
+_encode = msgspec.json.Encoder().encode
+_queued, _conversations = table_of(QueuedMessageRow), table_of(ConversationRow)
+_of_conversation = _queued.c.conversation_id == bindparam("conversation")
+_is_steer = _queued.c.mode == WhenBusy.STEER.value
+_steers = (
+    select(_queued.c.id, _queued.c.content).where(_of_conversation, _is_steer).order_by(_queued.c.position)
+)
+_locked_steers = _steers.with_for_update()
+_delete = delete(_queued).where(_queued.c.id.in_(bindparam("ids", expanding=True)))
+_queue_up = (
+    update(_queued)
+    .where(_queued.c.id == bindparam("b_id"))
+    .values(mode=WhenBusy.QUEUE.value, position=bindparam("b_position"))
+)
+_pause = update(_conversations).where(_conversations.c.id == bindparam("b_id")).values(queue_paused=true())
+WAITING = (
+    select(_queued.c.id, _queued.c.mode, _queued.c.position, _conversations.c.queue_paused)
+    .join(_conversations, _conversations.c.id == _queued.c.conversation_id)
+    .where(_of_conversation)
+    .order_by(_queued.c.position)
+)
+"""The messages that wait in a conversation. The end of each answer reads them, so it is no function here."""
+
+
+class Steer(msgspec.Struct, frozen=True):
+    """A message that steers an answer, as its row has it."""
+
+    id: str
+    content: str
+
+
+class SteersLeft(Exception):
+    """A turn cannot end yet: a person has written for it meanwhile. Nothing was written."""
+
+
+class SteersChanged(Exception):
+    """A message was taken back or changed while it was being logged. Nothing was written."""
+
+
+def read_steers(connection: Connection, conversation_id: str) -> list[Steer]:
+    """The messages that steer the answer in this conversation and are in no log yet, in order."""
+    return [Steer(*row) for row in connection.execute(_steers, {"conversation": conversation_id})]
+
+
+def steer_entries(state: TurnState, steers: Sequence[Steer]) -> list[LogEntry]:
+    """The entries that make them steps of the answer, after the steps of this state."""
+    return [
+        ProcessStep(
+            step=Step(
+                id=step_id(index),
+                index=index,
+                type=StepType.USER,
+                content=user_text(user_content(steer.content)),
+                id_ref=steer.id,
+            )
+        )
+        for index, steer in enumerate(steers, len(state.steps))
+    ]
+
+
+def taking(
+    conversation_id: str, steers: Sequence[Steer], write: Callable[[Connection], None] | None = None
+) -> Callable[[Connection], None]:
+    """What the transaction that logs them also does: deletes their rows, after `write`.
+
+    Raises SteersChanged if they are not what they were when they were read.
+    """
+
+    def take(connection: Connection) -> None:
+        if write is not None:
+            write(connection)
+        found = connection.execute(_locked_steers, {"conversation": conversation_id})
+        if [Steer(*row) for row in found][: len(steers)] != list(steers):
+            raise SteersChanged
+        connection.execute(_delete, {"ids": [steer.id for steer in steers]})
+
+    return take
+
+
+async def log_steers(
+    run: RunContext,
+    preceding: Sequence[LogEntry] = (),
+    *,
+    changes: dict[str, Any] | None = None,
+    write: Callable[[Connection], None] | None = None,
+) -> bool:
+    """Logs `preceding` and the messages that steer the answer, for the next call; False, with nothing
+    written, if there are none. Raises LostRun."""
+    store, log, conversation_id = run.services.store, run.log, run.spec.subject_id
+    while steers := await store.read_rows(lambda connection: read_steers(connection, conversation_id)):
+        entries = [*preceding, *steer_entries(log.state_after(preceding), steers)]
+        extra_write = taking(conversation_id, steers, write)
+        try:
+            await log.append(entries, phase=RunPhase.THINKING, changes=changes, extra_write=extra_write)
+        except SteersChanged:
+            continue
+        return True
+    return False
+
+
+async def log_completion_and_steers(
+    run: RunContext, entries: Sequence[LogEntry], usage: UsageEntry | None
+) -> bool:
+    """Logs an ended completion with what steers the answer, which goes on with it; False, with nothing
+    written, if nothing does any more."""
+    preceding = with_text(run.log.state, entries)
+    state = run.log.state_after(preceding)
+    return await log_steers(
+        run,
+        preceding,
+        changes={"usage": _encode(state.usage).decode(), "cost": state.cost},
+        write=lambda connection: run.spending.close(connection, usage),
+    )
+
+
+def with_text(state: TurnState, entries: Sequence[LogEntry]) -> list[LogEntry]:
+    """The entries of a completion, with a notice if it has no step: each has one before a step of a person,
+    so that the steps say where it ended."""
+    if not entries or unfinished_steps(state) or any(isinstance(each, ProcessStep) for each in entries):
+        return [*entries]
+    index = len(state.steps)
+    notice = NOTICES[FinishReason.STOP]
+    step = Step(id=step_id(index), index=index, type=StepType.TEXT, notice=notice)
+    return [ProcessStep(step=step), *entries]
+
+
+def settle_queue(
+    connection: Connection, spec: RunSpec, waiting: Sequence[Row[*tuple[Any, ...]]], ending: Ending
+) -> bool:
+    """Says what becomes of the messages that wait when an answer ends; whether the next one is to be sent.
+
+    Raises SteersLeft if the answer may go on and is steered. The conversation is locked.
+    """
+    steers = [row for row in waiting if row.mode == WhenBusy.STEER]
+    if steers and ending.takes_steers:
+        raise SteersLeft
+    _put_first(connection, steers, waiting[0].position)
+    if ending.status != RunStatus.COMPLETED:
+        connection.execute(_pause, {"b_id": spec.subject_id})
+        return False
+    if waiting[0].queue_paused:
+        return False
+    record_ending(connection, spec.run_id, spec.fence, ending.status.value, QUEUE)
+    return True
+
+
+def pause_queue(connection: Connection, conversation_id: str) -> None:
+    """Keeps what waits in a conversation whose run failed, until a person lets it go on."""
+    waiting = connection.execute(WAITING, {"conversation": conversation_id}).all()
+    if waiting:
+        steers = [row for row in waiting if row.mode == WhenBusy.STEER]
+        _put_first(connection, steers, waiting[0].position)
+        connection.execute(_pause, {"b_id": conversation_id})
+
+
+def _put_first(connection: Connection, steers: Sequence[Row[*tuple[Any, ...]]], lowest: int) -> None:
+    """Queues messages that came too late to steer, in their order, before all others."""
+    if steers:
+        first = lowest - len(steers)
+        rows = [{"b_id": row.id, "b_position": at} for at, row in enumerate(steers, first)]
+        connection.execute(_queue_up, rows)

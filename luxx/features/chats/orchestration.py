@@ -299,7 +299,17 @@ class ChatOrchestration:
             entries = [*cost_entries(start.purpose, cut), *self._plan_entries(state, ending)]
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if not key:
-            self._answer = state, ending
+            # Only how it ended: what a turn of its own would do at its end is not done here.
+            self._answer = (
+                state,
+                Ending(
+                    status=ending.status,
+                    stop_reason=ending.stop_reason,
+                    done=ending.done,
+                    error=ending.error,
+                    is_partial=ending.is_partial,
+                ),
+            )
             entries = cost_entries(start.purpose, cut)
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if isinstance(ending.error, LimitReached):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from api.server_process import ServerProcess
+from files.sample_files import png
 from sqlalchemy import create_engine
 from sqlalchemy import text as text_query
 
@@ -171,3 +173,22 @@ async def test_a_killed_run_goes_on_with_the_tools_and_skills_that_it_began_with
         delete_unused_pins(connection)
         assert tuple(connection.execute(count).one()) == (0, 0)
     engine.dispose()
+
+
+async def test_images_stay_until_their_limit_and_then_the_older_half_is_left_out(
+    skilled_server: ServerProcess,
+) -> None:
+    async with (
+        ScriptedProvider(Script(rules=[Rule(reply=[Text(text="I see.")])])) as model,
+        AsyncApiClient(skilled_server.url) as ann,
+    ):
+        conversation = await ann.conversation(model.url)
+        for number in range(23):
+            picture = {"name": f"{number}.png", "data": b64encode(png(number)).decode()}
+            run = await ann.start_run(conversation, "Look.", tools=False, attachments=[picture])
+            await ann.wait_for_end(run["id"])
+        requests = [received.json["messages"] for received in model.requests]
+    counts = [json.dumps(messages).count(chr(34) + "image_url" + chr(34) + ": {") for messages in requests]
+    assert counts == [*range(1, 21), 10, 11, 12]
+    extends = [after[: len(before)] == before for before, after in pairwise(requests)]
+    assert extends == [True] * 19 + [False] + [True] * 2

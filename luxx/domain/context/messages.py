@@ -57,7 +57,7 @@ class RequestImages(msgspec.Struct):
         at_hand: Set[str],
         read: Callable[[Sequence[StepFile]], Awaitable[Mapping[str, PromptImage]]],
     ) -> None:
-        """Chooses the newest images of messages (given oldest first), and reads those `of_tools` that are not
+        """Chooses the images of messages (given oldest first), and reads those `of_tools` that are not
         at hand."""
         newest = frozenset(newest_images(contents))
         tools = {key: image for key, image in self.tools.items() if key in newest}
@@ -69,28 +69,47 @@ class RequestImages(msgspec.Struct):
 
 
 def newest_images(contents: Sequence[UserContent | Sequence[Step]]) -> list[str]:
-    """The newest images of messages (given oldest first) within the limits of a request: the `blob_id` of a
-    user's image, the `sha256` of an image that a tool returned."""
-    newest: list[str] = []
-    bytes_left = MAX_PROMPT_IMAGE_BYTES
-    for content in reversed(contents):
-        for key, size in _image_keys(content):
-            bytes_left -= size
-            if bytes_left < 0 or len(newest) >= MAX_PROMPT_IMAGES:
-                return newest
-            newest.append(key)
-    return newest
+    """The images of messages (given oldest first) that a request has: the `blob_id` of a user's image, the
+    `sha256` of an image that a tool returned.
+
+    Once they exceed the limits of a request, the older half is left out at once: the requests until then, and
+    those after it, begin with the same images, which the provider has cached.
+    """
+    kept: list[tuple[str, int]] = []
+    for content in contents:
+        for images in _image_groups(content):
+            kept += images
+            if not _is_within(kept, 1):
+                kept = max(_newest(kept, 2), _newest(images, 1), key=len)
+    return [key for key, _ in kept]
 
 
-def _image_keys(content: UserContent | Sequence[Step]) -> list[tuple[str, int]]:
-    """What identifies the images of a message, and their sizes in bytes."""
+def _newest(images: Sequence[tuple[str, int]], parts: int) -> list[tuple[str, int]]:
+    """The last of these images that fit into the limits of a request divided by `parts`."""
+    at = len(images)
+    while at and _is_within(images[at - 1 :], parts):
+        at -= 1
+    return list(images[at:])
+
+
+def _is_within(images: Sequence[tuple[str, int]], parts: int) -> bool:
+    size = sum(size for _, size in images)
+    return len(images) <= MAX_PROMPT_IMAGES // parts and size <= MAX_PROMPT_IMAGE_BYTES // parts
+
+
+def _image_groups(content: UserContent | Sequence[Step]) -> Iterator[list[tuple[str, int]]]:
+    """What identifies the images that came at once, and their sizes in bytes; of a user's message the first
+    ones count as the newest."""
     if isinstance(content, UserContent):
-        return [
+        yield [
             (file.blob_id, file.size if isinstance(file.size, int) else 0)
-            for file in content.attachments
+            for file in reversed(content.attachments)
             if isinstance(file.blob_id, str)
         ]
-    return [(image.sha256, image.size) for image in reversed(tool_images(content))]
+        return
+    for step in content:
+        if images := tool_images([step]):
+            yield [(image.sha256, image.size) for image in images]
 
 
 class PastMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,8 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
 
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
     tools, and whether several are called at once, to the model. `caches_prompt`: later requests begin like
-    this one, so that a provider which caches only what it is asked to cache should do so.
+    this one without its last `tail` messages, so that a provider which caches only what it is asked to cache
+    should do so.
     `prompted_thinking`: the model was asked to think in its text. `adaptations`: what the server demanded of
     requests.
     """
@@ -79,6 +80,7 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     caches_prompt: bool = False
+    tail: int = 0
     prompted_thinking: bool = False
     adaptations: frozenset[Adaptation] = frozenset()
 

@@ -464,3 +464,20 @@ def test_tools_that_may_not_be_called_now_stay_as_they_were() -> None:
 
     assert after.pop("tool_choice") == {"type": "none"}
     assert after == before
+
+
+def test_what_follows_the_history_is_not_cached() -> None:
+    cache = {"cache_control": {"type": "ephemeral"}}
+    tail = UserPrompt(text="Open: buy milk.")
+    history = [*ASKED, answer_with_calls("a"), result("a")]
+
+    after_result = build_request(*history, tail, tools=[ADD], caches_prompt=True, tail=1)
+    after_text = build_request(*history, AssistantPrompt(text="2"), tail, caches_prompt=True, tail=1)
+
+    assert after_result["messages"][0]["content"] == [{"type": "text", "text": "1+1?", **cache}]
+    assert after_result["messages"][2]["content"] == [
+        {"type": "tool_result", "tool_use_id": "a", "content": "2", **cache},
+        {"type": "text", "text": "Open: buy milk."},
+    ]
+    assert after_text["messages"][2]["content"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert after_text["messages"][4]["content"] == [{"type": "text", "text": "Open: buy milk."}]

@@ -272,6 +272,11 @@ class Prompt:
         ]
         return "\n\n".join(text for text in texts if text)
 
+    @property
+    def tail(self) -> int:
+        """How many messages follow the history, which later prompts do not have."""
+        return len(self._tail)
+
     def messages(self, record: ContextRecord, until: Place | None = None) -> list[PromptMessage]:
         """The messages to send without what the record leaves out, or of them those before a place."""
         units = self.history.sent(record)

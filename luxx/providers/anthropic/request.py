@@ -22,10 +22,12 @@ from luxx.providers.anthropic.turns import (
     build_messages,
     called_tools,
     system_text,
+    user_blocks,
 )
 from luxx.providers.catalog import Catalog, ModelCard
 from luxx.providers.demanded_forms import schema_instruction, takes_schema, with_demanded_roles
 from luxx.providers.parsing import json_objects
+from luxx.wire.message import UserPrompt
 from luxx.wire.model_settings import ReasoningEffort
 from luxx.wire.tool import ToolChoiceMode, ToolSpec
 
@@ -236,7 +238,7 @@ def build_message_request(request: CompletionRequest, target: Target, *, stream:
     if system:
         body["system"] = system
     if request.caches_prompt:
-        _mark_cached_prefixes(body)
+        _mark_cached_prefixes(body, _tail_blocks(request))
     return post_request(endpoint(target.base_url, "messages"), _headers(target), body, stream=stream)
 
 
@@ -253,19 +255,30 @@ def _answer_format(request: CompletionRequest, card: ModelCard) -> tuple[dict[st
     return field, schema_instruction(schema) if card.is_unknown else ""
 
 
-def _mark_cached_prefixes(body: dict[str, Any]) -> None:
+def _tail_blocks(request: CompletionRequest) -> int:
+    """How many content blocks the messages of the tail are, which are merged with those before them."""
+    tail = request.messages[len(request.messages) - request.tail :]
+    return sum(len(user_blocks(each)) for each in tail if isinstance(each, UserPrompt))
+
+
+def _mark_cached_prefixes(body: dict[str, Any], tail: int) -> None:
     """Marks up to four places to which the API caches the prompt: tools, system, and twice in the messages.
 
     The mark at the last user message caches the whole prompt. The one before it stands where the request
-    before ended: the API looks for a cached prefix only in the 20 blocks before a mark.
+    before ended: the API looks for a cached prefix only in the 20 blocks before a mark. Later requests do not
+    have the last `tail` blocks, so the mark stands before them.
     """
     if tools := body.get("tools"):
         tools[-1] = tools[-1] | _CACHE
     if system := body.get("system"):
         body["system"] = [{"type": "text", "text": system, **_CACHE}]
     user_contents = [message["content"] for message in body["messages"] if message["role"] == "user"]
-    for content in user_contents[-2:]:
-        content[-1] = content[-1] | _CACHE
+    ends = [(content, len(content) - 1) for content in user_contents]
+    if tail:
+        content, end = ends.pop()
+        ends += [(content, end - tail)] if end >= tail else []
+    for content, end in ends[-2:]:
+        content[end] = content[end] | _CACHE
 
 
 _CACHE = {CACHE_MARK: {"type": "ephemeral"}}

@@ -91,7 +91,7 @@ def build_messages(
             case SystemPrompt():
                 continue
             case UserPrompt():
-                _append_content(request_messages, "user", _user_blocks(message))
+                _append_content(request_messages, "user", user_blocks(message))
             case ToolPrompt():
                 _append_content(request_messages, "user", [_tool_result_block(message, ids)])
             case AssistantPrompt():
@@ -144,7 +144,7 @@ def _image_block(image: PromptImage) -> BlockJson:
     return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
 
 
-def _user_blocks(message: UserPrompt) -> list[BlockJson]:
+def user_blocks(message: UserPrompt) -> list[BlockJson]:
     blocks = [
         {"type": "text", "text": part} if isinstance(part, str) else _image_block(part)
         for part in message.labelled().parts()

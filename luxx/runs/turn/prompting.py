@@ -166,6 +166,7 @@ class TurnPrompt:
             tool_choice=None if given is None else given.tool_choice,
             parallel_tool_calls=None if given is None else given.parallel_tool_calls,
             caches_prompt=True,
+            tail=self._prompt.tail,
             prompted_thinking=asks_to_think(request, self._resources.card),
             **first_given(request),
         )

@@ -33,11 +33,9 @@ def logged_frame(seq: int, event_type: str, data: bytes) -> bytes:
 
 
 class OpenStep:
-    """A growing step. Mutable: it collects its content for snapshots and for the closed step.
-
-    In a room the deltas of a text are `message_chunk` events. `preceding` is the text of the message before
-    this step, which their snapshots repeat.
-    """
+    """A growing step. Mutable: it collects its content for snapshots and for the closed step. In a room the
+    deltas of a text are `message_chunk` events; `preceding` is the text of the message before this step,
+    which their snapshots repeat."""
 
     __slots__ = (
         "_delta", "_end", "_fragments", "_head", "_joined", "_middle", "call_id", "index", "is_chunk",
@@ -113,12 +111,10 @@ class OpenStep:
 
     def end(self, size: int) -> str:
         """The last `size` characters of the text so far, without joining all of it."""
-        text = "".join(self._fragments)
-        for part in reversed(self._joined):
-            if len(text) >= size:
-                break
-            text = part[-(size - len(text)) :] + text
-        return text[-size:]
+        parts, at = ["".join(self._fragments)], len(self._joined)
+        while at and sum(map(len, parts)) < size:
+            parts.append(self._joined[at := at - 1][-size:])
+        return "".join(reversed(parts))[-size:]
 
     def grow(self, text: str) -> bytes:
         """Adds `text` and returns its delta frame."""

@@ -109,15 +109,11 @@ class CompletionReader:
         self._hosted: list[Step] = []
         self._size, self._next_look = 0, TEXT_CHARACTERS
         self._text_look: RepeatedText | None = None
-        self._repeats = 0
-        """How often the end of the text repeats; then the completion is cut."""
+        self._repeats = 0  # How often the end of the text repeats; then the completion is cut.
         self._has_replaced = False
-        self._last_text: Step | None = None
-        """The newest text step that is logged."""
-        self._parts: ShownParts | None = None
-        """What the text shows beside it: most texts show nothing."""
-        self.new_images: list[bytes] = []
-        """Images that are not stored yet; `show_images` shows them."""
+        self._last_text: Step | None = None  # The newest that is logged.
+        self._parts: ShownParts | None = None  # Most texts show nothing beside them.
+        self.new_images: list[bytes] = []  # Not stored yet; `show_images` shows them.
         self.usage = Usage()
         self.finish = FinishReason.UNKNOWN
         self.raw_finish = ""
@@ -171,8 +167,7 @@ class CompletionReader:
 
     def _is_endless(self, step: OpenStep) -> bool:
         """Whether the growing text or thinking repeats itself without end."""
-        look = self._text_look
-        if look is None or look.place != step.index:
+        if (look := self._text_look) is None or look.place != step.index:
             look = self._text_look = RepeatedText(step.index)
         self._repeats = look.repeats(step.end(self._size - look.size))
         look.size, self._next_look = self._size, self._size + LOOK_CHARACTERS
@@ -199,7 +194,7 @@ class CompletionReader:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a stop, or a text without end, ended the completion, so that the rest is not wanted."""
+        """Whether a stop or an endless text ended the completion, so that the rest is not wanted."""
         return self._repeats > 0 or (self._stops is not None and self._stops.is_stopped)
 
     def show_images(self, stored: Sequence[StepFile | str]) -> None:
@@ -228,8 +223,8 @@ class CompletionReader:
         know; and the event on a text without end."""
         warnings: list[LogEntry] = [Warning(message=REPLACED)] if self._has_replaced else []
         if self._repeats:
-            found = DoomLoopDetected(kind=LoopKind.TEXT, tool="", call_ids=[], times=self._repeats)
-            return [*warnings, found]
+            repeats = DoomLoopDetected(kind=LoopKind.TEXT, tool="", call_ids=[], times=self._repeats)
+            return [*warnings, repeats]
         if self.finish != FinishReason.UNKNOWN or not self.raw_finish:
             return warnings
         reason = self.raw_finish[:MAX_REASON_CHARACTERS]

@@ -303,11 +303,8 @@ def held_calls(state: TurnState) -> list[Step]:
 def open_questions(state: TurnState) -> list[QuestionAsked]:
     """Unanswered questions of open calls, in order."""
     waiting = {call.id_ref for call in open_calls(state)}
-    return [
-        record.question
-        for record in state.questions
-        if record.answer is None and record.question.call_id in waiting
-    ]
+    unanswered = [record.question for record in state.questions if record.answer is None]
+    return [question for question in unanswered if question.call_id in waiting]
 
 
 def decide(state: TurnState) -> NextAction:

@@ -36,7 +36,6 @@ from luxx.runs.turn.state import (
     fold,
     initial_state,
     model_used,
-    with_fallback,
 )
 from luxx.runs.turn.steering import WAITING, pause_queue, settle_queue
 from luxx.runs.turn.turn import Turn, TurnServices
@@ -48,6 +47,7 @@ from luxx.runs.turn.turn_log import (
     failure_ending,
     message_origin,
     message_status,
+    with_fallback,
 )
 from luxx.wire.message import AssistantContent
 from luxx.wire.model_settings import PlanningMode

@@ -215,7 +215,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
         case CostUpdate() if isinstance(logged.note, CompletionNote):
             return _with_completion(state, logged, logged.note)
         case ContextCompressed(overflow=overflow):
-            return _with_cut(state, logged, overflow=overflow)
+            cut = replace(state, context=context_after(state.context, logged), is_compressed=True)
+            return replace(cut, has_overflowed=overflow or state.has_overflowed, seq=logged.seq)
         case QuestionAsked():
             question = QuestionRecord(question=event)
             return replace(state, questions=(*state.questions, question), seq=logged.seq)
@@ -265,12 +266,6 @@ def _with_completion(state: TurnState, logged: LoggedEvent, note: CompletionNote
         seq=logged.seq,
         is_compressed=False,
     )
-
-
-def _with_cut(state: TurnState, logged: LoggedEvent, *, overflow: bool) -> TurnState:
-    context = context_after(state.context, logged)
-    overflow = overflow or state.has_overflowed
-    return replace(state, context=context, has_overflowed=overflow, is_compressed=True, seq=logged.seq)
 
 
 def fold(events: list[LoggedEvent], start: TurnState | None = None) -> TurnState:
@@ -382,14 +377,6 @@ def _with_steps(state: TurnState, events: Sequence[LoggedEvent]) -> TurnState:
 def add_cost(total: float | None, cost: float | None) -> float | None:
     """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
     return None if cost is None else (total or 0.0) + cost
-
-
-def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
-    """The specification with the provider and model that make the next call."""
-    if not state.fallback:
-        return spec
-    used = msgspec.structs.asdict(model_used(spec.request, state))
-    return replace(spec, request=replace(spec.request, **used))
 
 
 def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUsed:

@@ -33,7 +33,7 @@ from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration
 from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import ResourceFinder, UserAccess
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls, with_fallback
+from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls
 from luxx.runs.turn.steering import SteersLeft, log_completion_and_steers, log_steers
 from luxx.runs.turn.turn_log import (
     CANCELLED,
@@ -50,6 +50,7 @@ from luxx.runs.turn.turn_log import (
     may_be_steered,
     may_call,
     status_entry,
+    with_fallback,
 )
 from luxx.tools.schema import answer_problem
 from luxx.wire.run import ENDED, RunKind, RunPhase

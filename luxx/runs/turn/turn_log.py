@@ -42,6 +42,14 @@ from luxx.wire.turn import (
 )
 
 
+def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
+    """The specification with the provider and model that make the next call."""
+    if not state.fallback:
+        return spec
+    used = msgspec.structs.asdict(model_used(spec.request, state))
+    return replace(spec, request=replace(spec.request, **used))
+
+
 class LogWriter(Protocol):
     """Where a turn writes: the log of its run, or its part of a log that several turns share.
 

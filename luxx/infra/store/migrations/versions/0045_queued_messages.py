@@ -4,8 +4,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0044"
-down_revision: str | None = "0043"
+revision: str = "0045"
+down_revision: str | None = "0044"
 
 
 def upgrade() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from api.server_process import ServerProcess, model_settings
 from breaking_proxy import breaking_proxy
@@ -54,6 +55,25 @@ def shown_text(transcript: AnswerTranscript, frames: list[RunFrame]) -> str:
 def test_deltas_are_shown_as_they_come_and_the_closing_step_adds_nothing() -> None:
     frames = [run_started(), delta(0, "Hel"), delta(0, "lo"), closed_step(0, "Hello", seq=1)]
     assert shown_text(AnswerTranscript("c"), frames) == "Hello"
+
+
+def test_the_steps_of_a_plan_are_lines_and_their_texts_no_part_of_the_answer() -> None:
+    step = {"id": "a", "name": "Revenue", "goal": "", "depends_on": []}
+    events: list[dict[str, object]] = [
+        {"type": "planning", "step_id": "task:plan-1", "attempt": 1},
+        {"type": "plan_created", "step_id": "task:plan-1", "steps": [step]},
+        {"type": "step_start", "step_id": "a", "name": "Revenue", "attempt": 1},
+        {"type": "process_step", "step_id": "a", "step": {"index": 0, "type": "text", "delta": "figures"}},
+        {"type": "step_complete", "step_id": "a", "status": "completed", "duration_ms": 1200},
+    ]
+    frames = [run_started(), *(msgspec.convert(event, RunFrame) for event in events)]
+    frames += [delta(0, "Hel"), delta(0, "lo"), closed_step(0, "Hello", seq=1)]
+    transcript = AnswerTranscript("c")
+    pieces = [piece for frame in frames for piece in transcript.receive(frame)]
+    assert [piece.text.strip() for piece in pieces if piece.kind is not PieceKind.TEXT] == [
+        "planning", "the plan has 1 step:", "[a] Revenue", "▶ [a] Revenue", "✓ [a] Revenue (1.2 s)",
+    ]  # fmt: skip
+    assert "".join(piece.text for piece in pieces if piece.kind is PieceKind.TEXT) == "Hello"
 
 
 def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:

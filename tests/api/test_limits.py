@@ -249,17 +249,19 @@ def test_calls_of_tools_past_the_limit_are_not_run_and_the_model_answers_without
     (refused,) = [step for step in results if not step["success"]]
     assert "not run" in refused["content"]
     assert (message["status"], message["text"]) == ("complete", "Hello.")
-    assert not upstream.requests[-1].json.get("tools")
+    assert upstream.requests[-1].json["tool_choice"] == "none"
     calls = carol.good("GET", f"/tool-calls?run_id={run['id']}")["items"]
     assert sorted(call["status"] for call in calls) == ["failed", "success", "success"]
 
 
-def test_no_tool_is_offered_after_the_last_allowed_call(carol: ApiClient, upstream: ScriptedProvider) -> None:
+def test_no_tool_may_be_called_after_the_last_allowed_call(
+    carol: ApiClient, upstream: ScriptedProvider
+) -> None:
     chat = new_chat(carol)
     frames, run = say(carol, chat, "one by one", tools=["file_list"])
     assert run["stop_reason"] == "max_iterations"
     assert [frame["type"] for frame in frames].count("warning") == 1
-    assert [bool(each.json.get("tools")) for each in upstream.requests[-3:]] == [True, True, False]
+    assert [each.json.get("tool_choice") for each in upstream.requests[-3:]] == [None, None, "none"]
 
 
 def test_a_model_of_unknown_price_is_refused_where_money_is_limited(carol: ApiClient) -> None:

@@ -344,7 +344,7 @@ async def test_tool_calls_of_a_subagent_count_for_its_parent(bounded_server: Ser
             )
             assert len(controller.visits) == 3
             (last,) = requests_of(model, "parent ends")
-            assert offered_tools(last) == set()
+            assert last["tool_choice"] == "none"
 
 
 async def test_delegation_is_refused_past_the_maximum_depth(server: ServerProcess) -> None:

@@ -22,6 +22,11 @@ ENVIRONMENT = {
 }
 FILLER = "The gardener waters the old pear tree behind the wall every evening. " * 4
 SPEAKS = Rule(name="answers", reply=[Text(text=FILLER * 3, pieces=1)])
+SUMMARISES = Rule(
+    name="summary",
+    when=When(user="no longer fits your context window"),
+    reply=[Text(text="The gardener was spoken of.", pieces=1)],
+)
 ANSWERS = Rule(name="answers", reply=[Text(text=f"I see. {FILLER}", pieces=1)])
 
 
@@ -82,12 +87,14 @@ def numbers_of(request: Received) -> list[int]:
 
 async def check_growing(ann: AsyncApiClient, turns: int) -> None:
     """A conversation of so many turns: what is sent stays valid and stable, and what is stored unchanged."""
-    async with small_model(ANSWERS) as model:
+    async with small_model(SUMMARISES, ANSWERS) as model:
         conversation = await conversation_with(ann, model.url, system_prompt="Be kind to the gardener.")
         found = await grow(ann, conversation, range(turns // 2))
         stored = await exported(ann, conversation)
         found += await grow(ann, conversation, range(turns // 2, turns))
-        requests, now = model.requests, await exported(ann, conversation)
+        now = await exported(ann, conversation)
+        requests = [request for request in model.requests if request.rule != "summary"]
+        assert len(model.requests) - len(requests) == len(found), "each cut has one summary"
     assert now["messages"][:turns] == [
         {**message, "children": now_message["children"]} if "children" in message else message
         for message, now_message in zip(stored["messages"], now["messages"], strict=False)
@@ -111,7 +118,10 @@ async def check_growing(ann: AsyncApiClient, turns: int) -> None:
         # Messages of which only the answer is left out are sent.
         assert event["turns"] == move + 1 - len(numbers_of(requests[move]))
         assert (event["window"], event["results"], event["overflow"]) == (WINDOW, 0, False)
-        assert event["compression_strategy"] == "truncate"
+        assert (event["compression_strategy"], event["summary"]) == (
+            "summarize",
+            "The gardener was spoken of.",
+        )
         assert event["token_budget"] == WINDOW - ANSWER
         tokens = len(requests[move].body) // 4
         # The estimate is calibrated by what the provider counted.
@@ -219,13 +229,12 @@ async def test_a_last_message_that_alone_is_too_large_is_refused_with_figures_an
 async def test_old_results_of_a_turn_are_shortened_and_stay_with_their_calls(
     small_server: ServerProcess,
 ) -> None:
-    long = {"expression": "'abcdefgh ' * 200"}
     rules = [
         *(
             Rule(
                 name=f"call {number}",
                 when=When(call=number),
-                reply=[Call(name="python_eval", arguments=long)],
+                reply=[Call(name="python_eval", arguments={"expression": f"'abcdefgh ' * 200 + '{number}'"})],
             )
             for number in range(1, 7)
         ),

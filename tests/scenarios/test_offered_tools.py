@@ -126,7 +126,8 @@ async def test_no_tool_is_run_after_the_last_model_call_which_may_call_none(serv
     """The server allows three iterations with tools, and one more."""
 
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
-        script = Script(rules=[Rule(reply=list(calls("visit_once", controller.port, "a")))])
+        visits = [calls("visit_once", controller.port, key) for key in "abcd"]
+        script = Script(rules=[Rule(reply=list(visit), times=1) for visit in visits])
         async with ScriptedProvider(script) as model:
             conversation = await ann.conversation(model.url)
             async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:

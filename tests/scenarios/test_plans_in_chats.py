@@ -14,6 +14,7 @@ from scenarios.questions import clarification, open_questions
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, order
 from scenarios.screen import Frame
+from scenarios.test_steering_and_queue import until_idle
 
 ASKED = (
     "Compare the revenue of Q3 and Q4 with what our customers say, then analyse which products sell best and "
@@ -285,3 +286,23 @@ async def test_after_kill_9_while_it_plans_a_message_is_planned_in_what_is_left_
         assert order(frames, "retrying", "warning") == ["planning", "done"]
         assert called(model)["answer"] == 1
         assert [one["text"] for one in await ann.messages(conversation_id)] == [ASKED, "The answer."]
+
+
+async def test_what_is_written_while_a_plan_is_carried_out_is_answered_after_it(
+    server: ServerProcess,
+) -> None:
+    held = step_rule("c", Text(text="Result of c."), Gate(name="report"), USUAL)
+    rules = (plan_rule(), step_rule("a"), step_rule("b"), held)
+    async with ScriptedProvider(script(*rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        run = await ann.start_run(conversation, **PLANNED)
+        await model.reached("report")
+        for content, mode in (("then this", "queue"), ("first this", "steer")):
+            body = {"conversation_id": conversation, "content": content, "when_busy": mode}
+            assert (await ann.ask("POST", "/messages", body)).status_code == 202
+        model.release("report")
+        await ann.wait_for_end(run["id"], RoomScreen())
+        messages = await until_idle(ann, conversation, 6)
+        written = [one["text"] for one in messages if one["role"] == "user"]
+        assert written == [ASKED, "first this", "then this"]
+        assert [one["text"] for one in messages[1::2]] == ["The answer."] * 3

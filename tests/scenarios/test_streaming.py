@@ -3,7 +3,7 @@
 import pytest
 from api.server_process import ServerProcess
 
-from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text
+from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text
 from scenarios.client import AsyncApiClient
 from scenarios.scripts import (
     FIRST_THOUGHT,
@@ -11,6 +11,7 @@ from scenarios.scripts import (
     PROSE,
     SECOND_THOUGHT,
     always_replies,
+    calls,
     two_iterations,
     words,
 )
@@ -317,9 +318,9 @@ async def test_bytes_on_the_wire_grow_linearly_with_the_text(server: ServerProce
 
 async def test_reaching_the_most_iterations_asks_once_more_without_tools(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
-        arguments = {"port": controller.port, "key": "again"}
-        again = Rule(reply=[Text(text="More. "), Call(name="visit_once", arguments=arguments)], times=3)
-        script = Script(rules=[again, Rule(reply=[Text(text="That is all.")])])
+        visits = calls("visit_once", controller.port, *"abc")
+        again = [Rule(reply=[Text(text="More. "), visit], times=1) for visit in visits]
+        script = Script(rules=[*again, Rule(reply=[Text(text="That is all.")])])
         async with ScriptedProvider(script) as model:
             conversation = await ann.conversation(model.url)
             async with ann.send_and_follow(conversation, tools=["visit_once"]) as stream:
@@ -330,8 +331,7 @@ async def test_reaching_the_most_iterations_asks_once_more_without_tools(server:
             assert (run["status"], run["stop_reason"]) == ("completed", "max_iterations")
             assert len(controller.visits) == 3
             assert len(model.requests) == 4
-            assert all(request.json.get("tools") for request in model.requests[:3])
-            assert not model.requests[3].json.get("tools")
+            assert [request.json.get("tool_choice") for request in model.requests] == [None] * 3 + ["none"]
             message = await ann.answer_shown_by(conversation, screen)
             assert message["text"].endswith("That is all.")
             assert message["status"] == "complete"

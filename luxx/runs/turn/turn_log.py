@@ -26,7 +26,6 @@ from luxx.wire.event import (
     LoggedEvent,
     ProcessStep,
 )
-from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import InConversation, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import (
@@ -345,11 +344,10 @@ def is_judged(state: TurnState, ending: Ending) -> bool:
 
 
 def may_be_steered(spec: RunSpec, state: TurnState) -> bool:
-    """Whether a message of a person may follow now: in the answer of a conversation that is made without a
-    plan, and not while a completion pauses."""
-    request, is_paused = spec.request, bool(state.notes) and state.notes[-1].finish == FinishReason.PAUSED
-    is_answer = isinstance(request.origin, InConversation) and request.planning == PlanningMode.OFF
-    return is_answer and not is_paused
+    """Whether a message of a person may follow now: in the turn that answers in a conversation, and not while
+    a completion pauses."""
+    is_paused = bool(state.notes) and state.notes[-1].finish == FinishReason.PAUSED
+    return isinstance(spec.request.origin, InConversation) and not spec.turn.key and not is_paused
 
 
 def may_call(state: TurnState, most: int) -> bool:

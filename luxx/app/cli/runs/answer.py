@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from luxx.app.cli.menu import FrameQuestion
+from luxx.app.cli.runs.task import StepLines
 from luxx.app.cli.runs.transcript import (
     EXIT_FAILED,
     EXIT_STOPPED,
@@ -18,6 +19,7 @@ from luxx.app.cli.runs.transcript import (
 from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind, note
 from luxx.app.cli.server_api import ObjectWithId, ServerApi
 from luxx.errors import LuxxError
+from luxx.features.tasks.turns import PLAN
 from luxx.wire.event import DoneStatus
 from luxx.wire.run import StopReason
 from luxx.wire.turn import StepType
@@ -91,7 +93,8 @@ class AnswerTranscript(RunTranscript):
         self.thinking = ""
         """What the model thought last."""
         self._finish = self._stop_reason = ""
-        # By the index of the step.
+        # By the index of the step of the answer.
+        self._plan = StepLines({})
         self._texts: dict[int, GrowingText] = defaultdict(partial(GrowingText, "step"))
         self._thoughts: dict[int, GrowingText] = defaultdict(partial(GrowingText, "step", PieceKind.THINKING))
 
@@ -102,6 +105,8 @@ class AnswerTranscript(RunTranscript):
                     growing.text = ""
             case "done":
                 self._finish, self._stop_reason = frame.finish or "", frame.stop_reason
+            case "process_step" if frame.step_id:
+                pass  # Of a step of its plan, whose result the answer is made from.
             case "process_step" if frame.step is not None and not frame.step.notice:
                 step = frame.step
                 if step.type == StepType.USER:
@@ -116,12 +121,13 @@ class AnswerTranscript(RunTranscript):
                 growing.text = step.added_to(growing.text)
                 return growing.rest(is_whole=frame.seq > 0)
             case _:
-                pass
+                return self._plan.receive(frame)
         return []
 
     def turn_name(self, frame: RunFrame) -> str:
-        del frame
-        return ""
+        if frame.step_id.startswith(PLAN):
+            return "the plan"
+        return f"[{frame.step_id}]" if frame.step_id else ""
 
     def outcome(self, *, is_stopped: bool) -> tuple[int, list[str]]:
         if self.status == DoneStatus.FAILED:

@@ -54,38 +54,15 @@ class StepProgress:
     needs_approval: bool = False
 
 
-class TaskTranscript(RunTranscript):
-    """The transcript of a task's run. Its result goes to stdout."""
+class StepLines:
+    """The lines about steps that are carried out: of a task, or of the plan of an answer in a chat."""
 
-    def __init__(self, task: ShownTask, *, is_verbose: bool = False) -> None:
-        self._path = f"/tasks/{task.id}"
-        subject = FollowedSubject(
-            what="task",
-            id=task.id,
-            again=f"luxx task run --resume {task.id}",
-            stop_path=f"{self._path}/pause",
-        )
-        super().__init__(subject, is_verbose=is_verbose)
-        self._needs_approval = task.require_approval
-        self._steps = {
-            step.id: StepProgress(
-                name=step.name,
-                depends_on=list(step.depends_on),
-                status=step.status,
-                needs_approval=step.require_approval and step.approved_at is None,
-            )
-            for step in task.steps
-        }
-        self._result = GrowingText()
-        self._result_texts: dict[int, str] = {}
+    def __init__(self, steps: dict[str, StepProgress]) -> None:
+        self.steps = steps
 
-    def receive_event(self, frame: RunFrame) -> list[Piece]:
+    def receive(self, frame: RunFrame) -> list[Piece]:
+        """The lines of an event about the plan or a step; none for other events."""
         match frame.type:
-            case "run":
-                self._result_texts.clear()
-                return []
-            case "process_step":
-                return self._grow_result(frame) if frame.step_id == RESULT else []
             case "planning":
                 again = "" if frame.attempt == 1 else f", attempt {frame.attempt}"
                 return [note(f"planning{again}")]
@@ -97,24 +74,11 @@ class TaskTranscript(RunTranscript):
                 return self._complete(frame)
             case "step_skipped":
                 return self._skip(frame)
-            case "steered":
-                return self._steer(frame)
-            case "task_complete":
-                return self._end(frame)
-            case "task_paused" if self.error:
-                return [note(self.error)]
             case _:
                 return []
 
-    def _close(self, frame: RunFrame) -> None:
-        super()._close(frame)
-        if frame.type == "task_complete" and self.error:
-            self.status = TaskStatus.FAILED.value
-        if frame.type == "task_paused" and not self.status:
-            self.error = ""  # A resume followed.
-
     def _plan(self, frame: RunFrame) -> list[Piece]:
-        self._steps = {
+        self.steps = {
             step.id: StepProgress(name=step.name, depends_on=step.depends_on) for step in frame.steps
         }
         lines = [
@@ -128,16 +92,13 @@ class TaskTranscript(RunTranscript):
     def _start(self, frame: RunFrame) -> list[Piece]:
         if frame.step_id == RESULT:
             return [note("▶ the result", BLUE)]
-        step = self._steps.setdefault(frame.step_id, StepProgress(name=frame.name, depends_on=[]))
+        step = self.steps.setdefault(frame.step_id, StepProgress(name=frame.name, depends_on=[]))
         step.status, step.needs_approval = TaskStepStatus.RUNNING.value, False
         again = "" if frame.attempt == 1 else f", attempt {frame.attempt}"
         return [note(f"▶ [{frame.step_id}] {step.name}{again}", BLUE)]
 
     def _complete(self, frame: RunFrame) -> list[Piece]:
-        self.end_turn(frame.step_id)
-        if frame.step_id == RESULT:
-            return []
-        step = self._steps.setdefault(frame.step_id, StepProgress(name=frame.step_id, depends_on=[]))
+        step = self.steps.setdefault(frame.step_id, StepProgress(name=frame.step_id, depends_on=[]))
         step.status = frame.status
         if frame.status == TaskStepStatus.PENDING:
             return [note(f"  [{frame.step_id}] {step.name} was cut")]
@@ -147,14 +108,73 @@ class TaskTranscript(RunTranscript):
             why = f": its result {FINISH_NOTES[frame.finish]}"
         return [
             note(f"{mark} [{frame.step_id}] {step.name} ({frame.duration_ms / 1000:.1f} s){why}", color),
-            *self._counts(),
         ]
 
     def _skip(self, frame: RunFrame) -> list[Piece]:
-        step = self._steps.setdefault(frame.step_id, StepProgress(name=frame.step_id, depends_on=[]))
+        step = self.steps.setdefault(frame.step_id, StepProgress(name=frame.step_id, depends_on=[]))
         step.status, step.needs_approval = TaskStepStatus.SKIPPED.value, False
         why = f"because of [{frame.because}]" if frame.because else "by a person"
         return [note(f"– [{frame.step_id}] {step.name}: left out {why}")]
+
+
+class TaskTranscript(RunTranscript):
+    """The transcript of a task's run. Its result goes to stdout."""
+
+    def __init__(self, task: ShownTask, *, is_verbose: bool = False) -> None:
+        self._path = f"/tasks/{task.id}"
+        subject = FollowedSubject(
+            what="task",
+            id=task.id,
+            again=f"luxx task run --resume {task.id}",
+            stop_path=f"{self._path}/pause",
+        )
+        super().__init__(subject, is_verbose=is_verbose)
+        self._needs_approval = task.require_approval
+        self._lines = StepLines(
+            {
+                step.id: StepProgress(
+                    name=step.name,
+                    depends_on=list(step.depends_on),
+                    status=step.status,
+                    needs_approval=step.require_approval and step.approved_at is None,
+                )
+                for step in task.steps
+            }
+        )
+        self._result = GrowingText()
+        self._result_texts: dict[int, str] = {}
+
+    def receive_event(self, frame: RunFrame) -> list[Piece]:
+        match frame.type:
+            case "run":
+                self._result_texts.clear()
+                return []
+            case "process_step":
+                return self._grow_result(frame) if frame.step_id == RESULT else []
+            case "step_complete":
+                return self._complete(frame)
+            case "steered":
+                return self._steer(frame)
+            case "task_complete":
+                return self._end(frame)
+            case "task_paused" if self.error:
+                return [note(self.error)]
+            case _:
+                return self._lines.receive(frame)
+
+    def _close(self, frame: RunFrame) -> None:
+        super()._close(frame)
+        if frame.type == "task_complete" and self.error:
+            self.status = TaskStatus.FAILED.value
+        if frame.type == "task_paused" and not self.status:
+            self.error = ""  # A resume followed.
+
+    def _complete(self, frame: RunFrame) -> list[Piece]:
+        self.end_turn(frame.step_id)
+        if frame.step_id == RESULT:
+            return []
+        lines = self._lines.receive(frame)
+        return lines if frame.status == TaskStepStatus.PENDING else [*lines, *self._counts()]
 
     def _steer(self, frame: RunFrame) -> list[Piece]:
         match frame.action:
@@ -162,8 +182,8 @@ class TaskTranscript(RunTranscript):
                 if not frame.turns:
                     self._needs_approval = False
                 for step_id in frame.turns:
-                    if step_id in self._steps:
-                        self._steps[step_id].needs_approval = False
+                    if step_id in self._lines.steps:
+                        self._lines.steps[step_id].needs_approval = False
                 what = ", ".join(f"[{one}]" for one in frame.turns) or "the task"
                 return [note(f"{frame.user} approves {what}")]
             case "pause":
@@ -202,20 +222,20 @@ class TaskTranscript(RunTranscript):
         )
 
     def choices(self) -> list[Choice]:
-        if self.status or not self.is_caught_up or not self._steps:
+        if self.status or not self.is_caught_up or not self._lines.steps:
             return []
         if self._needs_approval:
             return [self._approval_of_task()]
         return [
             self._approval_of_step(step_id, step)
-            for step_id, step in self._steps.items()
+            for step_id, step in self._lines.steps.items()
             if step.needs_approval
             and step.status == TaskStepStatus.PENDING
             and all(self._is_completed(one) for one in step.depends_on)
         ]
 
     def _is_completed(self, step_id: str) -> bool:
-        return step_id in self._steps and self._steps[step_id].status == TaskStepStatus.COMPLETED
+        return step_id in self._lines.steps and self._lines.steps[step_id].status == TaskStepStatus.COMPLETED
 
     def _approval_of_task(self) -> Choice:
         options = [
@@ -224,7 +244,7 @@ class TaskTranscript(RunTranscript):
             ("cancel", "the run ends, and the task is terminated"),
         ]
         question = choice_question(
-            "approve:", f"May this task run? It has {len(self._steps)} steps.", options
+            "approve:", f"May this task run? It has {len(self._lines.steps)} steps.", options
         )
         requests: list[tuple[str, object]] = [
             (f"{self._path}/approve", {}),
@@ -249,11 +269,13 @@ class TaskTranscript(RunTranscript):
 
     def progress(self) -> str:
         of_status = dict.fromkeys(TaskStepStatus, 0)
-        for step in self._steps.values():
+        for step in self._lines.steps.values():
             of_status[TaskStepStatus(step.status)] += 1
-        running = [one for one, step in self._steps.items() if step.status == TaskStepStatus.RUNNING]
+        running = [one for one, step in self._lines.steps.items() if step.status == TaskStepStatus.RUNNING]
         parts = [
-            f"{of_status[TaskStepStatus.COMPLETED]} of {len(self._steps)} steps done" if self._steps else "",
+            f"{of_status[TaskStepStatus.COMPLETED]} of {len(self._lines.steps)} steps done"
+            if self._lines.steps
+            else "",
             f"{len(running)} running ({', '.join(running)})" if running else "",
             f"{of_status[TaskStepStatus.FAILED]} failed" if of_status[TaskStepStatus.FAILED] else "",
             f"{of_status[TaskStepStatus.SKIPPED]} left out" if of_status[TaskStepStatus.SKIPPED] else "",

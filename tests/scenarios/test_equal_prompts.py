@@ -118,7 +118,6 @@ async def test_a_server_that_knows_no_choice_of_none_gets_the_tools_and_no_call_
         rules = [
             Rule(when=When(call=5), status=400, message=refusal),
             *(Rule(reply=list(calls("visit_once", controller.port, key)), times=1) for key in "abcde"),
-            Rule(reply=[Text(text="That is all.")]),
         ]
         async with ScriptedProvider(Script(rules=rules)) as model:
             conversation = await conversation_with(ann, model.url, "openai")

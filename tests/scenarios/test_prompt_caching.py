@@ -72,9 +72,9 @@ async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(se
 
 async def test_the_last_call_without_tools_reads_the_cache(server: ServerProcess) -> None:
     """The server allows three iterations with tools."""
-    rule = Rule(when=When(), reply=[Text(text="Again. "), *eval_calls(1)])
-    last = Rule(when=When(call=4), reply=[Text(text="That is all.")])
-    async with ScriptedProvider(script(last, rule)) as model, AsyncApiClient(server.url) as ann:
+    rules = [Rule(reply=[Text(text="Again. "), each], times=1) for each in eval_calls(3)]
+    last = Rule(reply=[Text(text="That is all.")])
+    async with ScriptedProvider(script(*rules, last)) as model, AsyncApiClient(server.url) as ann:
         provider_id = await anthropic(ann, model.url)
         conversation = (await ann.post("/conversations", {"provider_id": provider_id}))["id"]
         async with ann.send_and_follow(conversation, "Count") as frames:

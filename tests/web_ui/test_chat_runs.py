@@ -64,6 +64,13 @@ def send(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+def send_meanwhile(page: Page, text: str) -> None:
+    """Writes while it answers, once the message before it is on its way no more."""
+    page.get_by_label("Message", exact=True).fill(text)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
+    page.keyboard.press("Enter")
+
+
 def choose_all_tools(page: Page) -> None:
     page.get_by_role("button", name="Tools for the next messages").click()
     page.get_by_role("option", name="All I may use").click()
@@ -221,13 +228,13 @@ def test_one_can_write_while_it_answers(person: Person, models: ScriptedProvider
         page.set_viewport_size({"width": width, "height": 800})
         send(page, f"gated {gate}")
         expect(page.get_by_role("article", name="Answer").get_by_text("one two three")).to_be_visible()
-        send(page, "after one")
+        send_meanwhile(page, "after one")
         queue = page.get_by_role("region", name="Messages that wait")
         expect(queue.get_by_text("after one")).to_be_visible()
-        send(page, "after two")
+        send_meanwhile(page, "after two")
         choice = page.get_by_label("While an answer is made")
         choice.select_option(label="Steer it")
-        send(page, "other words, now")
+        send_meanwhile(page, "other words, now")
         expect(queue.get_by_role("listitem")).to_have_count(3)
         check_both_themes(tab, f"chat-queue-{width}")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
@@ -254,7 +261,7 @@ def test_a_cancelled_answer_pauses_what_waits(person: Person, models: ScriptedPr
         page = tab.open()
         send(page, "gated paused")
         expect(page.get_by_role("article", name="Answer").get_by_text("one two three")).to_be_visible()
-        send(page, "other words that wait")
+        send_meanwhile(page, "other words that wait")
         queue = page.get_by_role("region", name="Messages that wait")
         expect(queue.get_by_text("other words that wait")).to_be_visible()
         page.get_by_role("button", name="Stop").click()

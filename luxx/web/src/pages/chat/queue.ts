@@ -19,7 +19,15 @@ export function useQueue(conversationId: () => string | undefined, run: Followed
     queue.value = EMPTY
   })
 
-  const taken = computed(() => new Set((run.live.value.turns['']?.steps ?? []).filter((step) => step.type === 'user').map((step) => step.id_ref)))
+  /** The messages that are steps of an answer: also after the next answer has begun, until the queue is read anew. */
+  const taken = shallowRef<ReadonlySet<string>>(new Set())
+  watch(
+    () => run.live.value.turns['']?.steps,
+    (steps = []) => {
+      const ids = steps.flatMap((step) => (step.type === 'user' && step.id_ref ? [step.id_ref] : []))
+      if (ids.some((id) => !taken.value.has(id))) taken.value = new Set([...taken.value, ...ids])
+    },
+  )
   /** Without those that are steps of the answer already. */
   const items = computed(() => queue.value.items.filter((item) => !taken.value.has(item.queue_id)))
 

@@ -73,7 +73,8 @@ class SimulatedRoom:
             self._add_seat(muted=muted)
         head = RunHead(
             id=new_id(), kind=RunKind.ROOM, subject_id=self.room_id, user_id=1, tenant_id=1, fence=1,
-            is_cancelled=False, driven_seconds=0.0, request="{}", last_seq=0, started_at=None,
+            is_cancelled=False, driven_seconds=0.0, request="{}", last_seq=0, created_at=utc_now(),
+            started_at=None,
         )  # fmt: skip
         self.orchestration = RoomOrchestration(self.session, head, self._resolve)
 

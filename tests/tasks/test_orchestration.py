@@ -17,6 +17,7 @@ from luxx.features.tasks.orchestration import TaskOrchestration
 from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.run_rows import TaskValues
 from luxx.features.tasks.turns import RESULT, StepResults
+from luxx.infra.clock import utc_now
 from luxx.runs.log.events import stamped
 from luxx.runs.orchestration.interface import Begin, End, RunTotals, TurnStart, Wait
 from luxx.runs.turn.run_rows import RunHead
@@ -75,7 +76,7 @@ class SimulatedRun:
         )  # fmt: skip
         head = RunHead(
             id="r", kind=RunKind.TASK, subject_id="t", user_id=1, tenant_id=1, fence=1, is_cancelled=False,
-            driven_seconds=0.0, request="{}", last_seq=0, started_at=None,
+            driven_seconds=0.0, request="{}", last_seq=0, created_at=utc_now(), started_at=None,
         )  # fmt: skip
         self._orchestration = TaskOrchestration(head, PLANNER, task, statuses)
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luxx.features.tasks.estimate import EstimateBasis
 from luxx.features.tasks.graph import GraphStep, TaskGraph
 from luxx.features.tasks.models import NewTaskStep
 from luxx.features.tasks.plan_text import MAX_STEPS, Plan, PlanProblems, PlanScope, parse_plan
-from luxx.features.tasks.planning import PlanNote, planned_steps
+from luxx.features.tasks.planning import planned_steps
 
 STEPS = [
     {"id": "a", "name": "Read", "goal": "Read the report.", "depends_on": []},
@@ -239,8 +238,7 @@ def check(parsed: Plan | PlanProblems) -> None:
         return
     graph = TaskGraph([GraphStep(id=step.id, depends_on=step.depends_on) for step in parsed.steps])
     assert graph.problems() == []
-    note = PlanNote(asked="", agents=dict.fromkeys(SCOPE.agents, 1), basis=EstimateBasis())
-    for step in planned_steps(parsed, note):
+    for step in planned_steps(parsed, dict.fromkeys(SCOPE.agents, 1)):
         # The checks of the API: names, ids, lengths.
         assert msgspec.convert(msgspec.to_builtins(step), NewTaskStep) == step
         assert not {*(step.required_tools or ())} - {*SCOPE.tools}

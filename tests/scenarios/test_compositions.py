@@ -239,5 +239,5 @@ async def test_a_composition_is_offered_by_its_name_and_unknown_names_are_refuse
         run = await ann.start_run(conversation, tools=["named"])
         await ann.wait_for_end(run["id"])
         offered = [tool["function"]["name"] for tool in model.requests[0].json["tools"]]
-        assert offered == ["result_read", "named"]
+        assert offered == ["named", "result_read"]
         await ann.ask("DELETE", f"/tools/compositions/{composition['id']}")

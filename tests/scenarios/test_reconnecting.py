@@ -178,7 +178,7 @@ async def test_eighty_simultaneous_clients_see_the_same(server: ServerProcess) -
 
 
 async def test_a_slow_client_misses_nothing_and_delays_nobody(server: ServerProcess) -> None:
-    text = "a line of some length that fills the buffers between two ends\n" * 20_000
+    text = "".join(f"line {number} has a length that fills the buffers between\n" for number in range(24_000))
 
     reply = [Thinking(text=SECOND_THOUGHT), Text(text=text, pieces=4000), Counts(prompt=1, completion=1)]
     async with ScriptedProvider(always_replies(*reply)) as model, AsyncApiClient(server.url) as ann:

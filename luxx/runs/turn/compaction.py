@@ -68,6 +68,9 @@ class Compactor:
             return
         written, limits = _Written(), self._prompt.limits(cut.record)
         request = self._prompt.summary_request(self._log.state, cut, self._max_tokens(limits.summary))
+        if request is None:
+            await self._truncate("it does not fit its context window", None)
+            return
         problem = ""
         try:
             request = await self._spending.admit(

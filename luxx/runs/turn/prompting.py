@@ -143,8 +143,8 @@ class TurnPrompt:
             return replace(request, tool_choice=ToolChoice(mode=ToolChoiceMode.NONE))
         return request
 
-    def summary_request(self, state: TurnState, cut: Cut, max_tokens: int) -> CompletionRequest:
-        """The request for the summary of what the cut leaves out.
+    def summary_request(self, state: TurnState, cut: Cut, max_tokens: int) -> CompletionRequest | None:
+        """The request for the summary of what the cut leaves out; None if even that is larger than the window.
 
         It has no `tool_choice`: with another one than before, a provider would not use its cache.
         """
@@ -152,6 +152,10 @@ class TurnPrompt:
         fits = self.tokens(state.context) + max_tokens <= limits.window
         messages = self._prompt.messages(state.context, None if fits else cut.record.cut)
         request = self._completion_request(summary_messages(messages, limits.summary))
+        if not fits:
+            tokens = estimated_tokens(request.messages, request.tools) * correction(state.context)
+            if tokens + max_tokens > limits.window:
+                return None
         return replace(request, max_tokens=max_tokens, response_schema=None, stop=[], tool_choice=None)
 
     def _completion_request(self, messages: list[PromptMessage]) -> CompletionRequest:

@@ -25,7 +25,7 @@ def rows() -> io.BytesIO:
     now = utc_now()
     ready: ReadyRow = ReadyConversation(
         id=new_id(), title="t", model=None, system_prompt=None, temperature=None, max_tokens=None,
-        thinking_enabled=None, pinned=False, archived=False, tags="[]", selected_leaf_id=None,
+        thinking_enabled=None, planning=None, pinned=False, archived=False, tags="[]", selected_leaf_id=None,
         created_at=now, updated_at=now,
     )  # fmt: skip
     return io.BytesIO(msgspec.json.encode(ready) + b"\n")

@@ -144,7 +144,7 @@ class TurnPrompt:
         return request
 
     def summary_request(self, state: TurnState, cut: Cut, max_tokens: int) -> CompletionRequest | None:
-        """The request for the summary of what the cut leaves out; None if even that is larger than the window.
+        """The request for the summary of what the cut leaves out; None if even that exceeds the window.
 
         It has no `tool_choice`: with another one than before, a provider would not use its cache.
         """

@@ -8,9 +8,16 @@ import pytest
 from api.client import KEY, PASSWORD, ApiClient
 from api.conftest import Join, connect
 from api.room_rows import new_room
+from api.server_process import ServerProcess
 from luxx.providers.scripted import ScriptedProvider
 
 numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(own_server: ServerProcess) -> ServerProcess:
+    """Without the shared providers of other modules, of which one would be the default."""
+    return own_server
 
 
 @pytest.fixture

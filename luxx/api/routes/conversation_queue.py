@@ -43,7 +43,7 @@ class ConversationQueueController(Controller):
         return success(await chat_queue.resume(caller, conversation_id), "resumed")
 
     @put("/{queue_id:str}")
-    async def change(
+    async def change_queued(
         self,
         caller: InjectedCaller,
         chat_queue: InjectedQueue,
@@ -60,7 +60,7 @@ class ConversationQueueController(Controller):
         return success(item, "saved")
 
     @delete("/{queue_id:str}", status_code=200)
-    async def remove(
+    async def remove_queued(
         self, caller: InjectedCaller, chat_queue: InjectedQueue, conversation_id: TextId, queue_id: TextId
     ) -> Success[None]:
         """Take back a message that waits."""

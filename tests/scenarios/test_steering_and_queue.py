@@ -2,6 +2,7 @@
 
 import asyncio
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -339,3 +340,32 @@ async def test_send_now_turns_a_waiting_message_into_a_steer(server: ServerProce
         assert said(messages[1]) == ["now"]
         assert (messages[2]["text"], messages[2]["attachments"][0]["name"]) == ("alone", "a.png")
         assert "image_url" in model.requests[2].body.decode()
+
+
+async def test_an_image_that_waited_is_sent_now_and_counts_for_its_user(tmp_path: Path) -> None:
+    image = {"name": "a.png", "data": b64encode(png() + bytes(720_000)).decode()}
+    script = Script(
+        rules=[
+            Rule(when=When(user="Begin"), reply=[Text(text="So far "), Gate(name="end")]),
+            Rule(reply=[Text(text="Seen.")]),
+        ]
+    )
+    async with ScriptedProvider(script) as model:
+        with ServerProcess(tmp_path, LUXX_LIMITS__STORAGE_MB_PER_USER="2") as server:
+            async with AsyncApiClient(server.url) as ann:
+                conversation = await ann.conversation(model.url)
+                run = await ann.start_run(conversation, "Begin")
+                await model.reached("end")
+                queued = await write(ann, conversation, "Look", "queue", attachments=[image])
+                await ann.cancel(run["id"])
+                await ann.wait_for_end(run["id"])
+                # No answer is made, which it would have to steer.
+                path = f"/conversations/{conversation}/queue/{queued['queue_id']}"
+                sent = await ann.ask("PUT", path, {"mode": "steer"})
+                assert sent.status_code == 200, sent.text
+                messages = await until_idle(ann, conversation, 4)
+                assert (messages[2]["text"], messages[3]["text"]) == ("Look", "Seen.")
+                body = {"conversation_id": conversation, "content": "And this", "attachments": [image]}
+                assert (await ann.ask("POST", "/messages", body)).status_code == 200
+                full = await ann.ask("POST", "/messages", body)
+                assert (full.status_code, full.json()["detail"]["kind"]) == (413, "quota_exceeded")

@@ -41,11 +41,7 @@ MAX_QUEUED = 20
 MAX_TRIES = 5
 """How often a message is sent or queued while answers end and begin between the two."""
 
-_queued, _conversations, _ended = (
-    table_of(QueuedMessageRow),
-    table_of(ConversationRow),
-    table_of(RunEndedRow),
-)
+_conversations, _ended = table_of(ConversationRow), table_of(RunEndedRow)
 _due = select(_ended.c.subject_id, _ended.c.user_id).where(_ended.c.reader == QUEUE).distinct().limit(100)
 _forget_ending = delete(_ended).where(
     _ended.c.reader == QUEUE, _ended.c.subject_id == bindparam("conversation")
@@ -151,7 +147,7 @@ class ChatQueue:
         queued = await self.chats.with_listed_models(caller, lambda: self._store.write(insert))
         if queued is not None:
             storage.add(caller.user_id, size)
-            self._say(
+            self._notify(
                 caller.user_id, message.conversation_id, queued.run_id if mode is WhenBusy.STEER else ""
             )
         return queued
@@ -175,7 +171,7 @@ class ChatQueue:
                 conversation.queue_paused, conversation.queue_problem = False, None
 
         await self._store.write(work)
-        self._say(caller.user_id, conversation_id)
+        self._notify(caller.user_id, conversation_id)
 
     async def change(
         self, caller: Caller, conversation_id: str, queue_id: str, text: str | None, mode: WhenBusy | None
@@ -186,11 +182,11 @@ class ChatQueue:
         if text is not None:
             await storage.check(caller.user_id, len(text.encode()))
 
-        def work(session: Session) -> tuple[QueueItem, str | None]:
+        def work(session: Session) -> tuple[QueueItem, str | None, int]:
             conversation = own_conversation(session, caller, conversation_id, is_locked=True)
             row = _row_of(session, conversation, queue_id)
-            content = user_content(row.content)
-            if mode is WhenBusy.STEER:
+            content, size = user_content(row.content), row.stored_bytes
+            if mode is WhenBusy.STEER and conversation.run_id is not None:
                 _check_steer(bool(_request.decode(row.request).images))
             if text is not None:
                 content = msgspec.structs.replace(content, text=text)
@@ -200,11 +196,12 @@ class ChatQueue:
                 row.mode = mode.value
             if mode is WhenBusy.STEER and conversation.run_id is None:
                 row.position = _rows_of(session, conversation)[0].position - 1
-            return _item(row), conversation.run_id
+            return _item(row), conversation.run_id, row.stored_bytes - size
 
-        item, run_id = await self._store.write(work)
+        item, run_id, growth = await self._store.write(work)
+        storage.add(caller.user_id, growth)
         is_steer = item.mode is WhenBusy.STEER
-        self._say(caller.user_id, conversation_id, (run_id or "") if is_steer else "")
+        self._notify(caller.user_id, conversation_id, (run_id or "") if is_steer else "")
         if mode is WhenBusy.STEER and run_id is None:
             await self._start_asked(caller, conversation_id)
         return item
@@ -218,7 +215,7 @@ class ChatQueue:
 
         await self._store.write(work)
         await self._start_asked(caller, conversation_id)
-        self._say(caller.user_id, conversation_id)
+        self._notify(caller.user_id, conversation_id)
         return await self.list_items(caller, conversation_id)
 
     # Sending
@@ -262,7 +259,7 @@ class ChatQueue:
         run = await self.chats.with_listed_models(caller, lambda: admission.admit(caller, insert))
         if run is not None:
             await admission.begin(run)
-            self._say(caller.user_id, conversation_id)
+            self._notify(caller.user_id, conversation_id)
 
     async def _start_asked(self, caller: Caller, conversation_id: str) -> None:
         """Sends the first message, because the caller asks for it. Raises what sending raises; the queue is
@@ -284,7 +281,7 @@ class ChatQueue:
             **msgspec.structs.asdict(request.options),
         )  # fmt: skip
         attached = MessageAttachments(attachments=content.attachments, images=request.images)
-        run = self.chats.insert(session, caller, message, attached, len(row.content))
+        run = self.chats.insert(session, caller, message, attached)
         session.delete(row)
         return run
 
@@ -297,14 +294,14 @@ class ChatQueue:
             connection.execute(_forget_ending, {"conversation": conversation_id})
 
         await self._store.write(work)
-        self._say(user_id, conversation_id)
+        self._notify(user_id, conversation_id)
 
     @property
     def _store(self) -> Store:
         return self.chats.admission.services.store
 
-    def _say(self, user_id: int, conversation_id: str, steered_run: str = "") -> None:
-        """Tells the pages of the user that the queue has changed, and a run that it is steered."""
+    def _notify(self, user_id: int, conversation_id: str, steered_run: str = "") -> None:
+        """Notifies the pages of the user that the queue has changed, and a run that it is steered."""
         if steered_run:
             self.chats.admission.engine.deliver(steered_run)
         self.notify_subject(SubjectHint(session_id=conversation_id, user_id=user_id))

@@ -108,17 +108,12 @@ class ChatService:
     async def _admit(self, caller: Caller, submission: Submission) -> Run:
         # Files are read before the transaction, so that no lock is held while a PDF is parsed.
         attached = MessageAttachments()
-        size = 0
-        if isinstance(submission, NewCall):
-            size = submission.size
-        elif not isinstance(submission, Regeneration):
-            size = len(submission.text.encode())
-            if submission.attachments:
-                attached = await self.attachments.read_attachments(caller, submission.attachments)
-                size += attached.size
+        if isinstance(submission, NewMessage | NewInvocation) and submission.attachments:
+            attached = await self.attachments.read_attachments(caller, submission.attachments)
+        size = _stored_size(submission, attached)
 
         def insert(session: Session) -> Run:
-            return self.insert(session, caller, submission, attached, size)
+            return self.insert(session, caller, submission, attached)
 
         return await self.with_listed_models(caller, lambda: self.admission.admit(caller, insert, size=size))
 
@@ -133,14 +128,10 @@ class ChatService:
             return await attempt()
 
     def insert(
-        self,
-        session: Session,
-        caller: Caller,
-        submission: Submission,
-        attached: MessageAttachments,
-        size: int,
+        self, session: Session, caller: Caller, submission: Submission, attached: MessageAttachments
     ) -> Run:
         """Stores the message, if it is new, and the run. Raises what `send` raises."""
+        size = _stored_size(submission, attached)
         match submission:
             case NewCall():
                 request = self.requests.resolve_call(session, caller, submission)
@@ -183,6 +174,18 @@ class ChatService:
             session, caller, RunKind.CHAT, subject_id, request,
             limits=limits, message_id=message_id, size=size,
         )  # fmt: skip
+
+
+def _stored_size(submission: Submission, attached: MessageAttachments) -> int:
+    """The bytes that are stored beside the run, for its user's limit: of a call, what it gives."""
+    match submission:
+        case NewCall():
+            return submission.size
+        case Regeneration():
+            return 0
+        case NewMessage() | NewInvocation():
+            size = len(submission.text.encode())
+            return size + attached.size if attached.attachments else size
 
 
 def _insert_message(

@@ -3,18 +3,20 @@
 import asyncio
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from api.server_process import ServerProcess
 
-from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, Thinking, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import clarification, open_questions
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, order
 from scenarios.screen import Frame
-from scenarios.test_steering_and_queue import until_idle
+from scenarios.test_steering_and_queue import said, until_idle, users_in, write
+from scenarios.tool_controller import CONTROLLED_TOOLS
 
 ASKED = (
     "Compare the revenue of Q3 and Q4 with what our customers say, then analyse which products sell best and "
@@ -298,11 +300,35 @@ async def test_what_is_written_while_a_plan_is_carried_out_is_answered_after_it(
         run = await ann.start_run(conversation, **PLANNED)
         await model.reached("report")
         for content, mode in (("then this", "queue"), ("first this", "steer")):
-            body = {"conversation_id": conversation, "content": content, "when_busy": mode}
-            assert (await ann.ask("POST", "/messages", body)).status_code == 202
+            await write(ann, conversation, content, mode)
         model.release("report")
         await ann.wait_for_end(run["id"], RoomScreen())
         messages = await until_idle(ann, conversation, 6)
         written = [one["text"] for one in messages if one["role"] == "user"]
         assert written == [ASKED, "first this", "then this"]
         assert [one["text"] for one in messages[1::2]] == ["The answer."] * 3
+
+
+async def test_the_answer_of_a_plan_is_steered_and_the_next_message_sent_at_its_end(tmp_path: Path) -> None:
+    sum_ = Call(name="python_eval", arguments={"expression": "1 + 1"}, id="call-1")
+    counts = Rule(
+        name="count",
+        when=When(user="^This message is not from the person: the steps", has_tool_result=False),
+        reply=[Gate(name="counting"), sum_, USUAL],
+    )
+    rules = (plan_rule(), *(step_rule(one["id"]) for one in STEPS), counts)
+    # No heartbeat comes within the test: the end of the answer itself lets the queue go on.
+    rare = {"LUXX_RUNS__LEASE_SECONDS": "3600"}
+    async with ScriptedProvider(script(*rules)) as model:
+        with ServerProcess(tmp_path, **CONTROLLED_TOOLS, **rare) as server:
+            async with AsyncApiClient(server.url) as ann:
+                conversation = await ann.conversation(model.url)
+                await ann.start_run(conversation, tools=["python_eval"], **PLANNED)
+                await model.reached("counting")
+                await write(ann, conversation, "then this", "queue")
+                await write(ann, conversation, "In one line", "steer")
+                model.release("counting")
+                messages = await until_idle(ann, conversation, 4)
+        assert [one["text"] for one in messages] == [ASKED, "The answer.", "then this", "The answer."]
+        assert said(messages[1]) == ["In one line"]
+        assert [users_in(one.json)[-1] for one in model.requests[-2:]] == ["In one line", "then this"]

@@ -4,7 +4,7 @@ The steps are those of `features/tasks/steps.py`, and have no rows: the log has 
 chat without planning is one turn (`runs/turn/chat.py`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -24,6 +24,7 @@ from luxx.features.tasks.turns import (
     PLAN,
     StepEnd,
     StepResults,
+    TurnInput,
     begin_step,
     cut_outputs,
     input_turn,
@@ -65,7 +66,7 @@ from luxx.wire.orchestration_event import (
     ThinkingLevel,
 )
 from luxx.wire.run import RunStatus
-from luxx.wire.turn import CHAT_TURN, Step, StepType, TurnRef, Usage, steps_text, turn_of
+from luxx.wire.turn import CHAT_TURN, Step, StepType, Usage, steps_text, turn_of
 from luxx.wire.turn_event import Tainted
 
 PLAN_SECONDS = 5.0
@@ -102,11 +103,13 @@ class ChatOrchestration:
     """A planned chat's run in one drive. See `Orchestration`.
 
     `spec` is that of the whole run: its request, the messages before it, the message that it writes. The
-    turn with the key "" is the answer: it begins when all steps have ended, or no plan was made.
+    turn with the key "" is the answer: it begins when all steps have ended, or no plan was made. `send_next`
+    is called after the end if a queued message is to be sent.
     """
 
-    def __init__(self, head: RunHead, planner: Planner, spec: RunSpec) -> None:
+    def __init__(self, head: RunHead, planner: Planner, spec: RunSpec, send_next: Callable[[], None]) -> None:
         self._head, self._planner, self._spec = head, planner, spec
+        self._send_next, self._has_next = send_next, False
         self._asked = replace(spec.request, planning=PlanningMode.OFF)
         self._graph = StepGraph([], {}, StepResults())
         self._is_planned = False
@@ -216,6 +219,7 @@ class ChatOrchestration:
             replace(state, usage=self._usage, cost=self._cost),
             ending,
             None,
+            on_next=self._on_next,
         )
         return End(
             entries=closing.events,
@@ -225,7 +229,15 @@ class ChatOrchestration:
             write=closing.write,
             changes=closing.changes,
             size=closing.size,
+            on_written=self._on_end,
         )
+
+    def _on_next(self) -> None:
+        self._has_next = True
+
+    def _on_end(self) -> None:
+        if self._has_next:
+            self._send_next()
 
     def on_stop(self, error: LuxxError | None) -> End:
         if self._answer is None:
@@ -265,17 +277,10 @@ class ChatOrchestration:
 
     def _plan_turn(self, session: Session) -> tuple[TurnStart, LogEntry]:
         request = self._planner.in_chat(session, self._head.user_id, self._step_request, PLAN_PROMPT + DIRECT)
-        given = UserContent(text=_plan_question(self._spec))
-        text = msgspec.Raw(_encode({"text": given.text}))
-        note = TurnNote(request=msgspec.Raw(_encode(request)), data=text)
-        start = TurnStart(
-            turn=TurnRef(step_id=PLAN_KEY),
-            request=request,
-            past=[PastMessage(user=given)],
-            purpose=CallPurpose.PLAN,
-            seconds=PLAN_SECONDS,
-        )
-        return start, (Planning(step_id=PLAN_KEY, task_id=None, attempt=1), note)
+        given = TurnInput(text=_plan_question(self._spec))
+        note = TurnNote(request=msgspec.Raw(_encode(request)), data=msgspec.Raw(_encode(given)))
+        event = Planning(step_id=PLAN_KEY, task_id=None, attempt=1)
+        return self._turn_of(PLAN_KEY, note), (event, note)
 
     def _answer_turn(self) -> TurnStart:
         if not self._graph.steps:
@@ -347,7 +352,7 @@ def load_planned_chat(
 
     def load(session: Session, head: RunHead) -> ChatOrchestration:
         del session
-        return ChatOrchestration(head, planner, spec)
+        return ChatOrchestration(head, planner, spec, services.engine().request_maintenance)
 
     return load_orchestrated(services, load, session, head)
 

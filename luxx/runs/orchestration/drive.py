@@ -185,6 +185,7 @@ class OrchestratedDrive:
 
     def _add(self, start: TurnStart, events: list[LoggedEvent], *, is_recovered: bool) -> LiveTurn:
         signal = CancelSignal()
+        signal.has_input = is_recovered  # While it was in no process, nobody could say so.
         state = fold(events, initial_state(self._spec(start)))
         log = TurnLog(TurnPart(self.log, start.turn, signal), state)
         turn = LiveTurn(start=start, log=log, signal=signal, is_recovered=is_recovered)
@@ -227,6 +228,8 @@ class OrchestratedDrive:
 
     def _on_input(self) -> None:
         self._may_have_inputs = True
+        if (answer := self._turns.get(CHAT_TURN.key)) is not None:
+            answer.signal.has_input = True  # A person may have written for a planned chat's answer.
         self._changed.set()
 
     async def _wait_for_change(self) -> None:
@@ -357,6 +360,8 @@ class OrchestratedDrive:
             self._may_have_inputs = True
         else:
             self.status = end.status
+            if end.on_written is not None:
+                end.on_written()
 
 
 def load_orchestrated(

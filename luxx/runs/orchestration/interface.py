@@ -77,7 +77,8 @@ class Wait(msgspec.Struct, frozen=True):
 class End(msgspec.Struct, frozen=True, kw_only=True):
     """The run ends or, with the status `paused`, pauses; no turn is in progress. `entries` end the stream.
 
-    `changes` are more values of the run's row, `size` the bytes that `write` adds.
+    `changes` are more values of the run's row, `size` the bytes that `write` adds. `on_written` is called
+    once all of it is stored.
     """
 
     entries: list[LogEntry]
@@ -87,6 +88,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     write: Write | None = None
     changes: Mapping[str, Any] = {}
     size: int = 0
+    on_written: Callable[[], None] | None = None
 
 
 Decision = Begin | Append | Wait | End

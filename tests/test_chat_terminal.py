@@ -478,6 +478,8 @@ def test_the_commands_choose_model_provider_agent_tools_and_files(
         ("/attach /nothing/here", "error: /nothing/here: No such file or directory"),
         ("/nonsense", "error: there is no command /nonsense; /help lists the commands"),
         ("hello", "Hello."),
+        ("/queue", "nothing waits; while it answers, a line steers the answer"),
+        ("/queue drop", "error: name a message that waits by its number; /queue lists them"),
     ):
         terminal.type(f"{typed}\r")
         terminal.expect(shown)

@@ -23,7 +23,7 @@ class GivenMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a run that tells which answer follows."""
+    """The part of a run that says which answer follows."""
 
     id: str
     message_id: str | None = None
@@ -79,12 +79,6 @@ class TerminalQueue:
         """Lets a paused queue go on. Raises LuxxError, ConnectionFailed."""
         await self._server.call("POST", f"{_path(conversation_id)}/resume", Queue)
         self.has_given = True
-
-    async def newest_run(self, conversation_id: str) -> str:
-        """The id of the newest run of the conversation, or an empty string."""
-        query = {"subject_id": conversation_id, "page_size": "1"}
-        found = (await self._server.call("GET", "/runs", AnswerRuns, **query)).items
-        return found[0].id if found else ""
 
     async def read(self, conversation_id: str) -> Queue:
         return await self._server.call("GET", _path(conversation_id), Queue)

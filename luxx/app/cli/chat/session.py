@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from luxx.app.cli.chat.queue import TerminalQueue
 from luxx.app.cli.chat.typed_keys import TypedKeys
 from luxx.app.cli.menu import Menu
-from luxx.app.cli.runs.answer import AnswerTranscript, SentMessage
+from luxx.app.cli.runs.answer import AnswerTranscript, SentMessage, newest_run
 from luxx.app.cli.runs.follower import RunFollower
 from luxx.app.cli.screen import Piece, PieceKind, RunScreen, is_dumb_terminal
 from luxx.app.cli.server_api import ServerApi
@@ -199,7 +199,7 @@ class ChatSession:
 
     async def resume_queue(self, conversation: ChatConversation) -> None:
         """Lets the queue go on, and shows the answers to the messages that waited."""
-        newest = await self.queue.newest_run(conversation.id)
+        newest = await newest_run(self.server, conversation.id)
         await self.queue.resume(conversation.id)
         await self._show_next(conversation, newest, 0)
 

@@ -170,7 +170,7 @@ class SlashCommands:
             raise InvalidInput("there is no conversation yet")
         if argument == "resume":
             await self._session.resume_queue(conversation)
-        elif argument and not argument.startswith("drop "):
+        elif argument and argument.split()[0] != "drop":
             await self._session.send(argument)  # No answer is shown: nothing has to wait.
         else:
             await self._session.queue.carry_out(conversation.id, argument)

@@ -38,6 +38,13 @@ class ConversationStatus(msgspec.Struct, frozen=True, kw_only=True):
     run: ObjectWithId | None
 
 
+async def newest_run(server: ServerApi, conversation_id: str) -> str:
+    """The id of the conversation's newest run, subagents' runs excluded, or an empty string."""
+    path = f"/conversations/{conversation_id}/execution-status"
+    status = await server.call("GET", path, ConversationStatus)
+    return status.run.id if status.run is not None else ""
+
+
 class SentMessage:
     """A message of a chat whose run is followed. `is_accepted`: the server has it."""
 
@@ -45,16 +52,16 @@ class SentMessage:
         self.body = {"conversation_id": conversation_id, **body}
         self.is_accepted = False
         self._server = server
-        self._status_path = f"/conversations/{conversation_id}/execution-status"
+        self._conversation_id = conversation_id
         self._run_before = ""
 
     async def remember_newest_run(self) -> None:
         """Without it, the conversation has no run yet."""
-        self._run_before = await self._newest_run()
+        self._run_before = await newest_run(self._server, self._conversation_id)
 
     async def run_id(self) -> str:
         """The run of the message, or an empty string while there is none."""
-        newest = await self._newest_run()
+        newest = await newest_run(self._server, self._conversation_id)
         return "" if newest == self._run_before else newest
 
     async def wait_for_run(self) -> str:
@@ -65,11 +72,6 @@ class SentMessage:
             await asyncio.sleep(POLL_SECONDS)
         self.is_accepted = False
         raise LuxxError("the connection was lost before the server accepted the message; send it again")
-
-    async def _newest_run(self) -> str:
-        """The id of the conversation's newest run, subagents' runs excluded, or an empty string."""
-        status = await self._server.call("GET", self._status_path, ConversationStatus)
-        return status.run.id if status.run is not None else ""
 
 
 class AnswerTranscript(RunTranscript):

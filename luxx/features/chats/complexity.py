@@ -1,4 +1,4 @@
-"""Whether a message asks for enough to draw a plan first, by the signs of the Vanus document. Pure."""
+"""Whether a message asks for so much that a plan is made first, by signs in its text. Pure."""
 
 import re
 

@@ -304,17 +304,8 @@ class ChatOrchestration:
             entries = [*cost_entries(start.purpose, cut), *self._plan_entries(state, ending)]
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if not key:
-            # Only how it ended: what a turn of its own would do at its end is not done here.
-            self._answer = (
-                state,
-                Ending(
-                    status=ending.status,
-                    stop_reason=ending.stop_reason,
-                    done=ending.done,
-                    error=ending.error,
-                    is_partial=ending.is_partial,
-                ),
-            )
+            # The end of the run follows at once; a message that comes in between goes to the queue.
+            self._answer = state, replace(ending, takes_steers=False)
             entries = cost_entries(start.purpose, cut)
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if isinstance(ending.error, LimitReached):

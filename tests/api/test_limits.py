@@ -250,6 +250,7 @@ def test_calls_of_tools_past_the_limit_are_not_run_and_the_model_answers_without
     assert "not run" in refused["content"]
     assert (message["status"], message["text"]) == ("complete", "Hello.")
     assert upstream.requests[-1].json["tool_choice"] == "none"
+    assert upstream.requests[-1].json["tools"] == upstream.requests[-2].json["tools"]
     calls = carol.good("GET", f"/tool-calls?run_id={run['id']}")["items"]
     assert sorted(call["status"] for call in calls) == ["failed", "success", "success"]
 

@@ -109,7 +109,7 @@ async def check_growing(ann: AsyncApiClient, turns: int) -> None:
         assert (roles[0], roles[-1]) == ("system", "user")
         answered, sent = roles.count("assistant"), numbers_of(request)
         # The first message and the newest ones stay, the last turns with their answers.
-        assert [0, *range(number - len(sent) + 2, number + 1)] == sent[:1] + sent[1:]
+        assert [0, *range(number - len(sent) + 2, number + 1)] == sent
         assert roles[-1 - 2 * answered :] == [*["user", "assistant"] * answered, "user"]
         assert answered >= min(1, number)
     for event, move in zip(found, moves, strict=True):
@@ -248,6 +248,7 @@ async def test_old_results_of_a_turn_are_shortened_and_stay_with_their_calls(
         assert len(model.requests) == 7
         found = compressions(screen)
         assert {(event["messages"], event["compression_strategy"]) for event in found} == {(0, "clear")}
+        assert all(event["results"] > 0 for event in found)
         for number, request in enumerate(model.requests):
             messages = request.json["messages"]
             assert [one["role"] for one in messages] == ["user", *["assistant", "tool"] * number]

@@ -1,8 +1,7 @@
 """A model repeats itself: the call that brings nothing new waits for a person, whose choice is obeyed; a run
-that nobody watches is told once, then ends; a text without end is cut.
+that nobody watches gets one notice, then ends; a text without end is cut.
 """
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -57,9 +56,9 @@ async def test_the_third_equal_call_waits_and_is_skipped(patient_server: ServerP
             ]  # fmt: skip
             assert question["tool"] == "file_exists"
             assert "seen.txt" in question["arguments"]
-            requests = len(model.requests)
-            await asyncio.sleep(0.3)
-            assert len(model.requests) == requests == 3
+            # Then no process drives the run, and no other request is made.
+            await ann.until_status(question["run_id"], "waiting")
+            assert len(model.requests) == 3
             for wrong in (
                 {"answer": "correct"},
                 {"answer": "correct", "arguments": {"file": "x"}},
@@ -125,7 +124,7 @@ async def test_a_correction_runs_other_arguments_or_is_a_note(patient_server: Se
         assert "Look at the mail instead." in str(model.requests[-1].body)
 
 
-async def test_a_run_that_nobody_watches_is_told_once_then_ends(patient_server: ServerProcess) -> None:
+async def test_a_run_that_nobody_watches_gets_one_notice_then_ends(patient_server: ServerProcess) -> None:
     async with (
         ScriptedProvider(repeats((SEEN, 9), ends=False)) as model,
         AsyncApiClient(patient_server.url) as ann,
@@ -143,7 +142,7 @@ async def test_a_run_that_nobody_watches_is_told_once_then_ends(patient_server: 
         assert (message["status"], message["steps"][-1]["status"]) == ("partial", "cancelled")
 
 
-async def test_cycles_are_held_and_a_sixth_equal_failure_is_told(patient_server: ServerProcess) -> None:
+async def test_cycles_are_held_and_a_sixth_equal_failure_is_noted(patient_server: ServerProcess) -> None:
     missing = [(Call(name="file_read", arguments={"path": f"missing{at}.txt"}), 1) for at in range(6)]
     cycle = [(call, 1) for call in (SEEN, OTHER, SEEN, OTHER)]
     async with (

@@ -70,7 +70,7 @@ async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(se
         assert run["usage"]["prompt_tokens"] > run["usage"]["cached_tokens"]
 
 
-async def test_the_last_call_without_tools_reads_the_cache(server: ServerProcess) -> None:
+async def test_the_last_call_which_may_call_no_tool_reads_the_cache(server: ServerProcess) -> None:
     """The server allows three iterations with tools."""
     rules = [Rule(reply=[Text(text="Again. "), each], times=1) for each in eval_calls(3)]
     last = Rule(reply=[Text(text="That is all.")])

@@ -316,7 +316,7 @@ async def test_bytes_on_the_wire_grow_linearly_with_the_text(server: ServerProce
             await check(ann, model, text)
 
 
-async def test_reaching_the_most_iterations_asks_once_more_without_tools(server: ServerProcess) -> None:
+async def test_reaching_the_most_iterations_asks_once_more_and_allows_no_call(server: ServerProcess) -> None:
     async with ToolController(answers=True) as controller, AsyncApiClient(server.url) as ann:
         visits = calls("visit_once", controller.port, *"abc")
         again = [Rule(reply=[Text(text="More. "), visit], times=1) for visit in visits]

@@ -177,7 +177,7 @@ class MakeParser(Protocol):
 
 
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
-    """The functions of one dialect. `splits_thinking`: its parser tells thinking in the text from the text.
+    """The functions of one dialect. `splits_thinking`: its parser separates thinking in the text from it.
 
     `models_request` builds the request for the model list, or for its first page, `next_models_request` the
     one for the page that follows a body (None after the last page). `parse_models`: the names in a body.

@@ -51,8 +51,8 @@ LOOP_DECISION = "doom_loop"
 
 
 class LoopChoice(StrEnum):
-    """Answers to that question. `continue`: these calls are free for the rest of the run; `correct`: with
-    other arguments, or not at all but with a note to the model; `skip`: the call is not run."""
+    """Answers to that question. `continue`: these calls may be repeated for the rest of the turn; `correct`:
+    with other arguments, or not at all but with a note to the model; `skip`: the call is not run."""
 
     STOP = "stop"
     CONTINUE = "continue"

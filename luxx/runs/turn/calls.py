@@ -26,8 +26,8 @@ from luxx.runs.turn.loop_guard import (
     intervention,
     question_on,
     results_of,
-    told_of_failures,
     with_correction,
+    with_failure_notes,
 )
 from luxx.runs.turn.pins import store_pins
 from luxx.runs.turn.resources import RunResources
@@ -278,7 +278,7 @@ class ToolCalls:
         if decided is not None:
             entries = [*decided, *entries]
         elif not all(executed.result.success for executed in executed_calls):
-            entries = told_of_failures(self._log.state, entries)
+            entries = with_failure_notes(self._log.state, entries)
         entries += new_taint(self._log.state, executed_calls)
         entries += skill_entries(self._log.state, self._activated_skills, executed_calls)
         entries += self._delegator.end_entries(executed_calls)

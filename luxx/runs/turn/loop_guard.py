@@ -1,7 +1,8 @@
 """What follows where calls repeat earlier ones: they are held back, a person is asked, and the answer is
 carried out. `repetition.py` judges; docs/agents/loops.md says it to people.
 
-A run that nobody watches (`when_asked: deny`) tells the model once in a turn, and ends at the next time.
+In a run that nobody watches (`when_asked: deny`) the model gets one notice in a turn; at the next repetition
+the turn ends.
 """
 
 import time
@@ -27,14 +28,14 @@ from luxx.wire.turn import Step, StepType
 from luxx.wire.turn_event import DoomLoopDetected, DoomLoopIntervened
 
 OPTIONS = {
-    LoopChoice.STOP: "End the run; what it has produced is kept",
-    LoopChoice.CONTINUE: "Run it; these calls are free for the rest of the run",
+    LoopChoice.STOP: "End this answer; what it has produced is kept",
+    LoopChoice.CONTINUE: "Run it; these calls may be repeated for the rest of this answer",
     LoopChoice.CORRECT: "Run it with other arguments, or say in a note what to do instead",
-    LoopChoice.SKIP: "Do not run it, and tell the model so",
+    LoopChoice.SKIP: "Do not run it; its result says so to the model",
 }
 NOT_RUN = "This call was not run, because it repeats earlier calls that brought nothing new."
 SKIPPED = f"{NOT_RUN} A person skipped it. Do something else, or answer with what is known."
-TOLD = f"{NOT_RUN} Do something else, or answer with what is known. If calls repeat again, the run ends."
+NOTICE = f"{NOT_RUN} Do something else, or answer with what is known. If calls repeat again, the run ends."
 FAILED_AGAIN = (
     "This tool has failed {times} times in the same way. Do something else, or say why it cannot be done."
 )
@@ -127,7 +128,7 @@ def results_of(
     """
     note = None if choice is None or choice.note is UNSET else str(choice.note)
     if choice is None:
-        said, status = TOLD, CallStatus.FAILED
+        said, status = NOTICE, CallStatus.FAILED
     elif choice.choice == LoopChoice.CORRECT:
         said = f"{NOT_RUN} A person says: {note}" if note else NOT_RUN
         status = CallStatus.REJECTED
@@ -161,8 +162,8 @@ def with_correction(state: TurnState, call: Step, executed: Executed) -> Execute
         return executed
     arguments: dict[str, Any] = msgspec.json.decode(str(answer.arguments))
     note = answer.note if isinstance(answer.note, str) else None
-    told = approval_note(Approved(arguments=arguments, is_edited=True, note=note))
-    notes = [one for one in (told, executed.note) if one]
+    by_person = approval_note(Approved(arguments=arguments, is_edited=True, note=note))
+    notes = [one for one in (by_person, executed.note) if one]
     return replace(executed, is_corrected=True, note="\n".join(notes))
 
 
@@ -175,7 +176,7 @@ def _correction(state: TurnState, call: Step) -> QuestionAnswered | None:
     return answer if is_given else None
 
 
-def told_of_failures(state: TurnState, entries: Sequence[LogEntry]) -> list[LogEntry]:
+def with_failure_notes(state: TurnState, entries: Sequence[LogEntry]) -> list[LogEntry]:
     """The entries of results, with a note on those that are the same failure again and again."""
     results = (
         (at, entry.step)
@@ -188,16 +189,16 @@ def told_of_failures(state: TurnState, entries: Sequence[LogEntry]) -> list[LogE
     calls = {step.id_ref: step for step in state.steps if step.type == StepType.TOOL_CALL}
     new = [pair_of(calls[step.id_ref], step, 0.0, state.iterations) for step in failed.values()]
     found = repeated_errors(state.loops.pairs, new)
-    told: list[LogEntry] = []
+    noted: list[LogEntry] = []
     for at, entry in enumerate(entries):
         step = failed.get(at)
         repetition = found.get(str(step.id_ref)) if step is not None else None
         if step is None or repetition is None:
-            told.append(entry)
+            noted.append(entry)
             continue
         notes = [str(step.note)] if isinstance(step.note, str) else []
         note = "\n".join([*notes, FAILED_AGAIN.format(times=repetition.times)])
-        told.append(ProcessStep(step=replace(step, note=note)))
+        noted.append(ProcessStep(step=replace(step, note=note)))
         kind, ids = repetition.kind, repetition.call_ids
-        told.append(DoomLoopDetected(kind=kind, tool=repetition.tool, call_ids=ids, times=repetition.times))
-    return told
+        noted.append(DoomLoopDetected(kind=kind, tool=repetition.tool, call_ids=ids, times=repetition.times))
+    return noted

@@ -2,7 +2,7 @@ import { defineText, type Texts } from '../text'
 
 const ANSWERS: Record<string, string> = { once: 'Once', always: 'Always', reject: 'Reject' }
 
-const LOOP_ANSWERS = { stop: 'Stop the run', continue: 'Continue', skip: 'Skip the call', correct: 'Correct' }
+const LOOP_ANSWERS = { stop: 'End this answer', continue: 'Continue', skip: 'Skip the call', correct: 'Correct' }
 
 const en = {
   plan: 'Plan',
@@ -19,7 +19,7 @@ const en = {
   untrusted: 'From outside: this text may try to mislead the model.',
   cut: 'This output was cut.',
   showAll: 'Show the whole output',
-  outcomes: { denied: 'Denied by a rule', rejected: 'Rejected', corrected: 'Rejected with a note' },
+  outcomes: { denied: 'Denied by a rule', rejected: 'Rejected', corrected: 'Run with changes' },
   calls: (count: number) => (count === 1 ? '1 call' : `${count} calls`),
   subagent: 'Subagent',
   subagentCalls: (count: number) => (count === 1 ? '1 tool call' : `${count} tool calls`),
@@ -52,9 +52,9 @@ const en = {
       .join(', '),
   loopAnswers: LOOP_ANSWERS,
   loopHints: {
-    stop: 'End the run; what it has produced is kept',
-    continue: 'Run the call; it may be repeated for the rest of the run',
-    skip: 'Do not run the call, and tell the model so',
+    stop: 'What it has produced is kept',
+    continue: 'Run the call; it may be repeated for the rest of this answer',
+    skip: 'Do not run the call; its result says so to the model',
     correct: '',
   },
   loopCorrect: 'Send the correction',
@@ -78,7 +78,7 @@ const en = {
   tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
   skill: (name: string) => `Skill ${name} is active`,
   loop: (kind: string, tool: string, times: number) =>
-    kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is told so.` : 'The model repeats itself.',
+    kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is informed.` : 'The model repeats itself.',
   sources: 'Sources',
   steered: 'You wrote while it was answering:',
 }

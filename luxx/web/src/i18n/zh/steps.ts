@@ -4,7 +4,7 @@ const RISKS: Record<string, string> = { low: '低', medium: '中', high: '高' }
 
 const ANSWERS: Record<string, string> = { once: '仅此一次', always: '始终允许', reject: '拒绝' }
 
-const LOOP_ANSWERS = { stop: '停止运行', continue: '继续', skip: '跳过此次调用', correct: '更正' }
+const LOOP_ANSWERS = { stop: '结束此回答', continue: '继续', skip: '跳过此次调用', correct: '更正' }
 
 const zh: StepsText = {
   plan: '计划',
@@ -21,7 +21,7 @@ const zh: StepsText = {
   untrusted: '来自外部：这些内容可能试图误导模型。',
   cut: '输出已被截断。',
   showAll: '显示完整输出',
-  outcomes: { denied: '被规则拒绝', rejected: '已拒绝', corrected: '已拒绝并附说明' },
+  outcomes: { denied: '被规则拒绝', rejected: '已拒绝', corrected: '已按修改执行' },
   calls: (count) => `${count} 次调用`,
   subagent: '子智能体',
   subagentCalls: (count) => `${count} 次工具调用`,
@@ -53,8 +53,8 @@ const zh: StepsText = {
       .join('、'),
   loopAnswers: LOOP_ANSWERS,
   loopHints: {
-    stop: '结束运行；已产生的内容会保留',
-    continue: '执行此调用；本次运行中不再因重复而询问',
+    stop: '已产生的内容会保留',
+    continue: '执行此调用；本次回答中不再因重复而询问',
     skip: '不执行此调用，并告知模型',
     correct: '',
   },

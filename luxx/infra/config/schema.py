@@ -105,7 +105,7 @@ class ToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class LoopsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`times`: the round in which a call or a cycle of calls is held back that brings nothing new. `seconds`:
-    only calls of so many last seconds are compared; 0: all."""
+    only calls that ended at most so many seconds ago are compared; 0: all."""
 
     times: Annotated[int, Meta(ge=2, le=16)] = 3
     seconds: NonNegativeFloat = 0
@@ -120,7 +120,7 @@ class ContextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     clear_keep: NonNegativeInt = 40_000
     clear_min: NonNegativeInt = 20_000
     protected_tools: list[NonEmptyText] = field(
-        default_factory=lambda: ["activate_skill", "ask_clarification", "ask_decision", "todo_write"]
+        default_factory=lambda: ["activate_skill", "ask_clarification", "ask_decision"]
     )
     summary_tokens: Annotated[int, Meta(ge=500)] = 4_000
 

@@ -101,14 +101,14 @@ class AsyncApiClient:
     async def post(self, path: str, body: Json | None = None, **query: Any) -> Any:
         return _data(await self.ask("POST", path, body, **query))
 
-    async def connect(self, url: str) -> int:
+    async def connect(self, url: str, provider_type: str = "openai", model: str = "scripted") -> int:
         """Creates a provider with this address. Returns its id."""
         body = {
             "name": url,
-            "provider_type": "openai",
-            "base_url": f"{url}/v1",
+            "provider_type": provider_type,
+            "base_url": f"{url}/v1" if provider_type == "openai" else url,
             "api_key": "sk-a-key",
-            "default_model": "scripted",
+            "default_model": model,
         }
         return (await self.post("/providers", body))["id"]
 

@@ -30,6 +30,22 @@ def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
         yield started_server
 
 
+SMALL_WINDOWS = {
+    "LUXX_MODELS": "[{pattern: eight, context_window: 8000, max_output: 1000, tools: true}, "
+    "{pattern: twenty, context_window: 20000, max_output: 1000, tools: true}]",
+    "LUXX_TOOLS__MAX_ITERATIONS": "400",
+    "LUXX_CONTEXT__PROTECTED_TOOLS": "[file_exists]",
+}
+"""Models with small context windows, which may make many calls."""
+
+
+@pytest.fixture(scope="session")
+def long_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Shared: do not stop it. The windows of its models `eight` and `twenty` have 8,000 and 20,000 tokens."""
+    with ServerProcess(tmp_path_factory.mktemp("long"), **SMALL_WINDOWS) as started_server:
+        yield started_server
+
+
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that the test may kill and start again."""

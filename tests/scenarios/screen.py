@@ -85,6 +85,10 @@ class Screen:
     def run_id(self) -> str:
         return self.frames[0].data["run_id"]
 
+    def data_of(self, event: str) -> list[Json]:
+        """The data of the events of this type."""
+        return [frame.data for frame in self.frames if frame.event == event]
+
     def attach(self) -> None:
         """A new connection: open steps come again as snapshots."""
         self._kept = set(self._open)

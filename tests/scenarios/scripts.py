@@ -8,6 +8,8 @@ PROSE = " ".join(f"word{n}" for n in range(200)) + " — ünïcode, 漢字 and �
 FIRST_THOUGHT = "I look at the file before I answer. "
 SECOND_THOUGHT = "Both visits are done."
 PREFACE = "Let me see. "
+ASKS_FOR_SUMMARY = "no longer fits your context window"
+"""Is in the message that asks a model for the summary of its conversation."""
 
 
 def always_replies(*reply: Any, **more: Any) -> Script:

@@ -102,21 +102,7 @@ async def agent_with_fallback(
 ) -> int:
     """An agent whose provider has the first address, and its fallback the second; both have one model, unless
     that of the fallback is given."""
-    providers = [
-        (
-            await ann.post(
-                "/providers",
-                {
-                    "name": url,
-                    "provider_type": row.provider_type,
-                    "base_url": url,
-                    "api_key": "a-key-of-some-length",
-                    "default_model": row.model,
-                },
-            )
-        )["id"]
-        for url in urls
-    ]
+    providers = [await ann.connect(url, row.provider_type, row.model) for url in urls]
     body = {
         "name": f"Careful {row.model}",
         "provider_id": providers[0],
@@ -147,6 +133,6 @@ async def test_a_fallback_gets_no_more_than_fits_its_own_window(server: ServerPr
         events = [event for event in screen.events() if event in ("retrying", "context_compressed")]
         assert events == ["retrying", "context_compressed"]
         assert [request.rule for request in second.requests] == ["answers"]
-        (compressed,) = [frame.data for frame in screen.frames if frame.event == "context_compressed"]
+        (compressed,) = screen.data_of("context_compressed")
         assert (compressed["window"], compressed["overflow"]) == (8192, False)
         assert "Message 5" in second.requests[0].body.decode()

@@ -22,13 +22,13 @@ from scenarios.scripts import calls
 from scenarios.test_skills import activate_call, put_skill
 from scenarios.tool_controller import CONTROLLED_TOOLS, ToolController
 
-PLACES = {
-    "openai": ("/v1", "messages", "tools"),
-    "openai_responses": ("/v1", "input", "tools"),
-    "anthropic": ("", "messages", "tools"),
-    "gemini": ("", "contents", "tools"),
+MESSAGES = {
+    "openai": "messages",
+    "openai_responses": "input",
+    "anthropic": "messages",
+    "gemini": "contents",
 }
-"""By type of provider: what follows its address, and the fields of messages and tools."""
+"""The field of the messages, by the type of a provider."""
 
 SYSTEM = {"anthropic": "system", "gemini": "systemInstruction", "openai_responses": "instructions"}
 
@@ -44,21 +44,15 @@ def skilled_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
 
 
 async def conversation_with(ann: AsyncApiClient, url: str, kind: str) -> str:
-    body = {
-        "name": f"{kind} {url}", "provider_type": kind, "base_url": f"{url}{PLACES[kind][0]}",
-        "api_key": "a-key-of-some-length", "default_model": "scripted",
-    }  # fmt: skip
-    return (await ann.post("/conversations", {"provider_id": (await ann.post("/providers", body))["id"]}))[
-        "id"
-    ]
+    return (await ann.post("/conversations", {"provider_id": await ann.connect(url, kind)}))["id"]
 
 
 def check_extended(requests: list[Json], kind: str) -> None:
     """Tools and system text are equal; the messages of each request begin with those of the one before."""
-    _, messages, tools = PLACES[kind]
+    messages = MESSAGES[kind]
     sent = [_without_marks(request) for request in requests]
     for before, after in pairwise(sent):
-        assert after[tools] == before[tools]
+        assert after["tools"] == before["tools"]
         assert after.get(SYSTEM.get(kind, "")) == before.get(SYSTEM.get(kind, ""))
         assert len(after[messages]) > len(before[messages])
         assert json.dumps(after[messages][: len(before[messages])]) == json.dumps(before[messages])
@@ -77,7 +71,7 @@ def _names(request: Json, kind: str) -> list[str]:
     return [tool["function"]["name"] if kind == "openai" else tool["name"] for tool in tools]
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", MESSAGES)
 async def test_a_skill_taint_and_the_last_call_leave_tools_and_system_text_as_they_were(
     skilled_server: ServerProcess, kind: str
 ) -> None:
@@ -188,7 +182,7 @@ async def test_images_stay_until_their_limit_and_then_the_older_half_is_left_out
             run = await ann.start_run(conversation, "Look.", tools=False, attachments=[picture])
             await ann.wait_for_end(run["id"])
         requests = [received.json["messages"] for received in model.requests]
-    counts = [json.dumps(messages).count(chr(34) + "image_url" + chr(34) + ": {") for messages in requests]
+    counts = [json.dumps(messages).count('"image_url": {') for messages in requests]
     assert counts == [*range(1, 21), 10, 11, 12]
     extends = [after[: len(before)] == before for before, after in pairwise(requests)]
     assert extends == [True] * 19 + [False] + [True] * 2

@@ -42,7 +42,7 @@ async def test_the_next_fallback_answers_when_a_provider_fails_for_good(server: 
         conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
         screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
         assert (screen.text, screen.done and screen.done["status"]) == ("Here I am.", "completed")
-        retries = [frame.data for frame in screen.frames if frame.event == "retrying"]
+        retries = screen.data_of("retrying")
         assert [event["fallback"] for event in retries] == [1, 2]
         assert "wrong key" in retries[0]["reason"]
         assert [len(provider.requests) for provider in (first, second, third)] == [1, 1, 1]
@@ -78,7 +78,7 @@ async def test_a_wait_that_cannot_help_goes_to_the_fallback_at_once(server: Serv
         conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
         screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
         assert screen.text == "Here I am."
-        (retry,) = [frame.data for frame in screen.frames if frame.event == "retrying"]
+        (retry,) = screen.data_of("retrying")
         assert (retry["fallback"], retry["delay_ms"]) == (1, 0)
         assert (len(first.requests), len(second.requests)) == (1, 1)
 
@@ -149,7 +149,7 @@ async def test_a_run_that_fails_names_the_fallbacks_that_could_not_be_used(serve
         screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
         assert screen.done
         assert screen.done["status"] == "failed"
-        (warning,) = [frame.data["message"] for frame in screen.frames if frame.event == "warning"]
+        (warning,) = [one["message"] for one in screen.data_of("warning")]
         assert f"there is no provider {deleted}" in warning
         assert screen.error
         assert "wrong key" in screen.error["message"]
@@ -170,7 +170,7 @@ async def answer_and_warnings(ann: AsyncApiClient, agent: Json) -> tuple[str, li
     """The text and the warnings of a run of the agent in a new conversation."""
     conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
     screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
-    warnings = [frame.data["message"] for frame in screen.frames if frame.event == "warning"]
+    warnings = [one["message"] for one in screen.data_of("warning")]
     return screen.text, warnings
 
 

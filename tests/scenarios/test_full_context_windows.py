@@ -12,6 +12,7 @@ from scenarios.client import AsyncApiClient, Json
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import run_to_the_end
 from scenarios.screen import Screen
+from scenarios.scripts import ASKS_FOR_SUMMARY
 
 WINDOW = 4_000
 ANSWER = 500
@@ -24,7 +25,7 @@ FILLER = "The gardener waters the old pear tree behind the wall every evening. "
 SPEAKS = Rule(name="answers", reply=[Text(text=FILLER * 3, pieces=1)])
 SUMMARISES = Rule(
     name="summary",
-    when=When(user="no longer fits your context window"),
+    when=When(user=ASKS_FOR_SUMMARY),
     reply=[Text(text="The gardener was spoken of.", pieces=1)],
 )
 ANSWERS = Rule(name="answers", reply=[Text(text=f"I see. {FILLER}", pieces=1)])
@@ -52,10 +53,6 @@ async def say(ann: AsyncApiClient, conversation: str, text: str, **more: Any) ->
         return await stream.to_the_end()
 
 
-def compressions(screen: Screen) -> list[Json]:
-    return [frame.data for frame in screen.frames if frame.event == "context_compressed"]
-
-
 def sent_texts(request: Received) -> list[str]:
     return [str(message["content"]) for message in request.json["messages"]]
 
@@ -75,7 +72,7 @@ async def grow(ann: AsyncApiClient, conversation: str, numbers: range) -> list[J
         screen = await say(ann, conversation, f"Message {number}: {FILLER}")
         assert screen.done is not None
         assert screen.done["status"] == "completed", screen.frames[-2:]
-        found += compressions(screen)
+        found += screen.data_of("context_compressed")
     return found
 
 
@@ -162,7 +159,7 @@ async def test_a_larger_model_gets_all_again_and_a_fork_the_same_as_its_original
         assert model.requests[-1].json == model.requests[-2].json
         screen = await say(ann, conversation, "Message 25: all", model="large")
         assert numbers_of(model.requests[-1]) == list(range(26))
-        assert [event["messages"] for event in compressions(screen)] == [0]
+        assert [event["messages"] for event in screen.data_of("context_compressed")] == [0]
 
 
 @pytest.mark.heavy
@@ -206,7 +203,7 @@ async def test_a_prompt_that_is_refused_twice_fails_with_a_sentence_and_the_conv
         assert screen.done is not None
         assert screen.done["status"] == "failed"
         assert [request.rule for request in model.requests[4:]] == ["overflow"] * 2
-        (error,) = [frame.data for frame in screen.frames if frame.event == "error"]
+        (error,) = screen.data_of("error")
         assert error["code"] == "context_too_long"
         assert error["message"].startswith("The prompt is too long for the model: This model's maximum")
         await grow(ann, conversation, range(4, 6))
@@ -219,7 +216,7 @@ async def test_a_last_message_that_alone_is_too_large_is_refused_with_figures_an
         conversation = await conversation_with(ann, model.url)
         await grow(ann, conversation, range(2))
         screen = await say(ann, conversation, FILLER * 60)
-        (error,) = [frame.data for frame in screen.frames if frame.event == "error"]
+        (error,) = screen.data_of("error")
         assert error["code"] == "context_too_long"
         assert "the context window of small has 4,000. Send less at once" in error["message"]
         assert len(model.requests) == 2
@@ -246,7 +243,7 @@ async def test_old_results_of_a_turn_are_shortened_and_stay_with_their_calls(
         assert screen.done is not None
         assert screen.done["status"] == "completed"
         assert len(model.requests) == 7
-        found = compressions(screen)
+        found = screen.data_of("context_compressed")
         assert {(event["messages"], event["compression_strategy"]) for event in found} == {(0, "clear")}
         assert all(event["results"] > 0 for event in found)
         for number, request in enumerate(model.requests):

@@ -1,7 +1,6 @@
 """One turn of many model calls goes on in a small context window, without a word lost that must stay."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,24 +9,12 @@ from api.server_process import ServerProcess
 from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.screen import Screen
+from scenarios.scripts import ASKS_FOR_SUMMARY
 
-ENVIRONMENT = {
-    "LUXX_MODELS": "[{pattern: eight, context_window: 8000, max_output: 1000, tools: true}, "
-    "{pattern: twenty, context_window: 20000, max_output: 1000, tools: true}]",
-    "LUXX_TOOLS__MAX_ITERATIONS": "400",
-    "LUXX_CONTEXT__PROTECTED_TOOLS": "[file_exists]",
-}
 WINDOWS = {"eight": 8_000, "twenty": 20_000}
 QUESTION = "Find the number of the pear tree that the gardener forgot, and be kind to her."
 TOOLS = ["python_eval", "file_exists"]
-ASKED = "no longer fits your context window"
 SUMMARY = "## Goal and limits\nFind the number of the pear tree.\n\n## Done\nThe first trees were looked at."
-
-
-@pytest.fixture(scope="module")
-def long_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("long"), **ENVIRONMENT) as server:
-        yield server
 
 
 def calls_of(count: int) -> list[Rule]:
@@ -48,7 +35,7 @@ def calls_of(count: int) -> list[Rule]:
         )
         for number in range(2, count + 1)
     ]
-    summary = Rule(name="summary", when=When(user=ASKED), reply=[Text(text=SUMMARY, pieces=1)])
+    summary = Rule(name="summary", when=When(user=ASKS_FOR_SUMMARY), reply=[Text(text=SUMMARY, pieces=1)])
     return [summary, first, *looks, Rule(name="answer", reply=[Text(text="It is tree 7.")])]
 
 

@@ -11,7 +11,6 @@ from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, 
 from scenarios.client import AsyncApiClient, AsyncEventStream, Json
 from scenarios.questions import answer, open_questions, results
 from scenarios.restarting_client import RestartingClient
-from scenarios.screen import Screen
 from scenarios.tool_controller import CONTROLLED_TOOLS
 
 SEEN = Call(name="file_exists", arguments={"path": "seen.txt"})
@@ -30,10 +29,6 @@ def repeats(*made: tuple[Call, int], ends: bool = True) -> Script:
     """These calls so often, one in each answer, and then a text."""
     rules = [Rule(name=f"calls {at}", times=times, reply=[call]) for at, (call, times) in enumerate(made)]
     return Script(rules=[*rules, Rule(name="ends", reply=[END])] if ends else rules)
-
-
-def events(screen: Screen, kind: str) -> list[Json]:
-    return [frame.data for frame in screen.frames if frame.event == kind]
 
 
 async def asked(ann: AsyncApiClient, stream: AsyncEventStream) -> Json:
@@ -71,11 +66,11 @@ async def test_the_third_equal_call_waits_and_is_skipped(patient_server: ServerP
                 assert response.status_code == 400, (wrong, response.text)
             await answer(ann, question, "skip")
             screen = await stream.to_the_end()
-        (detected,) = events(screen, "doom_loop_detected")
+        (detected,) = screen.data_of("doom_loop_detected")
         calls = [step["id_ref"] for step in screen.ordered() if step["type"] == "tool_call"]
         assert (detected["kind"], detected["tool"], detected["times"]) == ("call", "file_exists", 3)
         assert (detected["call_ids"], detected["held"]) == (calls, calls[2:])
-        (intervened,) = events(screen, "doom_loop_intervened")
+        (intervened,) = screen.data_of("doom_loop_intervened")
         assert (intervened["choice"], intervened["call_ids"]) == ("skip", calls[2:])
         message = await ann.answer_shown_by(conversation, screen)
         assert [result["success"] for result in results(message)] == [True, True, False]
@@ -120,7 +115,7 @@ async def test_a_correction_runs_other_arguments_or_is_a_note(patient_server: Se
         assert "Here." in shown[2]["note"]
         message = await ann.answer_shown_by(conversation, screen)
         assert "Look at the mail instead." in results(message)[5]["error"]
-        assert [one["choice"] for one in events(screen, "doom_loop_intervened")] == ["correct", "correct"]
+        assert [one["choice"] for one in screen.data_of("doom_loop_intervened")] == ["correct", "correct"]
         assert "Look at the mail instead." in str(model.requests[-1].body)
 
 
@@ -133,8 +128,8 @@ async def test_a_run_that_nobody_watches_gets_one_notice_then_ends(patient_serve
         async with ann.send_and_follow(conversation, when_asked="deny") as stream:
             screen = await stream.to_the_end()
         assert len(model.requests) == 4
-        assert [one["times"] for one in events(screen, "doom_loop_detected")] == [3, 3]
-        assert events(screen, "question_asked") == []
+        assert [one["times"] for one in screen.data_of("doom_loop_detected")] == [3, 3]
+        assert screen.data_of("question_asked") == []
         message = await ann.answer_shown_by(conversation, screen)
         assert "If calls repeat again, the run ends." in results(message)[2]["error"]
         assert screen.done is not None
@@ -154,13 +149,13 @@ async def test_cycles_are_held_and_a_sixth_equal_failure_is_noted(patient_server
         async with ann.send_and_follow(conversation) as stream:
             await answer(ann, await asked(ann, stream), "skip", note="Stop looking.")
             screen = await stream.to_the_end()
-        (detected,) = events(screen, "doom_loop_detected")
+        (detected,) = screen.data_of("doom_loop_detected")
         assert (detected["kind"], detected["times"], len(detected["call_ids"])) == ("cycle", 3, 5)
         assert "They say: Stop looking." in str(model.requests[5].body)
         conversation = await ann.conversation(failing.url)
         async with ann.send_and_follow(conversation) as stream:
             screen = await stream.to_the_end()
-        (detected,) = events(screen, "doom_loop_detected")
+        (detected,) = screen.data_of("doom_loop_detected")
         assert (detected["kind"], detected["tool"], detected["times"]) == ("error", "file_read", 6)
         assert "failed 6 times in the same way" in str(failing.requests[-1].body)
 
@@ -203,7 +198,7 @@ async def test_an_endless_text_is_cut_and_a_long_table_is_not(patient_server: Se
         message = await ann.answer_shown_by(conversation, screen)
         assert 2000 <= len(message["text"]) <= 4000
         assert (message["finish"], message["status"]) == ("loop", "partial")
-        (detected,) = events(screen, "doom_loop_detected")
+        (detected,) = screen.data_of("doom_loop_detected")
         assert (detected["kind"], detected["call_ids"]) == ("text", [])
         assert screen.done is not None
         assert (screen.done["status"], screen.done["stop_reason"]) == ("stopped", "doom_loop")

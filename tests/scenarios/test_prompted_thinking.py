@@ -33,14 +33,7 @@ MODELS = [
 
 
 async def agent_of(ann: AsyncApiClient, url: str, provider_type: str, model: str, **more: object) -> Json:
-    provider = {
-        "name": url,
-        "provider_type": provider_type,
-        "base_url": url,
-        "api_key": "a-key-of-some-length",
-        "default_model": model,
-    }
-    body = {"name": "Careful", "provider_id": (await ann.post("/providers", provider))["id"], **more}
+    body = {"name": "Careful", "provider_id": await ann.connect(url, provider_type, model), **more}
     return await ann.post("/agents", body)
 
 

@@ -32,10 +32,6 @@ async def next_question(stream: AsyncEventStream) -> Json:
     return (await stream.until("question_asked")).data
 
 
-def logged_events(screen: Screen, kind: str) -> list[Json]:
-    return [frame.data for frame in screen.frames if frame.event == kind]
-
-
 async def test_the_answer_reaches_the_model_and_the_same_stream_shows_the_rest(server: ServerProcess) -> None:
     async with ScriptedProvider(asks(clarification())) as model, AsyncApiClient(server.url) as ann:
         conversation = await ann.conversation(model.url)
@@ -88,7 +84,7 @@ async def test_questions_asked_together_are_open_together_and_other_tools_run_be
                 assert (status["is_running"], status["is_waiting"]) == (True, True)
                 await answer(ann, first, "my own words")
                 screen = await stream.to_the_end()
-            answers = [event["answer"] for event in logged_events(screen, "question_answered")]
+            answers = [event["answer"] for event in screen.data_of("question_answered")]
             assert answers == [["red", "or green"], "my own words"]
             message = (await ann.messages(conversation))[-1]
             said = {
@@ -119,7 +115,7 @@ async def test_a_second_answer_is_refused_and_changes_nothing(server: ServerProc
             assert refused["detail"]["kind"] == "question_answered"
             await answer(ann, second, "blue")
             screen = await stream.to_the_end()
-        assert [event["answer"] for event in logged_events(screen, "question_answered")] == [won, "blue"]
+        assert [event["answer"] for event in screen.data_of("question_answered")] == [won, "blue"]
 
 
 @pytest.mark.parametrize(
@@ -230,5 +226,5 @@ async def test_a_waiting_run_survives_a_kill_and_continues_with_the_answer(own_s
         await answer(ann, question, "blue")
         await ann.follow_to_end(run["id"], screen)
         assert results((await ann.messages(conversation))[-1])[0]["data"]["answer"] == "blue"
-        assert logged_events(screen, "warning") == []
+        assert screen.data_of("warning") == []
         assert len(model.requests) == 2

@@ -1,6 +1,5 @@
 """The run's own model summarises what no longer fits its window; a summary that fails ends nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,12 @@ from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from luxx.providers.scripted.script import ReplyEvent
-from scenarios.client import AsyncApiClient, Json
+from scenarios.client import AsyncApiClient
+from scenarios.conftest import SMALL_WINDOWS
 from scenarios.restarting_client import RestartingClient
 from scenarios.screen import Screen
-from scenarios.test_long_turns import ASKED, ENVIRONMENT, QUESTION, SUMMARY, contents, passes
+from scenarios.scripts import ASKS_FOR_SUMMARY
+from scenarios.test_long_turns import QUESTION, SUMMARY, contents, passes
 
 CALLS = 30
 
@@ -34,15 +35,8 @@ def script(*summaries: Rule, calls: int = CALLS) -> Script:
 
 
 def summary_rule(*reply: ReplyEvent, **more: Any) -> Rule:
-    return Rule(
-        name="summary", when=When(user=ASKED), reply=list(reply or [Text(text=SUMMARY, pieces=1)]), **more
-    )
-
-
-@pytest.fixture(scope="module")
-def summary_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("summaries"), **ENVIRONMENT) as server:
-        yield server
+    written = reply or (Text(text=SUMMARY, pieces=1),)
+    return Rule(name="summary", when=When(user=ASKS_FOR_SUMMARY), reply=[*written], **more)
 
 
 async def begin(ann: AsyncApiClient, model: ScriptedProvider) -> str:
@@ -60,12 +54,8 @@ async def turn_of(ann: AsyncApiClient, model: ScriptedProvider) -> tuple[str, Sc
     return conversation, screen
 
 
-def of_kind(screen: Screen, event: str) -> list[Json]:
-    return [frame.data for frame in screen.frames if frame.event == event]
-
-
-async def test_a_long_turn_is_summarised_by_its_own_model(summary_server: ServerProcess) -> None:
-    async with ScriptedProvider(script(summary_rule())) as model, AsyncApiClient(summary_server.url) as ann:
+async def test_a_long_turn_is_summarised_by_its_own_model(long_server: ServerProcess) -> None:
+    async with ScriptedProvider(script(summary_rule())) as model, AsyncApiClient(long_server.url) as ann:
         conversation, screen = await turn_of(ann, model)
         asked = [at for at, request in enumerate(model.requests) if request.rule == "summary"]
         assert 1 <= len(asked) <= 4
@@ -75,7 +65,7 @@ async def test_a_long_turn_is_summarised_by_its_own_model(summary_server: Server
             assert request["messages"][: len(before["messages"])] == before["messages"]
             assert request["tools"] == before["tools"]
             assert "tool_choice" not in request
-            assert ASKED in request["messages"][-1]["content"]
+            assert ASKS_FOR_SUMMARY in request["messages"][-1]["content"]
             first, summary, *rest = after["messages"]
             assert first == {"role": "user", "content": QUESTION}
             assert summary["role"] == "user"
@@ -98,7 +88,7 @@ async def test_a_long_turn_is_summarised_by_its_own_model(summary_server: Server
 async def check_events(ann: AsyncApiClient, conversation: str, screen: Screen, count: int) -> None:
     """What clients and the ledger see of so many summaries."""
     found = [
-        one for one in of_kind(screen, "context_compressed") if one["compression_strategy"] == "summarize"
+        one for one in screen.data_of("context_compressed") if one["compression_strategy"] == "summarize"
     ]
     assert len(found) == count
     for event in found:
@@ -106,7 +96,7 @@ async def check_events(ann: AsyncApiClient, conversation: str, screen: Screen, c
         assert event["summarized_message_count"] > 0
         assert event["tokens_after"] <= 0.6 * event["token_budget"]
         assert event["summary_usage"]["cached_tokens"] >= 0.85 * event["summary_usage"]["prompt_tokens"]
-    costs = of_kind(screen, "cost_update")
+    costs = screen.data_of("cost_update")
     assert [one["purpose"] for one in costs].count("summary") == count
     totals = [one["usage"]["total_tokens"] for one in costs]
     assert totals == sorted(totals)
@@ -132,15 +122,15 @@ FAILING = {
 
 @pytest.mark.parametrize(("rule", "said"), FAILING.values(), ids=FAILING)
 async def test_without_a_summary_the_oldest_part_is_left_out_and_the_turn_goes_on(
-    summary_server: ServerProcess, rule: Rule, said: str
+    long_server: ServerProcess, rule: Rule, said: str
 ) -> None:
-    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(summary_server.url) as ann:
+    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(long_server.url) as ann:
         _, screen = await turn_of(ann, model)
         asked = [request for request in model.requests if request.rule == "summary"]
-        warnings = of_kind(screen, "warning")
+        warnings = screen.data_of("warning")
         assert len(warnings) == len(asked) > 0
         assert all(said in one["message"] for one in warnings)
-        strategies = [one["compression_strategy"] for one in of_kind(screen, "context_compressed")]
+        strategies = [one["compression_strategy"] for one in screen.data_of("context_compressed")]
         assert strategies.count("truncate") == len(asked)
         assert "summarize" not in strategies
         assert all(len(events) <= 1 for events in passes(screen)), "no pass follows a failed one"
@@ -148,7 +138,7 @@ async def test_without_a_summary_the_oldest_part_is_left_out_and_the_turn_goes_o
 
 async def test_a_run_that_is_killed_in_a_summary_asks_for_it_again_and_goes_on(tmp_path: Path) -> None:
     summary = summary_rule(Gate(name="summary"), Text(text=SUMMARY, pieces=1))
-    with ServerProcess(tmp_path, **ENVIRONMENT) as server:
+    with ServerProcess(tmp_path, **SMALL_WINDOWS) as server:
         async with (
             ScriptedProvider(script(summary, calls=20)) as model,
             RestartingClient(server) as ann,
@@ -166,18 +156,18 @@ async def test_a_run_that_is_killed_in_a_summary_asks_for_it_again_and_goes_on(t
     assert screen.done["status"] == "completed"
     # One surplus call, and the log says so.
     assert len(asked) == 2
-    assert len(of_kind(screen, "retrying")) == 1
+    assert len(screen.data_of("retrying")) == 1
     assert requests[asked[0]] == requests[asked[1]], "the request is repeated as it was"
     assert contents(requests[asked[1] + 1]["messages"], "user")[1].endswith(SUMMARY)
 
 
 async def test_a_run_that_is_cancelled_in_a_summary_ends_and_pays_for_it(
-    summary_server: ServerProcess,
+    long_server: ServerProcess,
 ) -> None:
     summary = summary_rule(Text(text="## Goal", pieces=1), Gate(name="summary"))
     async with (
         ScriptedProvider(Script(rules=script(summary, calls=17).rules[:-1], window=8_000)) as model,
-        AsyncApiClient(summary_server.url) as ann,
+        AsyncApiClient(long_server.url) as ann,
     ):
         conversation = await begin(ann, model)
         run = await ann.start_run(conversation, QUESTION, tools=["python_eval"])
@@ -188,5 +178,5 @@ async def test_a_run_that_is_cancelled_in_a_summary_ends_and_pays_for_it(
         model.release("summary")
     assert screen.done is not None
     assert screen.done["status"] == "stopped"
-    costs = of_kind(screen, "cost_update")
+    costs = screen.data_of("cost_update")
     assert screen.done["usage"]["total_tokens"] > costs[-1]["usage"]["total_tokens"]

@@ -311,14 +311,11 @@ class _Fitting:
         return max(1, len(message.text) * self._limits.first // unit.tokens)
 
     def _without_users(self, record: ContextRecord) -> ContextRecord:
-        """The record with only the first and the newest message of users kept."""
-        if not record.kept:
-            return record
-        last = record.kept[-1:] if not self._has_user_after(record) else ()
-        return replace(record, kept=(record.kept[0], *(place for place in last if place != record.kept[0])))
-
-    def _has_user_after(self, record: ContextRecord) -> bool:
-        return any(unit.is_user for unit in self._units[self._history.begin(record) :])
+        """The record with nothing kept but the first and the newest message of users."""
+        of_users = {unit.place for unit in self._units if unit.is_user}
+        kept = [place for place in record.kept if place in of_users]
+        has_later = any(unit.is_user for unit in self._units[self._history.begin(record) :])
+        return replace(record, kept=tuple(dict.fromkeys([*kept[:1], *([] if has_later else kept[-1:])])))
 
     def _with_results_shortened(self, record: ContextRecord) -> ContextRecord:
         """The record with all results cleared, also the newest."""

@@ -175,11 +175,9 @@ def check(dialect: str, data: st.DataObject) -> None:
     }
     answered = {each.call_id for each in others if isinstance(each, ToolPrompt)}
     assert called == answered, "no call is without its result, and no result without its call"
-    if cuts:
-        last = drawn.past[-1].user
-        assert last is not None
-        users = [message.text for message in others if isinstance(message, UserPrompt)]
-        assert last.text in users
+    last = drawn.past[-1].user
+    assert last is not None
+    assert last.text in [message.text for message in others if isinstance(message, UserPrompt)]
     assert not drawn.has_task or others[0] == UserPrompt(text="The task: talk.")
 
 

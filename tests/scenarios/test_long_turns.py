@@ -138,15 +138,16 @@ async def test_300_calls_in_a_window_of_20000_tokens_end_with_an_answer(long_ser
         await check_long_turn(ann, 300, "twenty", cached=0.8)
 
 
+@pytest.mark.parametrize("earlier", [[QUESTION], []], ids=["after another", "as the first"])
 async def test_the_newest_question_is_sent_where_hardly_anything_else_fits(
-    long_server: ServerProcess,
+    long_server: ServerProcess, earlier: list[str]
 ) -> None:
     """The result of a protected tool is left out before it."""
-    question = " ".join(f"Is this the pear tree {number}?" for number in range(185))
+    question = " ".join(f"Is this the pear tree {number}?" for number in range(195))
     looked = Text(text=" ".join(f"this is tree {number}" for number in range(230)), pieces=1)
     trees = [f"'tree {number} of the garden ' * 90" for number in range(8)]
     rules = [
-        Rule(reply=[Text(text="I begin.")], times=1),
+        *(Rule(reply=[Text(text="I begin.")], times=1) for _ in earlier),
         Rule(reply=[looked, Call(name="file_exists", arguments={"path": "a.txt"})], times=1),
         Rule(reply=[Call(name="python_eval", arguments={"expression": tree}) for tree in trees], times=1),
         Rule(reply=[Text(text="It is tree 7.")]),
@@ -157,9 +158,9 @@ async def test_the_newest_question_is_sent_where_hardly_anything_else_fits(
     ):
         body = {"provider_id": await ann.connect(model.url), "model": "eight", "max_tokens": 1000}
         conversation = (await ann.post("/conversations", body))["id"]
-        for text in (QUESTION, question):
+        for text in (*earlier, question):
             async with ann.send_and_follow(conversation, text, tools=TOOLS) as stream:
                 screen = await stream.to_the_end()
         assert screen.text.endswith("It is tree 7."), screen.frames[-2:]
         assert screen.data_of("context_compressed")[-1]["overflow"]
-        assert contents(model.requests[-1].json["messages"], "user") == [QUESTION, question]
+        assert contents(model.requests[-1].json["messages"], "user") == [*earlier, question]

@@ -301,8 +301,12 @@ class _Fitting:
         return found
 
     def _first_characters(self, users: Sequence[int]) -> int:
-        """How much is sent of the first message; 0: all of it."""
-        if not users or self._history.has_task:
+        """How much is sent of the first message; 0: all of it, as of the newest one."""
+        if (
+            not users
+            or self._history.has_task
+            or not any(unit.is_user for unit in self._units[users[0] + 1 :])
+        ):
             return 0
         unit = self._units[users[0]]
         message = unit.prompts[0]

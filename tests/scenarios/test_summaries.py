@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from api.server_process import ServerProcess
 
-from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Faults, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 from luxx.providers.scripted.script import ReplyEvent
 from scenarios.client import AsyncApiClient
 from scenarios.conftest import SMALL_WINDOWS
@@ -18,14 +18,16 @@ from scenarios.test_long_turns import QUESTION, SUMMARY, contents, passes
 CALLS = 30
 
 
-def script(*summaries: Rule, calls: int = CALLS) -> Script:
-    """A model that looks at so many trees, then answers; its summaries follow these rules."""
+def script(*summaries: Rule, calls: int = CALLS, says: str = "") -> Script:
+    """A model that looks at so many trees, and `says` something each time, then answers; its summaries follow
+    these rules."""
     looks = [
         Rule(
             name=f"call {number}",
             when=When(user="pear tree", call=number),
             reply=[
-                Call(name="python_eval", arguments={"expression": f"'tree {number} of the garden ' * 90"})
+                *([Text(text=says, pieces=1)] if says else []),
+                Call(name="python_eval", arguments={"expression": f"'tree {number} of the garden ' * 90"}),
             ],
         )
         for number in range(1, calls + 1)
@@ -113,6 +115,11 @@ FAILING = {
     "it fails": (summary_rule(status=400, message="no summaries today"), "no summaries today"),
     "it is empty": (summary_rule(Text(text=" \n")), "short enough"),
     "it is too long": (summary_rule(Text(text="far too long " * 700, pieces=1)), "short enough"),
+    "it is withheld in part": (
+        summary_rule(Text(text="## Goal and limits", pieces=1), Finish(reason="content_filter")),
+        "short enough",
+    ),
+    "it repeats itself": (summary_rule(Text(text="and again " * 250, pieces=1)), "short enough"),
     "it calls a tool": (
         summary_rule(Call(name="python_eval", arguments={"expression": "1"})),
         "short enough",
@@ -134,6 +141,39 @@ async def test_without_a_summary_the_oldest_part_is_left_out_and_the_turn_goes_o
         assert strategies.count("truncate") == len(asked)
         assert "summarize" not in strategies
         assert all(len(events) <= 1 for events in passes(screen)), "no pass follows a failed one"
+
+
+async def test_what_a_model_thinks_in_its_text_is_no_part_of_the_summary(
+    summary_server: ServerProcess,
+) -> None:
+    rule = summary_rule(Text(text=f"I think of the trees.</think>{SUMMARY}", pieces=9))
+    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(summary_server.url) as ann:
+        _, screen = await turn_of(ann, model)
+        summaries = [one["summary"] for one in of_kind(screen, "context_compressed") if "summary" in one]
+        assert summaries
+        assert set(summaries) == {SUMMARY}
+
+
+async def test_a_lost_attempt_at_a_summary_counts_where_tokens_are_limited(tmp_path: Path) -> None:
+    lost = summary_rule(Text(text="lost"), faults=Faults(drop_at=0), times=1)
+    summary = summary_rule(Gate(name="summary"), Text(text=SUMMARY, pieces=1))
+    limits = {"LUXX_LIMITS__TOKENS_PER_RUN": "10000000"}
+    async with ScriptedProvider(script(lost, summary, calls=18)) as model:
+        with ServerProcess(tmp_path, **ENVIRONMENT, **limits) as server:
+            async with AsyncApiClient(server.url) as ann:
+                conversation = await begin(ann, model)
+                run = await ann.start_run(conversation, QUESTION, tools=["python_eval"])
+                await model.reached("summary", 60)
+                assert (await ann.get(f"/runs/{run['id']}"))["phase"] == "thinking"
+                model.release("summary")
+                screen = await ann.wait_for_end(run["id"])
+                assert len(of_kind(screen, "retrying")) == 1
+                used = await ann.get("/usage", group_by="conversation")
+    assert screen.done is not None
+    assert screen.done["status"] == "completed"
+    (row,) = [one for one in used["items"] if one["key"] == conversation]
+    # The prompt that did not fit was sent once more than the log counts.
+    assert row["total_tokens"] - screen.done["usage"]["total_tokens"] > 4_000
 
 
 async def test_a_run_that_is_killed_in_a_summary_asks_for_it_again_and_goes_on(tmp_path: Path) -> None:

@@ -3,30 +3,29 @@
 If it cannot, the oldest turns are left out without a summary, and the turn goes on.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
-import msgspec
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.domain.context.summary import accepted_summary
-from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.context.window import Cut, summarized, truncated
-from luxx.domain.usage.ledger import UsageEntry, clamped
+from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached, ProviderError
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient
-from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
+from luxx.runs.log.channel import OpenStep
 from luxx.runs.log.events import LogEntry
+from luxx.runs.turn.completion import CompletionReader
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.state import add_cost
 from luxx.wire.event import CallPurpose, CompletionNote, CostUpdate
 from luxx.wire.message import CompressionStrategy
-from luxx.wire.turn import FinishReason, Step, StepType, TextDelta, Usage, UsageDelta, step_id
-from luxx.wire.turn_event import Retrying, Warning
+from luxx.wire.turn import WITHHELD, Delta, FinishReason, Step, StepStatus, steps_text
+from luxx.wire.turn_event import Warning
 
 THINKING_TOKENS = 8_000
 """What a model that thinks may produce besides the summary."""
@@ -40,12 +39,35 @@ class SummaryCut(Exception):
         self.usage = usage
 
 
-class _Written(msgspec.Struct):
-    """What a model has written of a summary."""
+class _NotWritten(Exception):
+    """A model wrote no summary, because of this `problem`. `usage`: what the call may cost."""
 
-    text: list[str] = []
-    usage: Usage = Usage()
-    stream: CompletionStream | None = None
+    def __init__(self, problem: str, usage: UsageEntry | None) -> None:
+        super().__init__()
+        self.problem, self.usage = problem, usage
+
+
+class _Call:
+    """One call of a model for a summary, and what it has produced."""
+
+    def __init__(self, run_id: str) -> None:
+        self._open: dict[int, OpenStep] = {}
+        self.reader = CompletionReader(run_id, 0, self._open)
+        self.stream: CompletionStream | None = None
+        self.deltas = 0
+        self._steps: dict[int, Step] = {}
+
+    def read(self, deltas: list[Delta]) -> None:
+        self.deltas += len(deltas)
+        for output in self.reader.feed(deltas):
+            if isinstance(output, Step):
+                self._steps[output.index] = output
+                self._open.pop(output.index, None)
+
+    def close(self, status: StepStatus) -> list[Step]:
+        """All steps, closed."""
+        self._steps |= {step.index: step for step in self.reader.close(status)}
+        return list(self._steps.values())
 
 
 class Compactor:
@@ -54,7 +76,8 @@ class Compactor:
     def __init__(
         self, run: RunContext, client: ModelClient, resources: RunResources, prompt: TurnPrompt
     ) -> None:
-        self._spec, self._log, self._signal = run.spec, run.log, run.signal
+        self._spec = replace(run.spec, purpose=CallPurpose.SUMMARY)
+        self._log, self._signal = run.log, run.signal
         self._spending, self._metrics = run.spending, run.services.metrics
         self._client, self._resources, self._prompt = client, resources, prompt
 
@@ -66,12 +89,27 @@ class Compactor:
         if cut.strategy != CompressionStrategy.SUMMARIZE:
             await self._log.append([self._prompt.entry(self._log.state, cut)])
             return
-        written, limits = _Written(), self._prompt.limits(cut.record)
+        limits = self._prompt.limits(cut.record)
         request = self._prompt.summary_request(self._log.state, cut, self._max_tokens(limits.summary))
         if request is None:
             await self._truncate("it does not fit its context window", None)
             return
-        problem = ""
+        try:
+            text, usage = await self._written(request, max_wait)
+        except _NotWritten as failed:
+            await self._truncate(failed.problem, failed.usage)
+            return
+        text = accepted_summary(text, limits.summary)
+        made = summarized(self._prompt.prompt, cut, text, limits) if text else None
+        if made is None:
+            await self._truncate("it wrote none that is short enough", usage)
+            return
+        entry = self._prompt.entry(self._log.state, made, summary=text, usage=usage.usage)
+        await self._append([entry], usage)
+
+    async def _written(self, request: CompletionRequest, max_wait: float) -> tuple[str, UsageEntry]:
+        """What the model writes, and what the call cost. Raises _NotWritten, SummaryCut."""
+        call = _Call(self._spec.run_id)
         try:
             request = await self._spending.admit(
                 request,
@@ -80,21 +118,26 @@ class Compactor:
                 self._signal,
                 tokens=self._prompt.tokens(self._log.state.context),
             )
-            await self._signal.wait(run_in_own_task(partial(self._read, request, written, max_wait)))
+            await self._signal.wait(run_in_own_task(partial(self._read, request, call, max_wait)))
         except RunCancelled:
-            raise SummaryCut(self._usage(request, written, is_cut=True)) from None
-        except (ProviderError, LimitReached) as error:
-            problem = error.message
-        text = "" if problem else accepted_summary("".join(written.text), limits.summary)
-        made = summarized(self._prompt.prompt, cut, text, limits) if text else None
-        usage = self._usage(request, written)
-        if made is None:
-            await self._truncate(problem or "it wrote none that is short enough", usage)
-            return
-        entry = self._prompt.entry(
-            self._log.state, made, summary=text, usage=UNSET if usage is None else usage.usage
-        )
-        await self._append([entry], usage)
+            if call.stream is None:
+                raise SummaryCut(None) from None
+            self._metrics.model_called("cancelled", call.deltas)
+            is_billed = call.stream.was_sent
+            raise SummaryCut(self._cut(request, call, StepStatus.CANCELLED) if is_billed else None) from None
+        except ProviderError as error:
+            self._metrics.model_called(error.kind, call.deltas)
+            is_billed = self._spending.is_counted(call.stream, call.deltas, error)
+            usage = self._cut(request, call, StepStatus.ERROR) if is_billed else None
+            raise _NotWritten(error.message, usage) from error
+        except LimitReached as error:
+            raise _NotWritten(error.message, None) from error
+        self._metrics.model_called("ok", call.deltas)
+        steps, reader = call.close(StepStatus.DONE), call.reader
+        usage = self._resources.usage_entry(self._spec, reader.usage) if reader.has_usage else None
+        # A text that the provider withheld in part, or that repeats itself, is no summary.
+        is_whole = reader.finish not in (*WITHHELD, FinishReason.LOOP)
+        return steps_text(steps) if is_whole else "", usage or self._estimated(request, call, steps)
 
     def _max_tokens(self, limit: int) -> int:
         thinks = self._resources.card.thinking and self._spec.request.thinking_enabled is not False
@@ -127,39 +170,27 @@ class Compactor:
             entries, extra_write=lambda connection: self._spending.close(connection, usage)
         )
 
-    async def _read(self, request: CompletionRequest, written: _Written, max_wait: float) -> None:
+    async def _read(self, request: CompletionRequest, call: _Call, max_wait: float) -> None:
         async with self._client.stream_completion(
-            request, self._resources.target, on_retry=self._on_retry, max_wait=max_wait
-        ) as written.stream:
-            while deltas := await written.stream.read():
-                for delta in deltas:
-                    match delta:
-                        case TextDelta(text=text):
-                            written.text.append(text)
-                        case UsageDelta(usage=usage):
-                            written.usage = clamped(usage)
-                        case _:
-                            pass
+            request,
+            self._resources.target,
+            on_retry=partial(self._spending.on_retry, lost=lambda: self._estimated(request, call, [])),
+            before_retry=partial(self._spending.before_retry, self._resources.target),
+            max_wait=max_wait,
+        ) as call.stream:
+            while not call.reader.is_stopped and (deltas := await call.stream.read()):
+                call.read(deltas)
 
-    async def _on_retry(self, retry: Retry) -> None:
-        event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        await self._spending.log_retry(event, None)
+    def _cut(self, request: CompletionRequest, call: _Call, status: StepStatus) -> UsageEntry:
+        return self._estimated(request, call, call.close(status))
 
-    def _usage(
-        self, request: CompletionRequest, written: _Written, *, is_cut: bool = False
-    ) -> UsageEntry | None:
-        """The ledger entry of the call; None if nothing was sent or its provider bills nothing."""
-        stream = written.stream
-        if stream is None or not stream.was_sent:
-            return None
-        if not (is_cut or written.text or written.usage != Usage()):
-            return None
-        step = Step(id=step_id(0), index=0, type=StepType.TEXT, content="".join(written.text))
-        reported = written.usage
-        usage = estimated_usage(
-            reported, request.messages, request.tools, [step], max_tokens=request.max_tokens
+    def _estimated(self, request: CompletionRequest, call: _Call, steps: Sequence[Step]) -> UsageEntry:
+        """The ledger entry of a call whose provider did not report its full usage."""
+        return self._resources.estimated_entry(
+            self._spec,
+            request,
+            call.reader.usage,
+            steps,
+            with_hidden=self._spending.with_hidden,
+            is_silent=call.deltas == 0,
         )
-        entry = self._resources.usage_entry(
-            self._spec, usage, is_estimated=not (reported.prompt_tokens and reported.completion_tokens)
-        )
-        return replace(entry, purpose=CallPurpose.SUMMARY.value)

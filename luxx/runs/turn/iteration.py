@@ -10,7 +10,6 @@ from msgspec import UNSET
 from sqlalchemy.exc import IntegrityError
 
 from luxx.domain.context.prompt import ESTIMATOR
-from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import ContentRefused, ContextTooLong, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
@@ -28,9 +27,7 @@ from luxx.runs.turn.resources import RunResources, client_tools
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
-from luxx.wire.run import RunPhase
-from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, StepType, Usage, steps_text
-from luxx.wire.turn_event import Retrying
+from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, Usage, steps_text
 
 STATUSES_OF_REQUESTS = frozenset({400, 413, 422})
 """Of a provider that refuses one request; it may answer others."""
@@ -99,9 +96,7 @@ class Iteration:
             await self._signal.wait(run_in_own_task(partial(self._read, reader, prompt, max_wait)))
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            # Providers rarely bill a failure before the first delta; with a limit it counts if they might.
-            may_be_billed = self._answer is not None and self._answer.may_be_billed(error)
-            is_billed = self._deltas > 0 or (self._spending.has_limits and may_be_billed)
+            is_billed = self._spending.is_counted(self._answer, self._deltas, error)
             raise CompletionCut(self._cut(reader, StepStatus.ERROR, prompt, is_billed), error) from error
         except RunCancelled:
             self._metrics.model_called("cancelled", self._deltas)
@@ -154,7 +149,7 @@ class Iteration:
             request,
             self.resources.target,
             on_retry=partial(self._on_retry, reader, request),
-            before_retry=self._before_retry,
+            before_retry=partial(self._spending.before_retry, self.resources.target),
             max_wait=max_wait,
         ) as answer:
             self._answer = answer
@@ -179,14 +174,7 @@ class Iteration:
                 await self._log.append([ProcessStep(step=output)])
 
     async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
-        event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
-        is_lost = retry.may_be_billed and self._spending.has_limits
-        await self._spending.log_retry(event, self._estimated(reader, request, []) if is_lost else None)
-
-    async def _before_retry(self) -> None:
-        """Raises LimitReached if the failed attempt used up what the next one needs."""
-        await self._spending.reserve_again(self.resources.target)
-        await self._log.append([], phase=RunPhase.THINKING)
+        await self._spending.on_retry(retry, lambda: self._estimated(reader, request, []))
 
     def after_overflow(self) -> LogEntry | None:
         """The event that leaves out half of a prompt that was refused as too long, once in a turn."""
@@ -231,17 +219,14 @@ class Iteration:
         self, reader: CompletionReader, request: CompletionRequest, closed: list[Step]
     ) -> UsageEntry:
         """The ledger entry of a completion whose provider did not report its full usage."""
-        produced_steps = [*unfinished_steps(self._log.state), *closed]
-        usage = estimated_usage(
-            reader.usage, request.messages, request.tools, produced_steps, max_tokens=request.max_tokens
+        return self.resources.estimated_entry(
+            self._spec,
+            request,
+            reader.usage,
+            [*unfinished_steps(self._log.state), *closed],
+            with_hidden=self._spending.with_hidden,
+            is_silent=self._deltas == 0,
         )
-        is_hidden = self._deltas == 0 or (
-            self.resources.card.thinking
-            and not any(step.type == StepType.THINKING for step in produced_steps)
-        )
-        if is_hidden:
-            usage = self._spending.with_hidden(usage)
-        return self.resources.usage_entry(self._spec, usage, is_estimated=True)
 
     def lost_call_entry(self) -> UsageEntry:
         """The ledger entry of a model call that ended with its process; its usage and cost are unknown."""

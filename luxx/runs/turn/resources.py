@@ -20,11 +20,12 @@ from luxx.domain.accounts.user_data import Workspaces
 from luxx.domain.agents.queries import agent_named, settings_of
 from luxx.domain.context.messages import ReadImages
 from luxx.domain.context.prompt import SectionKind, TextSection
+from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
-from luxx.providers.adapter import Target
+from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
@@ -41,7 +42,7 @@ from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
-from luxx.wire.turn import StepFile, Usage
+from luxx.wire.turn import Step, StepFile, StepType, Usage
 
 THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf-8").strip()
 
@@ -80,6 +81,27 @@ class RunResources(msgspec.Struct, frozen=True, kw_only=True):
             cost=self.card.cost(usage),
             is_estimated=is_estimated,
         )
+
+    def estimated_entry(
+        self,
+        spec: RunSpec,
+        request: CompletionRequest,
+        reported: Usage,
+        steps: Sequence[Step],
+        *,
+        with_hidden: Callable[[Usage], Usage],
+        is_silent: bool,
+    ) -> UsageEntry:
+        """The ledger entry of a completion whose provider did not report its full usage.
+
+        `with_hidden` adds the thinking that the steps may not show. `is_silent`: nothing arrived.
+        """
+        limit = request.max_tokens
+        usage = estimated_usage(reported, request.messages, request.tools, steps, max_tokens=limit)
+        is_hidden = self.card.thinking and not any(step.type == StepType.THINKING for step in steps)
+        if is_silent or is_hidden:
+            usage = with_hidden(usage)
+        return self.usage_entry(spec, usage, is_estimated=True)
 
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ module writes nothing.
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,12 +41,14 @@ from luxx.domain.usage.reserve import (
     spent_by_tree,
     without_level1,
 )
-from luxx.errors import InvalidInput, LimitReached, LuxxError, TooMany
+from luxx.errors import InvalidInput, LimitReached, LuxxError, ProviderError, TooMany
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import Lock, lock_until_commit, table_of
 from luxx.providers.adapter import CompletionRequest, Target, run_sized
 from luxx.providers.catalog import ModelCard
+from luxx.providers.client import CompletionStream
+from luxx.providers.retries import Retry
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import RunRow
@@ -178,18 +180,28 @@ class Spending:
                 tokens=self._extra_spent.tokens + tokens, cost=self._extra_spent.cost + (lost.cost or 0.0)
             )
 
-    async def reserve_again(self, target: Target) -> None:
+    async def on_retry(self, retry: Retry, lost: Callable[[], UsageEntry]) -> None:
+        """Logs a failed attempt before the delay; `lost` makes its ledger entry, where a limit counts it."""
+        event = Retrying(attempt=retry.attempt, delay_ms=retry.delay_ms, reason=retry.reason)
+        await self.log_retry(event, lost() if retry.may_be_billed and self.has_limits else None)
+
+    async def before_retry(self, target: Target) -> None:
         """Reserves again what the failed attempt used up. Raises LimitReached if that is not left."""
         reserved = self._reserved
-        if reserved is None:
-            return
-        if reserved.is_spent:
+        if reserved is not None and reserved.is_spent:
             call = replace(reserved.call, answer_tokens=reserved.tokens)
             # The request and its max_tokens do not change, so the answer may be as long as before.
             answer = await self._reserve(call, target, may_wait=False, least=reserved.tokens)
             if answer.verdict != ReserveVerdict.FITS:
                 raise limit_reached(answer.narrowest, call)
-        self._reserved = replace(reserved, is_spent=False, since=time.monotonic())
+        if reserved is not None:
+            self._reserved = replace(reserved, is_spent=False, since=time.monotonic())
+        await self._log.append([], phase=RunPhase.THINKING)
+
+    def is_counted(self, stream: CompletionStream | None, deltas: int, error: ProviderError) -> bool:
+        """Whether a failed call counts. Providers rarely bill a failure before the first delta; where a limit
+        must hold it counts if they might."""
+        return deltas > 0 or (self.has_limits and stream is not None and stream.may_be_billed(error))
 
     def with_hidden(self, usage: Usage) -> Usage:
         """The usage plus the hidden thinking that the model may have done, where a limit must hold."""

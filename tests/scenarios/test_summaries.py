@@ -176,6 +176,36 @@ async def test_a_lost_attempt_at_a_summary_counts_where_tokens_are_limited(tmp_p
     assert row["total_tokens"] - screen.done["usage"]["total_tokens"] > 4_000
 
 
+async def test_for_a_fallback_with_a_smaller_window_more_is_left_out_before_the_same_call(
+    summary_server: ServerProcess,
+) -> None:
+    fails = Rule(name="fails", status=401, message="wrong key")
+    larger = [*script(calls=16, says="The pear tree stands here. " * 60).rules[:-1], fails]
+    smaller = [Rule(name="answer", reply=[Text(text="It is tree 7.")])]
+    async with (
+        ScriptedProvider(Script(rules=larger, window=20_000)) as first,
+        ScriptedProvider(Script(rules=smaller, window=8_000)) as second,
+        AsyncApiClient(summary_server.url) as ann,
+    ):
+        agent = {
+            "name": "Gardener",
+            "provider_id": await ann.connect(first.url),
+            "model": "twenty",
+            "max_tokens": 1000,
+            "fallbacks": [{"provider_id": await ann.connect(second.url), "model": "eight"}],
+        }
+        agent_id = (await ann.post("/agents", agent))["id"]
+        conversation = (await ann.post("/conversations", {"agent_id": agent_id}))["id"]
+        async with ann.send_and_follow(conversation, QUESTION, tools=["python_eval"]) as stream:
+            screen = await stream.to_the_end(timeout=120)
+        assert screen.done is not None
+        assert screen.done["status"] == "completed", screen.frames[-3:]
+        assert screen.text.endswith("It is tree 7.")
+        assert [one["fallback"] for one in of_kind(screen, "retrying")] == [1]
+        cuts = [(one["window"], one["overflow"]) for one in passes(screen)[-2]]
+        assert cuts == [(20_000, False), (8_000, False)]
+
+
 async def test_a_run_that_is_killed_in_a_summary_asks_for_it_again_and_goes_on(tmp_path: Path) -> None:
     summary = summary_rule(Gate(name="summary"), Text(text=SUMMARY, pieces=1))
     with ServerProcess(tmp_path, **SMALL_WINDOWS) as server:

@@ -170,7 +170,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
     each subagent. `fallback` is the number of the fallback in use. `loops`: what it repeats. `context`: how
     the next prompt is made. `has_overflowed`: a prompt was refused as too long and made again with less.
-    `is_compressed`: more was left out since the last completion, so that nothing more is before the next.
+    `is_compressed`: more was left out for the next call of this model; nothing more is left out before it.
     """
 
     steps: tuple[Step, ...] = ()
@@ -243,7 +243,8 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
             others = tuple(one for one in state.subagents if one.call_id != event.call_id)
             return replace(state, subagents=(*others, event))
         case Retrying(fallback=int() as fallback):
-            return replace(state, fallback=fallback)
+            # Its window may be smaller.
+            return replace(state, fallback=fallback, is_compressed=False)
         case Done():
             return replace(state, is_done=True)
         case _:

@@ -7,7 +7,7 @@ import pytest
 from api.server_process import ServerProcess
 from msgspec.structs import replace
 
-from luxx.providers.scripted import Counts, Faults, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Counts, Faults, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import RestartingClient
@@ -68,15 +68,19 @@ async def test_the_run_fails_with_the_last_error_when_no_fallback_is_left(server
 
 async def test_a_wait_that_cannot_help_goes_to_the_fallback_at_once(server: ServerProcess) -> None:
     limits = Rule(name="limits", status=429, message="slow down", headers={"retry-after": "3600"})
-    answers = Rule(name="answers", reply=[Text(text="Here I am."), Counts(prompt=5, completion=3)])
+    reply = [Gate(name="answer"), Text(text="Here I am."), Counts(prompt=5, completion=3)]
     async with (
         ScriptedProvider(Script(rules=[limits])) as first,
-        ScriptedProvider(Script(rules=[answers])) as second,
+        ScriptedProvider(Script(rules=[Rule(name="answers", reply=reply)])) as second,
         AsyncApiClient(server.url) as ann,
     ):
         agent = await agent_with_fallbacks(ann, first.url, second.url)
         conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
-        screen = await ann.wait_for_end((await ann.start_run(conversation))["id"])
+        run_id = (await ann.start_run(conversation))["id"]
+        await second.reached("answer", 20)
+        assert (await ann.run(run_id))["phase"] == "thinking"
+        second.release("answer")
+        screen = await ann.wait_for_end(run_id)
         assert screen.text == "Here I am."
         (retry,) = screen.data_of("retrying")
         assert (retry["fallback"], retry["delay_ms"]) == (1, 0)

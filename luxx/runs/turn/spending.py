@@ -164,15 +164,24 @@ class Spending:
             pause = min(2 * pause, MAX_POLL_SECONDS)
 
     async def log_retry(
-        self, event: Retrying, lost: UsageEntry | None, warnings: Sequence[LogEntry] = ()
+        self,
+        event: Retrying,
+        lost: UsageEntry | None,
+        warnings: Sequence[LogEntry] = (),
+        *,
+        is_over: bool = False,
     ) -> None:
-        """Logs a failed attempt; `lost`, its ledger entry if it may be billed, replaces the reservation."""
+        """Logs a failed attempt; `lost`, its ledger entry if it may be billed, replaces the reservation.
+
+        `is_over`: the call has ended, and another one is made at once.
+        """
 
         def extra_write(connection: Connection) -> None:
-            if lost is not None:
+            if lost is not None or is_over:
                 self.close(connection, lost)
 
-        await self._log.append([*warnings, event], phase=RunPhase.RETRYING, extra_write=extra_write)
+        phase = RunPhase.THINKING if is_over else RunPhase.RETRYING
+        await self._log.append([*warnings, event], phase=phase, extra_write=extra_write)
         if lost is not None and self._reserved is not None:
             self._reserved = replace(self._reserved, is_spent=True)
             tokens = lost.usage.prompt_tokens + lost.usage.completion_tokens

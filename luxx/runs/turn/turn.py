@@ -323,7 +323,7 @@ class Turn:
         target = self.run.spec.request.fallbacks[number - 1]
         reason = f"{cause.message} {target.model} of the provider '{target.provider_name}' makes the call."
         event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
-        await self._log_retry(event, usage, self._passed_over())
+        await self._spending.log_retry(event, usage, self._passed_over(), is_over=True)
 
     async def _send_less(self, iteration: Iteration, cut: CompletionCut) -> bool:
         """Logs that the call is made again with half of a prompt that was too long; False if it is not."""
@@ -332,21 +332,9 @@ class Turn:
             return False
         reason = f"{cut.cause.message} The call is made again without the oldest messages."
         await self._log.append([compressed])
-        await self._log_retry(Retrying(attempt=2, delay_ms=0, reason=reason), cut.completion_record.usage)
+        event = Retrying(attempt=2, delay_ms=0, reason=reason)
+        await self._spending.log_retry(event, cut.completion_record.usage, is_over=True)
         return True
-
-    async def _log_retry(
-        self, event: Retrying, usage: UsageEntry | None, warnings: Sequence[LogEntry] = ()
-    ) -> None:
-        """Logs that a call is made again. `usage`: what the failed one may cost, if it is billed."""
-        if usage is not None:
-            await self._spending.log_retry(event, usage, warnings)
-            return
-        await self._log.append(
-            [*warnings, event],
-            phase=RunPhase.RETRYING,
-            extra_write=lambda connection: self._spending.close(connection, None),
-        )
 
     async def _log_lost_call(self, lost: UsageEntry) -> None:
         """Logs that a call is made again; with `retrying`, clients discard what they have of the lost one."""

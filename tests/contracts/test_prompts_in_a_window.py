@@ -31,7 +31,7 @@ from luxx.wire.message import (
     UserContent,
     UserPrompt,
 )
-from luxx.wire.turn import Step, StepType, Usage, step_id
+from luxx.wire.turn import CompletionEnd, Step, StepType, Usage, step_id, with_end
 
 LONG = "x" * 2_000
 NOTE = CompletionNote(finish="tool_calls", usage=Usage())
@@ -221,6 +221,68 @@ def test_a_turn_that_ended_has_the_places_that_it_had_in_progress(drawn: DrawnPr
     assert [unit.place for unit in live.units] == [unit.place for unit in stored.units]
     assert [unit.prompts for unit in live.units] == [unit.prompts for unit in stored.units]
     assert {unit.place[0] for unit in live.units if unit.place[0] >= rest} <= {rest}
+
+
+def test_a_completion_that_paused_before_its_first_step_goes_on_after_a_restart_as_without() -> None:
+    def pair(index: int, call_id: str) -> list[Step]:
+        call = Step(id=step_id(index), index=index, type=StepType.TOOL_CALL, name="look", id_ref=call_id)
+        result = Step(id=step_id(index + 1), index=index + 1, type=StepType.TOOL_RESULT, id_ref=call_id)
+        return [replace(call, arguments="{}"), replace(result, content="It is here.", success=True)]
+
+    first, second = pair(0, "one"), pair(2, "two")
+    paused = replace(NOTE, replay=with_end({}, CompletionEnd(is_paused=True)))
+    prompts_of: list[list[PromptMessage]] = []
+    for seen_before in ([(first, [NOTE])], []):
+        history = History([])
+        for steps, notes in [
+            *seen_before,
+            (first, [NOTE, paused]),
+            ([*first, *second], [NOTE, paused, NOTE]),
+        ]:
+            history.extend(steps, notes)
+        prompts_of.append([prompt for unit in history.units for prompt in unit.prompts])
+    live, restarted = prompts_of
+    assert len(live) == 4, "two completions, each with its result"
+    assert restarted == live
+
+
+def looks(names: list[str]) -> list[Step]:
+    """The steps of calls of these tools."""
+    steps: list[Step] = []
+    for number, name in enumerate(names):
+        at, ref = 2 * number, f"call-{number}"
+        content = LONG if name == "look" else "Kept."
+        call = Step(id=step_id(at), index=at, type=StepType.TOOL_CALL, name=name, id_ref=ref, arguments="{}")
+        result = Step(id=step_id(at + 1), index=at + 1, type=StepType.TOOL_RESULT, name=name, id_ref=ref)
+        steps += [call, replace(result, content=content, success=True)]
+    return steps
+
+
+def test_the_newest_message_of_a_user_stays_before_results_of_protected_tools() -> None:
+    first, newest = UserContent(text="Hello."), UserContent(text="The garden. " * 1_500)
+    answer = Step(id=step_id(0), index=0, type=StepType.TEXT, content="Hello!")
+    past = [PastMessage(user=first), PastMessage(steps=(answer,), replay=({},)), PastMessage(user=newest)]
+    history = History(past, protected=[PROTECTED])
+    history.extend(looks([PROTECTED, *["look"] * 20]), [NOTE] * 21)
+    prompt = Prompt([], history)
+    cut = next_cut(prompt, ContextRecord(), window_limits(4_000, 100, ContextConfig()))
+    assert cut is not None
+    assert cut.after > 3_900, "even the newest message alone fills the window"
+    users = [message.text for message in prompt.messages(cut.record) if isinstance(message, UserPrompt)]
+    assert users == [first.text, newest.text]
+
+
+def test_the_only_message_of_a_user_is_sent_whole_however_long_its_turn() -> None:
+    asked = "Here is what the garden must have. " * 600
+    history = History([PastMessage(user=UserContent(text=asked))])
+    history.extend(looks(["look"] * 60), [NOTE] * 60)
+    prompt = Prompt([], history)
+    limits = window_limits(32_000, 1_000, ContextConfig())
+    assert limits.first < history.units[0].tokens < limits.users
+    cut = next_cut(prompt, ContextRecord(), limits, summarizes=True, is_asked=True)
+    assert cut is not None
+    assert cut.record.part > 0
+    assert prompt.messages(cut.record)[0] == UserPrompt(text=asked)
 
 
 VENDORS = ["openai", "anthropic", "gemini"]

@@ -32,7 +32,7 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
-from luxx.wire.turn import Step, StepType
+from luxx.wire.turn import Step, StepType, end_of
 
 ESTIMATOR = 1
 """The number of the way in which `tokens.py` counts; records of another are not used to correct it."""
@@ -152,8 +152,9 @@ class History:
         last = self.units[-1].place if self.units else (-1, 0)
         part = last[1] + 1 if last[0] == self._own else 0
         self.units += self._units(self._own, part, messages, starts_turn=self.has_task)
-        if new_steps and new_steps[-1].type == StepType.TOOL_RESULT:
-            # What follows a result belongs to another completion.
+        is_paused = bool(replay) and end_of(replay[-1]).is_paused
+        if new_steps and new_steps[-1].type == StepType.TOOL_RESULT and not is_paused:
+            # What follows belongs to another completion, unless one has paused before its first step.
             self._complete, self._steps, self._notes = len(self.units), len(steps), len(notes)
 
     def sent(self, record: ContextRecord) -> list[Unit]:

@@ -23,7 +23,7 @@ class LiveTurn:
 
 
 class LiveTurns:
-    """Them by their keys, in the order in which they began."""
+    """The live turns by their keys, in the order in which they began."""
 
     def __init__(self) -> None:
         self._turns: dict[str, LiveTurn] = {}
@@ -45,7 +45,7 @@ class LiveTurns:
         return [turn.task for turn in self._turns.values() if turn.task is not None]
 
     def ready(self) -> list[LiveTurn]:
-        """Those without a task that can continue: an earlier drive began them, or their questions are
+        """The turns without a task that can continue: an earlier drive began them, or their questions are
         answered."""
         idle = [turn for turn in self._turns.values() if turn.task is None]
         return [turn for turn in idle if not open_questions(turn.log.state)]

@@ -213,8 +213,6 @@ class ToolCalls:
         state = self._log.state
         held, detected = held_calls(state), state.loops.detected
         if not held or detected is None:
-            if detected is not None and state.loops.choice == LoopChoice.STOP:
-                raise EndedByLoop
             return []
         if self._is_unattended:
             if state.loops.count > 1:

@@ -244,7 +244,6 @@ def result_entry(call: Step, index: int, result: ToolResult, duration_ms: int | 
     )
 
 
-_encode = msgspec.json.Encoder().encode
 COMPLETE, PARTIAL, FAILED = "complete", "partial", "failed"
 
 INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.TIME, StopReason.DOOM_LOOP})

@@ -144,12 +144,12 @@ async def test_without_a_summary_the_oldest_part_is_left_out_and_the_turn_goes_o
 
 
 async def test_what_a_model_thinks_in_its_text_is_no_part_of_the_summary(
-    summary_server: ServerProcess,
+    long_server: ServerProcess,
 ) -> None:
     rule = summary_rule(Text(text=f"I think of the trees.</think>{SUMMARY}", pieces=9))
-    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(summary_server.url) as ann:
+    async with ScriptedProvider(script(rule)) as model, AsyncApiClient(long_server.url) as ann:
         _, screen = await turn_of(ann, model)
-        summaries = [one["summary"] for one in of_kind(screen, "context_compressed") if "summary" in one]
+        summaries = [one["summary"] for one in screen.data_of("context_compressed") if "summary" in one]
         assert summaries
         assert set(summaries) == {SUMMARY}
 
@@ -159,7 +159,7 @@ async def test_a_lost_attempt_at_a_summary_counts_where_tokens_are_limited(tmp_p
     summary = summary_rule(Gate(name="summary"), Text(text=SUMMARY, pieces=1))
     limits = {"LUXX_LIMITS__TOKENS_PER_RUN": "10000000"}
     async with ScriptedProvider(script(lost, summary, calls=18)) as model:
-        with ServerProcess(tmp_path, **ENVIRONMENT, **limits) as server:
+        with ServerProcess(tmp_path, **SMALL_WINDOWS, **limits) as server:
             async with AsyncApiClient(server.url) as ann:
                 conversation = await begin(ann, model)
                 run = await ann.start_run(conversation, QUESTION, tools=["python_eval"])
@@ -167,7 +167,7 @@ async def test_a_lost_attempt_at_a_summary_counts_where_tokens_are_limited(tmp_p
                 assert (await ann.get(f"/runs/{run['id']}"))["phase"] == "thinking"
                 model.release("summary")
                 screen = await ann.wait_for_end(run["id"])
-                assert len(of_kind(screen, "retrying")) == 1
+                assert len(screen.data_of("retrying")) == 1
                 used = await ann.get("/usage", group_by="conversation")
     assert screen.done is not None
     assert screen.done["status"] == "completed"
@@ -177,7 +177,7 @@ async def test_a_lost_attempt_at_a_summary_counts_where_tokens_are_limited(tmp_p
 
 
 async def test_for_a_fallback_with_a_smaller_window_more_is_left_out_before_the_same_call(
-    summary_server: ServerProcess,
+    long_server: ServerProcess,
 ) -> None:
     fails = Rule(name="fails", status=401, message="wrong key")
     larger = [*script(calls=16, says="The pear tree stands here. " * 60).rules[:-1], fails]
@@ -185,7 +185,7 @@ async def test_for_a_fallback_with_a_smaller_window_more_is_left_out_before_the_
     async with (
         ScriptedProvider(Script(rules=larger, window=20_000)) as first,
         ScriptedProvider(Script(rules=smaller, window=8_000)) as second,
-        AsyncApiClient(summary_server.url) as ann,
+        AsyncApiClient(long_server.url) as ann,
     ):
         agent = {
             "name": "Gardener",
@@ -201,7 +201,7 @@ async def test_for_a_fallback_with_a_smaller_window_more_is_left_out_before_the_
         assert screen.done is not None
         assert screen.done["status"] == "completed", screen.frames[-3:]
         assert screen.text.endswith("It is tree 7.")
-        assert [one["fallback"] for one in of_kind(screen, "retrying")] == [1]
+        assert [one["fallback"] for one in screen.data_of("retrying")] == [1]
         cuts = [(one["window"], one["overflow"]) for one in passes(screen)[-2]]
         assert cuts == [(20_000, False), (8_000, False)]
 

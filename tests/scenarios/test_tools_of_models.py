@@ -81,6 +81,9 @@ async def test_a_model_that_the_provider_does_not_list_is_refused_before_a_run(s
 async def test_a_model_that_is_not_listed_is_refused_wherever_it_is_saved(server: ServerProcess) -> None:
     async with ScriptedProvider(ONE_MODEL) as model, AsyncApiClient(server.url) as ann:
         mine = await ann.connect(model.url)
+        # An address can be that of an earlier test's provider, and a document names one by its name.
+        named = {"provider": f"lists {mine}", "model": "gpt-4.1-mimi"}
+        await ann.ask("PUT", f"/providers/{mine}", {"name": named["provider"]})
         await ann.get(f"/providers/{mine}/models")
         assert (await ann.get(f"/providers/{mine}"))["models_at"] is not None
         agent = await ann.post("/agents", {"name": f"of {mine}", "provider_id": mine})
@@ -104,7 +107,6 @@ async def test_a_model_that_is_not_listed_is_refused_wherever_it_is_saved(server
             await assert_unlisted(await ann.ask("PUT", f"{seats}/{seat['id']}", body), "$.model")
         of_agent = {"agent_id": agent["id"], "name": "second", "model": wrong["model"]}
         await assert_unlisted(await ann.ask("POST", seats, of_agent), "$.model")
-        named = {"provider": model.url, "model": wrong["model"]}
         document = {"version": 1, "name": "of a file", "fallbacks": [named], "tools": ["fly"], **named}
         refused = await ann.ask("POST", "/agents/import", document)
         assert set(refused.json()["detail"]["fields"]) == {"$.model", "$.fallbacks[0].model", "$.tools"}

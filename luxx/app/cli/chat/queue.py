@@ -87,11 +87,12 @@ class TerminalQueue:
         """The run of the next message that waited, after the run with this id; None: there is none."""
         query = {"subject_id": conversation_id, "page_size": "50"}
         for _ in range(NEXT_TRIES):
+            # Before the runs: a message that is sent in between leaves the queue as its run begins.
+            queue = await self.read(conversation_id)
             found = (await self._server.call("GET", "/runs", AnswerRuns, **query)).items
             later = [run for run in found if run.id > after and run.parent_run_id is None]
             if later:
                 return min(later, key=lambda run: run.id)
-            queue = await self.read(conversation_id)
             if not queue.items or queue.paused:
                 self.has_given = False
                 if queue.items:

@@ -96,15 +96,16 @@ class InlineThinking:
 
     def _read_untagged(self, text: str, out: list[Delta]) -> str:
         """Emits the text up to a closing tag, or all of it. Returns the text after the tag."""
-        if "<think>" in text:
-            self.state = InlineState.TEXT
-            return text
+        before, opening, _ = text.partition("<think>")
         start = 0
-        while (found := text.find(self._close_tag, start)) >= 0:
+        while (found := before.find(self._close_tag, start)) >= 0:
             self._backticks += text.count("`", start, found)
             start = found + len(self._close_tag)
             if self._backticks % 2 == 0:
                 return self._end_untagged(text[:found], text[start:], out)
+        if opening:
+            self.state = InlineState.TEXT
+            return text
         text, self._pending = _without_tag_start(text, "<think>", self._close_tag)
         self._backticks += text.count("`", start)
         self._emit_untagged(text, out)

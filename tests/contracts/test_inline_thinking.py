@@ -15,6 +15,7 @@ CASES = {
     "[THINK]I add.[/THINK]2": ("I add.", "2"),
     "I add.\n</think>\n\n2": ("I add.\n", "\n\n2"),
     "</think>2": ("", "2"),
+    "I add.</think>Write <think>x</think>": ("I add.", "Write <think>x</think>"),
     "I add `1` and `1`.</think>2": ("I add `1` and `1`.", "2"),
     "<think>I close with `</think>": ("I close with `", ""),
     # These are text.

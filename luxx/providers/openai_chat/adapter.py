@@ -1,7 +1,7 @@
 """The adapter and the stream parser of the OpenAI chat completions dialect and of compatible servers.
 
-`request.py` builds requests, `content.py` decodes chunks and assembles tool calls, `reasoning.py` has what
-must be sent back.
+`request.py` builds requests, `content.py` has the Structs of chunks and assembles tool calls, `reasoning.py`
+has what must be sent back.
 """
 
 from collections.abc import Callable

@@ -321,7 +321,7 @@ class Turn:
     async def _log_fallback(self, cause: ProviderError, number: int, usage: UsageEntry | None) -> None:
         """Logs the failure of a provider; the next call goes to the fallback of this number."""
         target = self.run.spec.request.fallbacks[number - 1]
-        reason = f"{cause.message} {target.model} of the provider '{target.provider_name}' makes the call."
+        reason = f"{cause.message} The call goes to {target.model} of the provider '{target.provider_name}'."
         event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
         await self._spending.log_retry(event, usage, self._passed_over(), is_over=True)
 

@@ -20,6 +20,17 @@ test.each([
     '',
     '已被结束：它发送了超过 16 MiB 的消息；Luxx 只在重启后再次尝试',
   ],
+  [
+    "The provider 'A' failed less than a minute ago; gpt-5 of the provider 'B' answers in its place.",
+    '',
+    '服务商“A”在一分钟内失败过；由服务商“B”的 gpt-5 代为回答。',
+  ],
+  ["Wrong username or password. The call goes to gpt-5 of the provider 'B'.", '', '用户名或密码错误。改由服务商“B”的 gpt-5 进行调用。'],
+  [
+    'The model could not summarise the earlier conversation: it does not fit its context window. Its oldest part is left out of what the model reads.',
+    '',
+    '模型无法总结较早的对话：对话超出了它的上下文窗口。最早的部分不再发送给模型。',
+  ],
   ['this room is paused; resume it', 'run_active', '此房间已暂停；请继续它。'],
   [
     'You may use 5,000 tokens a day and have used 4,990; the next model call could take 120 before it answers. The limit resets at midnight UTC; until then a shorter conversation may fit, or ask an administrator to raise limits.tokens_per_day.',
@@ -30,6 +41,11 @@ test.each([
   ['must be a whole number from 1 to 4, or null', '', '必须是：1 至 4 的整数，或留空。'],
   ['must be a list of at most 30 items, each text of 1 to 64 characters', '', '必须是：最多 30 项的列表，每项为1 至 64 个字符的文字。'],
   ['May python_eval be run with these arguments?', '', '可以用这些参数运行 python_eval 吗？'],
+  [
+    'file_read was called 3 times with the same arguments and gave the same result. How is the run to go on?',
+    '',
+    'file_read 已用相同参数调用 3 次，结果相同。运行应如何继续？',
+  ],
   ['no rule matches, and its risk is high', '', '没有匹配的规则，其风险为“高”'],
   ["the user's rule 2 says: ask shell_execute(git *)", '', '用户的第 2 条规则：ask shell_execute(git *)'],
   [

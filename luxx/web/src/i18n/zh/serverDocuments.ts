@@ -3,10 +3,10 @@
 export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   // Questions before a call, and why it is asked about
   'may {} be run with these arguments?': '可以用这些参数运行 {1} 吗？',
-  '{} was called {} times with the same arguments and gave the same result. How is the run to go on?':
-    '{1} 已用相同参数调用 {2} 次，结果相同。运行应如何继续？',
-  'the calls {} were made {} times with the same results. How is the run to go on?': '调用 {1} 已进行 {2} 次，结果相同。运行应如何继续？',
-  'the last {} calls brought nothing new. How is the run to go on?': '最近 {1} 次调用没有带来任何新内容。运行应如何继续？',
+  '{}. How is the run to go on?': '{+1}运行应如何继续？',
+  '{} was called {} times with the same arguments and gave the same result': '{1} 已用相同参数调用 {2} 次，结果相同。',
+  'the calls {} were made {} times with the same results': '调用 {1} 已进行 {2} 次，结果相同。',
+  'the last {} calls brought nothing new': '最近 {1} 次调用没有带来任何新内容。',
   '{}, so it may be what {}': '{+1}，因此它可能符合：{+2}',
   '{}, so only a rule {} can allow it': '{+1}，因此只有{+2}规则才能允许它',
   'it only asks the user': '它只是向用户提问',

@@ -154,13 +154,17 @@ export const SENTENCES: Record<string, string> = {
     '模型在写出文字之前就达到了词元上限。请提高最大词元数，或减少要求。',
   'the model could not summarise the earlier conversation: {}. Its oldest part is left out of what the model reads':
     '模型无法总结较早的对话：{+1}最早的部分不再发送给模型。',
+  'it does not fit its context window': '对话超出了它的上下文窗口。',
+  'it wrote none that is short enough': '它没有写出足够短的总结。',
   'the context window of the model was full before it wrote any text. Send less, or begin a new conversation':
     '模型在写出文字之前，上下文窗口就已满。请减少内容，或开始新的对话。',
   'the model repeated itself before it wrote any text, so its answer was ended': '模型在写出文字之前不断重复自己，回答已结束。',
   'the model ended its answer without any text': '模型没有写出任何文字就结束了回答。',
   'the server stopped while the model was being called': '服务器在调用模型时停止了。',
   'what the interrupted model call cost is not known': '被中断的模型调用花费多少，无从得知。',
-  "{} The call is made with the agent's fallback {}, {}": '{+1}改用智能体的备用模型 {2}（{3}）。',
+  "{} The call goes to {} of the provider '{}'": '{+1}改由服务商“{3}”的 {2} 进行调用。',
+  "the provider '{}' failed less than a minute ago; {} of the provider '{}' answers in its place":
+    '服务商“{1}”在一分钟内失败过；由服务商“{3}”的 {2} 代为回答。',
   '{} The call is made again without the oldest messages': '{+1}将去掉最早的消息后重新调用。',
   'the agent of this run was deleted or is no longer shared with you, so its permission rules are gone too; choose another agent, then send the message again':
     '此次运行的智能体已被删除或不再与你共享，它的权限规则也随之失效；请另选智能体，然后重新发送消息。',

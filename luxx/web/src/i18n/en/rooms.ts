@@ -159,10 +159,6 @@ const en = {
     finish: (user: string) => `${user} ended the room`,
     skip: (user: string) => `${user} skipped`,
     retrying: (seconds: string, reason: string) => `Tries again in ${seconds}: ${reason}`,
-    compressed: (count: number, results: number) =>
-      !count && results
-        ? `The model reads only the beginning and the end of ${results} old tool results`
-        : `${count} older messages did not fit into the model’s context`,
     tainted: (tool: string) => `From here on, it has read content from strangers (${tool})`,
     skill: (name: string) => `Skill ${name} is active`,
   },

@@ -67,7 +67,7 @@ const en = {
   retrying: (attempt: number, reason: string) => `Trying again (${attempt}): ${reason}`,
   compressed: (messages: number, results: number) =>
     !messages && results
-      ? `The context is full: the model reads only the beginning and the end of ${results} old tool results.`
+      ? `The context is full: the model reads only the beginning and the end of ${results === 1 ? 'an old tool result' : `${results} old tool results`}.`
       : messages === 1
         ? 'The context is full: the oldest message is left out of what the model reads.'
         : `The context is full: the ${messages} oldest messages are left out of what the model reads.`,
@@ -75,6 +75,7 @@ const en = {
     messages === 1
       ? 'The context is full: one earlier message is summarised for the model.'
       : `The context is full: ${messages} earlier messages are summarised for the model.`,
+  readsAll: 'The context has room again: the model reads the whole conversation.',
   tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
   skill: (name: string) => `Skill ${name} is active`,
   loop: (kind: string, tool: string, times: number) =>

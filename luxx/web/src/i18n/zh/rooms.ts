@@ -158,8 +158,6 @@ const zh: RoomsText = {
     finish: (user) => `${user} 结束了讨论`,
     skip: (user) => `${user} 跳过了发言`,
     retrying: (seconds, reason) => `${seconds}后重试：${reason}`,
-    compressed: (count, results) =>
-      !count && results ? `${results} 个较早的工具结果只向模型发送开头和结尾` : `${count} 条较早的消息超出了模型的上下文`,
     tainted: (tool) => `从这里起，它读过来自外部的内容（${tool}）`,
     skill: (name) => `技能 ${name} 已启用`,
   },

@@ -24,7 +24,19 @@ CLARIFY = {
 }
 
 
-GATES = ("wait1280", "wait390", "paused", "refresh", "offline", "tabs", "stop", "first")
+GATES = (
+    "wait1280",
+    "wait390",
+    "late",
+    "lost",
+    "grows",
+    "paused",
+    "refresh",
+    "offline",
+    "tabs",
+    "stop",
+    "first",
+)
 LINES = [part for number in range(400) for part in (Text(text=f"Line {number}.\n\n"), Pause(seconds=0.02))]
 
 
@@ -48,6 +60,8 @@ def script() -> Script:
         rules=[
             *with_call("evaluate", Call(name="python_eval", arguments={"expression": "1 + 1"}), "Evaluated."),
             *with_call("colour", Call(name="ask_clarification", arguments=CLARIFY), "A good choice."),
+            Rule(when=When(user="gated grows", model="smollm2"), status=404, message="gone"),
+            Rule(when=When(user="pear tree|no longer fits"), reply=[Text(text="I see.")]),
             *(gated(name) for name in GATES),
             Rule(when=When(user="endless"), reply=LINES),
             Rule(when=When(user="broken", call=1), status=401, message="bad key"),
@@ -241,6 +255,7 @@ def test_one_can_write_while_it_answers(person: Person, models: ScriptedProvider
         first, second = (queue.get_by_role("listitem").filter(has_text=f"after {n}") for n in ("one", "two"))
         second.get_by_role("button", name="Take it back").click()
         expect(queue.get_by_role("listitem")).to_have_count(2)
+        expect(page.get_by_label("Message", exact=True)).to_have_value("after two")
         first.get_by_role("button", name="Edit the waiting message").click()
         queue.get_by_role("textbox").fill("other words, later")
         page.keyboard.press("Enter")
@@ -256,6 +271,55 @@ def test_one_can_write_while_it_answers(person: Person, models: ScriptedProvider
         expect(queue).to_be_hidden()
 
 
+def test_a_change_of_a_waiting_message_that_comes_too_late_is_not_lost(
+    person: Person, models: ScriptedProvider
+) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/chat?new=")
+        send(page, "gated late")
+        expect(page.get_by_role("article", name="Answer").get_by_text("one two three")).to_be_visible()
+        send_meanwhile(page, "other words, first")
+        send_meanwhile(page, "other words, second")
+        queue = page.get_by_role("region", name="Messages that wait")
+        edit = queue.get_by_role("listitem").first.get_by_role("button", name="Edit the waiting message")
+        edit.click()
+        queue.get_by_role("textbox").fill("other words, better")
+        page.reload()
+        edit.click()
+        expect(queue.get_by_role("textbox")).to_have_value("other words, better")
+        models.release("late")
+        expect(page.get_by_role("article", name="Answer")).to_have_count(3, timeout=WAIT_MS)
+        expect(page.get_by_text("The message was sent before its change.")).to_be_visible()
+        expect(page.get_by_label("Message", exact=True)).to_have_value("other words, better")
+        expect(page.get_by_role("article", name="You").filter(has_text="other words, first")).to_be_visible()
+
+
+def test_a_message_that_waits_already_is_no_draft_after_a_reload(
+    person: Person, models: ScriptedProvider
+) -> None:
+    def send_without_answer(route: Route) -> None:
+        assert route.fetch().ok
+        page.unroute(address)
+
+    address = "**/messages/stream"
+    with person.tab() as tab:
+        tab.expected_problems.append("Failed to load")
+        page = tab.open("/ui/chat?new=")
+        send(page, "gated lost")
+        expect(page.get_by_role("article", name="Answer").get_by_text("one two three")).to_be_visible()
+        page.route(address, send_without_answer)
+        conversation = page.url.rsplit("/", 1)[1]
+        send_meanwhile(page, "other words that wait")
+        while not person.get(f"/conversations/{conversation}/queue")["items"]:
+            page.wait_for_timeout(20)
+        page.reload()
+        queue = page.get_by_role("region", name="Messages that wait")
+        expect(queue.get_by_role("listitem")).to_have_count(1)
+        expect(page.get_by_label("Message", exact=True)).to_have_value("")
+        models.release("lost")
+        expect(page.get_by_role("article", name="Answer")).to_have_count(2, timeout=WAIT_MS)
+
+
 def test_a_cancelled_answer_pauses_what_waits(person: Person, models: ScriptedProvider) -> None:
     with person.tab() as tab:
         page = tab.open()
@@ -269,6 +333,29 @@ def test_a_cancelled_answer_pauses_what_waits(person: Person, models: ScriptedPr
         queue.get_by_role("button", name="Resume").click()
         expect(page.get_by_role("article", name="Answer")).to_have_count(2, timeout=WAIT_MS)
         expect(queue).to_be_hidden()
+
+
+def test_a_larger_window_is_not_shown_as_messages_that_are_left_out(
+    person: Person, models: ScriptedProvider
+) -> None:
+    body = {"name": "Small", "provider_type": "openai_compatible", "base_url": f"{models.url}/v1"}
+    provider = person.post("/providers", body | {"default_model": "smollm2-360m"})["id"]
+    fallbacks = [{"provider_id": provider, "model": "gpt-4.1-mini"}]
+    agent = person.post("/agents", {"name": "Anna", "provider_id": provider, "fallbacks": fallbacks})["id"]
+    conversation = person.post("/conversations", {"agent_id": agent})["id"]
+    filler = "The gardener waters the old pear tree behind the wall every evening. " * 120
+    message = {"conversation_id": conversation, "content": filler, "max_tokens": 500, "tools": False}
+    for _ in range(5):
+        person.post("/messages", message)
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        send(page, "gated grows")
+        answer = page.get_by_role("article", name="Answer").last
+        expect(answer.get_by_text("one two three")).to_be_visible()
+        expect(answer.get_by_text("The context has room again")).to_be_visible()
+        expect(answer.get_by_text("0 oldest messages")).to_be_hidden()
+        models.release("grows")
+        expect(said(page, "four five.").last).to_be_visible()
 
 
 def test_stop_takes_half_a_second_and_what_was_said_stays(person: Person) -> None:

@@ -293,6 +293,28 @@ def test_a_message_that_arrived_before_a_reload_is_no_draft(person: Person, is_n
         expect(page.get_by_role("article", name="You")).to_have_count(2)
 
 
+def test_a_late_answer_to_a_message_leaves_the_draft_of_another_conversation(person: Person) -> None:
+    plants, tools = (person.post("/conversations", {"title": title})["id"] for title in ("Plants", "Tools"))
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{tools}")
+        field = page.get_by_label("Message", exact=True)
+        field.fill("half a thought")
+        page.get_by_role("link", name="Plants").click()
+        expect(page).to_have_url(f"{person.server.url}/ui/chat/{plants}")
+        expect(field).to_have_value("")
+        field.fill("hello")
+        held = hold_answer(page, "**/messages/stream", is_sent=False)
+        page.get_by_role("button", name="Send").click()
+        page.get_by_role("link", name="Tools").click()
+        expect(page.get_by_role("heading", name="Tools")).to_be_visible()
+        [sent] = held
+        sent.continue_()
+        expect(field).to_have_value("half a thought")
+        page.get_by_role("link", name="Plants").click()
+        expect(page.get_by_role("article", name="You")).to_contain_text("hello")
+        expect(field).to_have_value("")
+
+
 def test_what_is_said_in_a_room_is_sent_once_and_waits_for_no_other_action(person: Person) -> None:
     body = {"title": "Garden", "task": "Plan.", "policy": "manual", "agents": [{"name": "Anna"}]}
     room = person.post("/chat-rooms", body)["id"]

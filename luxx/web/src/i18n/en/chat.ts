@@ -39,6 +39,7 @@ const en = {
   queueEdit: 'Edit the waiting message',
   queueSendNow: 'Send it now',
   queueRemove: 'Take it back',
+  queueTooLate: 'The message was sent before its change. The changed text is in the message field.',
   queuePaused: 'Paused, because the last answer did not end by itself.',
   queueProblem: (reason: string) => `Paused: ${reason}`,
   queueResume: 'Resume',

@@ -39,6 +39,7 @@ const zh: ChatText = {
   queueEdit: '编辑等待中的消息',
   queueSendNow: '立即发送',
   queueRemove: '撤回',
+  queueTooLate: '消息在修改之前已发送。修改后的文字已放回输入框。',
   queuePaused: '已暂停，因为上一个回答没有自行结束。',
   queueProblem: (reason) => `已暂停：${reason}`,
   queueResume: '继续',

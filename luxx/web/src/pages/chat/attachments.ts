@@ -30,8 +30,9 @@ export function useAttachments(key: () => string, blindModel: () => string) {
   const text = useChatText()
   const kept = ref<PendingFile[]>([])
   let lastId = 0
-  /** Which files the message has that is being sent. */
+  /** Which files the message has that is being sent, and its key. */
   let taken = new Set<number>()
+  let takenOf = ''
   let loading: Promise<void> = Promise.resolve()
 
   const files = computed<PendingFile[]>(() =>
@@ -112,6 +113,8 @@ export function useAttachments(key: () => string, blindModel: () => string) {
 
   /** After the message was accepted; what was attached meanwhile stays. */
   function clear(): void {
+    // Another message is shown by now.
+    if (takenOf !== key()) return void keepFiles(takenOf, [])
     const isSent = (file: PendingFile): boolean => taken.has(file.id)
     release(kept.value.filter(isSent))
     kept.value = kept.value.filter((file) => !isSent(file))
@@ -122,12 +125,14 @@ export function useAttachments(key: () => string, blindModel: () => string) {
   async function clearRestored(): Promise<void> {
     await loading
     taken = new Set(kept.value.map((file) => file.id))
+    takenOf = key()
     clear()
   }
 
   function bodies(): Schema<'AttachmentBody'>[] {
     const usable = files.value.filter((file) => file.body && !file.error)
     taken = new Set(usable.map((file) => file.id))
+    takenOf = key()
     return usable.flatMap((file) => file.body ?? [])
   }
 

@@ -8,15 +8,14 @@ import type { FollowedRun } from '@/run/followedRun'
 export type QueueItem = Schema<'QueueItem'>
 export type WhenBusy = Schema<'WhenBusy'>
 
-const EMPTY: Schema<'Queue'> = { items: [], paused: false, problem: null }
-
 export function useQueue(conversationId: () => string | undefined, run: FollowedRun) {
-  const queue = shallowRef(EMPTY)
+  /** Null before it is known. */
+  const queue = shallowRef<Schema<'Queue'> | null>(null)
   let asked = 0
 
   watch(conversationId, () => {
     asked += 1
-    queue.value = EMPTY
+    queue.value = null
   })
 
   /** The messages that are steps of an answer: also after the next answer has begun, until the queue is read anew. */
@@ -29,7 +28,7 @@ export function useQueue(conversationId: () => string | undefined, run: Followed
     },
   )
   /** Without those that are steps of the answer already. */
-  const items = computed(() => queue.value.items.filter((item) => !taken.value.has(item.queue_id)))
+  const items = computed(() => (queue.value?.items ?? []).filter((item) => !taken.value.has(item.queue_id)))
 
   async function load(): Promise<void> {
     const id = conversationId()
@@ -42,13 +41,19 @@ export function useQueue(conversationId: () => string | undefined, run: Followed
 
   /** The socket says how many messages wait; which ones, only the queue does. */
   function onState(state: SessionState | null): void {
-    if (state?.queued || queue.value.items.length) void load()
+    if (state?.queued || queue.value?.items.length) void load()
   }
 
   const at = (id: string) => ({ params: { path: { conversation_id: conversationId() ?? '', queue_id: id } } })
 
   async function change(id: string, body: Schema<'QueueChangeBody'>): Promise<void> {
-    await ask(api.PUT('/conversations/{conversation_id}/queue/{queue_id}', { ...at(id), body })).finally(load)
+    try {
+      const changed = await ask(api.PUT('/conversations/{conversation_id}/queue/{queue_id}', { ...at(id), body }))
+      const replaced = queue.value?.items.map((item) => (item.queue_id === id ? changed : item))
+      if (queue.value && replaced) queue.value = { ...queue.value, items: replaced }
+    } finally {
+      await load()
+    }
   }
 
   async function remove(id: string): Promise<void> {

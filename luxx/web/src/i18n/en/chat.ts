@@ -54,7 +54,6 @@ const en = {
   imagesNotRead: (model: string) => `${model} reads no images. Remove it, or choose another model.`,
   filesRefused: 'Remove the files that cannot be sent.',
   uploading: (name: string) => `Uploading ${name}`,
-  attachmentLines: (count: number) => `${count} lines`,
   model: 'Model',
   modelDefault: 'Default model',
   modelSearch: 'Search models',
@@ -89,7 +88,6 @@ const en = {
   previousBranch: 'Earlier version',
   nextBranch: 'Later version',
   jumpToLatest: 'Jump to latest',
-  loadingOlder: 'Loading earlier messages',
   partial: 'Stopped; this is what was written.',
   failedTitle: 'The answer failed',
   finishes: {
@@ -129,7 +127,6 @@ const en = {
   usage: 'Usage',
   prompts: 'Prompt',
   completions: 'Answer',
-  reasoning: 'Reasoning',
   cost: 'Cost',
   notPriced: 'no price known',
   created: 'Begun',

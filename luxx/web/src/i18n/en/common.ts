@@ -103,7 +103,6 @@ const en = {
   showList: 'Show the list',
   closeInspector: 'Close the details',
   offline: 'The server cannot be reached. What runs goes on, and this page follows when the connection is back.',
-  backOnline: 'Connected again.',
   notices: 'Notices',
   open: 'Open',
   missingTitle: 'There is no such page',
@@ -111,7 +110,6 @@ const en = {
   missingAction: 'Go to the chat',
   backToList: 'Back to the list',
   errorTitle: 'This could not be loaded',
-  pageFailed: 'This page could not be loaded. Load it again.',
   tokens: (count: string) => `${count} tokens`,
   justNow: 'just now',
   durations: {

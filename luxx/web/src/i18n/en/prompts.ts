@@ -34,7 +34,6 @@ const en = {
 
   saveAsPrompt: 'Save as prompt',
   commands: 'Commands',
-  yourPrompts: 'Prompts',
   found: (count: number) => (count === 1 ? '1 command' : `${count} commands`),
   fillTitle: (name: string) => `/${name}`,
   fillText: 'The text is inserted into the message. Nothing is sent.',

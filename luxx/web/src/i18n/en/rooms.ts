@@ -31,7 +31,6 @@ const en = {
   createAndStart: 'Create and start',
   create: 'Create',
   nameTaken: (name: string) => `There is already a seat named ${name}. Give this one another name.`,
-  seatCount: (count: number) => (count === 1 ? '1 seat' : `${count} seats`),
 
   policies: {
     round_robin: { name: 'In turn', about: 'Each seat once a round, in the order of the seats.' },
@@ -59,8 +58,6 @@ const en = {
     any: 'Any of these',
     all: 'All of these',
   },
-  stopDefault: (rounds: number) => `After ${rounds} rounds`,
-  maxRounds: 'Rounds without any other stop',
   addStop: 'Add a condition',
   addStopGroup: 'Add a group',
   removeStop: 'Remove this condition',
@@ -108,7 +105,6 @@ const en = {
   removeSeat: 'Remove the seat',
   removeSeatTitle: (name: string) => `Remove ${name}?`,
   removeSeatText: 'Its messages stay in the room.',
-  seatActions: (name: string) => `Seat ${name}`,
 
   name: 'Name',
   role: 'Role',

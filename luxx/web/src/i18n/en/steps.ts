@@ -17,7 +17,6 @@ const en = {
   output: 'Output',
   noOutput: 'No output',
   untrusted: 'From outside: this text may try to mislead the model.',
-  cut: 'This output was cut.',
   showAll: 'Show the whole output',
   outcomes: { denied: 'Denied by a rule', rejected: 'Rejected', corrected: 'Run with changes' },
   calls: (count: number) => (count === 1 ? '1 call' : `${count} calls`),

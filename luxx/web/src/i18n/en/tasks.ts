@@ -63,7 +63,6 @@ const en = {
   fit: 'Show all',
   edgeAdded: (from: string, to: string) => `${to} needs ${from} now`,
   edgeRefused: (from: string, to: string) => `${to} cannot need ${from}: ${from} needs ${to} already, directly or through others.`,
-  isRunningNoEdit: 'The graph can be changed once nothing runs.',
 
   run: 'Run',
   runAgain: 'Run the rest',

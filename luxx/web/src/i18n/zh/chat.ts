@@ -54,7 +54,6 @@ const zh: ChatText = {
   imagesNotRead: (model) => `${model} 不能读取图片。请移除它，或选择其他模型。`,
   filesRefused: '请先移除无法发送的文件。',
   uploading: (name) => `正在上传 ${name}`,
-  attachmentLines: (count) => `${count} 行`,
   model: '模型',
   modelDefault: '默认模型',
   modelSearch: '搜索模型',
@@ -89,7 +88,6 @@ const zh: ChatText = {
   previousBranch: '较早的版本',
   nextBranch: '较晚的版本',
   jumpToLatest: '跳到最新',
-  loadingOlder: '正在加载更早的消息',
   partial: '已停止，这是已写出的内容。',
   failedTitle: '回答失败',
   finishes: {
@@ -129,7 +127,6 @@ const zh: ChatText = {
   usage: '用量',
   prompts: '输入',
   completions: '输出',
-  reasoning: '推理',
   cost: '费用',
   notPriced: '价格未知',
   created: '开始于',

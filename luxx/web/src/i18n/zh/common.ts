@@ -104,7 +104,6 @@ const zh: CommonText = {
   showList: '显示列表',
   closeInspector: '关闭详情',
   offline: '无法连接服务器。正在运行的工作会继续，连接恢复后本页会自动跟上。',
-  backOnline: '已重新连接。',
   notices: '通知',
   open: '打开',
   missingTitle: '没有这个页面',
@@ -112,7 +111,6 @@ const zh: CommonText = {
   missingAction: '前往对话',
   backToList: '返回列表',
   errorTitle: '无法加载',
-  pageFailed: '页面加载失败，请重新加载。',
   // After 万 there is no space.
   tokens: (count) => (/\d$/.test(count) ? `${count} 个词元` : `${count}个词元`),
   justNow: '刚刚',

@@ -33,7 +33,6 @@ const zh: PromptsText = {
 
   saveAsPrompt: '保存为提示词',
   commands: '命令',
-  yourPrompts: '提示词',
   found: (count) => `${count} 个命令`,
   fillTitle: (name) => `/${name}`,
   fillText: '文本会插入输入框，不会发送。',

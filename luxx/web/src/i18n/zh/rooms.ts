@@ -30,7 +30,6 @@ const zh: RoomsText = {
   createAndStart: '创建并开始',
   create: '创建',
   nameTaken: (name) => `已有名为 ${name} 的席位，请换一个名称。`,
-  seatCount: (count) => `${count} 个席位`,
 
   policies: {
     round_robin: { name: '轮流', about: '每轮每个席位按顺序发言一次。' },
@@ -58,8 +57,6 @@ const zh: RoomsText = {
     any: '满足任意一项',
     all: '全部满足',
   },
-  stopDefault: (rounds) => `${rounds} 轮之后`,
-  maxRounds: '没有其他条件时的轮数',
   addStop: '添加条件',
   addStopGroup: '添加条件组',
   removeStop: '删除此条件',
@@ -107,7 +104,6 @@ const zh: RoomsText = {
   removeSeat: '移除席位',
   removeSeatTitle: (name) => `移除 ${name}？`,
   removeSeatText: '其消息会保留在房间里。',
-  seatActions: (name) => `席位 ${name}`,
 
   name: '名称',
   role: '角色',

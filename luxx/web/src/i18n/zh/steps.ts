@@ -19,7 +19,6 @@ const zh: StepsText = {
   output: '输出',
   noOutput: '没有输出',
   untrusted: '来自外部：这些内容可能试图误导模型。',
-  cut: '输出已被截断。',
   showAll: '显示完整输出',
   outcomes: { denied: '被规则拒绝', rejected: '已拒绝', corrected: '已按修改执行' },
   calls: (count) => `${count} 次调用`,

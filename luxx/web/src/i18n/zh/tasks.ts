@@ -63,7 +63,6 @@ const zh: TasksText = {
   fit: '显示全部',
   edgeAdded: (from, to) => `“${to}”现在需要“${from}”`,
   edgeRefused: (from, to) => `“${to}”不能需要“${from}”：“${from}”已经直接或间接地需要“${to}”。`,
-  isRunningNoEdit: '没有内容在运行时才能修改图。',
 
   run: '运行',
   runAgain: '运行其余步骤',

@@ -8,7 +8,7 @@ import { isActive } from '@/run/state'
 import type { Conversation } from './conversations'
 import { useConversationChanges } from './conversations'
 import { type Message, useMessages } from './messages'
-import { useQueue, type WhenBusy } from './queue'
+import { useQueue, type WhenBusy } from './composer/queue'
 
 export type AnswerOptions = Schema<'AnswerOptionsBody'>
 

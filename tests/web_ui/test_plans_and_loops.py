@@ -1,0 +1,96 @@
+"""Answers that are made by a plan, and calls that repeat, on the chat page of a laptop and of a phone."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
+from web_ui.axe import check_both_themes
+from web_ui.browser import WAIT_MS
+from web_ui.person import Person
+from web_ui.test_chat_runs import choose_all_tools, said, send
+
+WIDTHS = (1280, 390)
+STEPS = [
+    {"id": "a", "name": "Read the figures of both quarters", "goal": "The revenue of each quarter."},
+    {"id": "b", "name": "Read what customers say", "goal": "What they praise and what they miss."},
+    {"id": "c", "name": "Write the report", "goal": "The report.", "depends_on": ["a", "b"]},
+]
+SEEN = Call(name="file_exists", arguments={"path": "seen.txt"})
+
+
+def step(step_id: str, *reply: Text | Gate, call: int | None = None) -> Rule:
+    return Rule(when=When(user=rf"Your step \[{step_id}\]", call=call), reply=[*reply])
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    plan = Text(text=json.dumps({"steps": STEPS}))
+    return Script(
+        rules=[
+            Rule(when=When(system="Split the goal"), reply=[plan]),
+            step("a", Text(text="The fourth quarter was better.")),
+            *(
+                step("b", Text(text="They like "), Gate(name=f"plan{width}"), Text(text="it."), call=number)
+                for number, width in enumerate(WIDTHS, 1)
+            ),
+            step("c", Text(text="A report.")),
+            *(Rule(when=When(user=f"look {width}"), times=3, reply=[SEEN]) for width in WIDTHS),
+            Rule(when=When(user="look"), reply=[Text(text="It is not there.")]),
+            Rule(reply=[Text(text="The whole answer.")]),
+        ]
+    )
+
+
+def is_wide_enough(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_plan_shows_its_steps_while_they_run_and_afterwards(
+    person: Person, models: ScriptedProvider, width: int
+) -> None:
+    conversation = person.post("/conversations", {"planning": "always"})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.set_viewport_size({"width": width, "height": 800})
+        send(page, "Compare the quarters")
+        plan = page.get_by_role("region", name="Plan")
+        expect(plan.get_by_text("1 of 3 steps")).to_be_visible()
+        plan.get_by_text("Read the figures of both quarters").click()
+        expect(plan.get_by_text("The fourth quarter was better.")).to_be_visible()
+        plan.get_by_text("Read what customers say").click()
+        expect(plan.get_by_text("They like")).to_be_visible()
+        check_both_themes(tab, f"chat-plan-{width}")
+        assert is_wide_enough(page)
+        models.release(f"plan{width}")
+        expect(said(page, "The whole answer.")).to_be_visible(timeout=WAIT_MS)
+        page.reload()
+        expect(plan.get_by_text("3 of 3 steps")).to_be_visible()
+        plan.get_by_text("Write the report").click()
+        needs = "Needs: Read the figures of both quarters, Read what customers say"
+        expect(plan.get_by_text(needs)).to_be_visible()
+        expect(plan.get_by_text("A report.")).to_be_visible()
+        check_both_themes(tab, f"chat-plan-stored-{width}")
+        assert is_wide_enough(page)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_repeated_call_waits_for_a_person_who_corrects_it(
+    person: Person, models: ScriptedProvider, width: int
+) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/chat?new=")
+        page.set_viewport_size({"width": width, "height": 800})
+        choose_all_tools(page)
+        send(page, f"look {width}")
+        question = page.get_by_role("region", name="file_exists was called 2 times")
+        expect(question.get_by_role("button", name="Skip the call")).to_be_visible()
+        expect(page.get_by_text("The model repeats itself.")).to_be_visible()
+        question.get_by_role("button", name="Note").click()
+        question.get_by_label("Note").fill("Look elsewhere.")
+        check_both_themes(tab, f"chat-loop-{width}")
+        assert is_wide_enough(page)
+        question.get_by_role("button", name="Send the correction").click()
+        expect(said(page, "It is not there.")).to_be_visible(timeout=WAIT_MS)

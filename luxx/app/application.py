@@ -17,6 +17,7 @@ from luxx.api.openapi.page import DocsController
 from luxx.api.routes.agents import AgentController
 from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController, KeyController, SocketController
+from luxx.api.routes.conversation_context import ConversationContextController
 from luxx.api.routes.conversation_queue import ConversationQueueController
 from luxx.api.routes.conversations import (
     ConversationController,
@@ -52,6 +53,7 @@ CONTROLLERS: list[type[Controller]] = [
     AuthController,
     CompositionController,
     ConversationBranchController,
+    ConversationContextController,
     ConversationController,
     ConversationQueueController,
     DocsController,
@@ -232,6 +234,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "admission": _provide(lambda: services.admission),
         "chat_queue": _provide(lambda: services.chat_queue),
         "chats": _provide(lambda: services.chats),
+        "next_prompts": _provide(lambda: services.next_prompts),
         "members": _provide(lambda: services.members),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),

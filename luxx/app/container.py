@@ -30,6 +30,7 @@ from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
+from luxx.features.chats.next_prompt import NextPrompts
 from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
@@ -282,20 +283,15 @@ class Services(CoreServices):
         self.runs = RunService(self.run_services, self.run_driver, self.subjects)
         self.admission = Admission(self.run_services, self.run_driver)
         self.chats = ChatService(self.admission, self.runs, requests, self.attachments)
+        self.next_prompts = NextPrompts(self.chats, turn_services.resources)
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
         self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
 
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(
-            self.providers,
-            self.executor,
-            self.workspaces,
-            self.replay,
-            self.tools,
-            self.skill_registry,
-            self.tool_images.read_images,
-            self.tool_images.store_images,
-        )
+            self.providers, self.executor, self.workspaces, self.replay, self.tools, self.skill_registry,
+            self.tool_images.read_images, self.tool_images.store_images,
+        )  # fmt: skip
 
     def _request_resolver(self) -> RequestResolver:
         return RequestResolver(

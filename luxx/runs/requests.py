@@ -28,7 +28,7 @@ from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage
 from luxx.wire.model_settings import ModelSettings, PlanningMode
-from luxx.wire.run import InConversation, Invocation, WhenAsked
+from luxx.wire.run import Compression, InConversation, Invocation, WhenAsked
 
 CONVERSATION = "this conversation"
 
@@ -99,6 +99,15 @@ class Regeneration(AnswerOptions, frozen=True, kw_only=True):
     message_id: str
 
 
+class NewCompression(AnswerOptions, frozen=True, kw_only=True):
+    """What a person wants when less of a conversation is to be sent from now on: a run that decides it, and
+    keeps it with the newest answer."""
+
+    conversation_id: str
+    message_id: str
+    planning: PlanningMode | None = PlanningMode.OFF
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RequestResolver:
     """Resolves requests. `when_asked` is the server's default."""
@@ -113,12 +122,13 @@ class RequestResolver:
         self,
         session: Session,
         caller: Caller,
-        options: NewMessage | Regeneration,
+        options: NewMessage | Regeneration | NewCompression,
         conversation: ConversationRow,
         attached: MessageAttachments,
         message_id: str,
     ) -> ChatRequest:
         """The request for the answer to a message in a conversation; it says how the answer may be planned.
+        That of a compression is the same, so that its prompt is.
 
         Raises NotFound, InvalidInput or Conflict for a provider, model, tool or agent that cannot be used;
         UnlistedModel if the provider's list of models, which may be old, lacks the model.
@@ -128,7 +138,8 @@ class RequestResolver:
         request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
         settings = _settings_of(session, caller)
         planning = first_given(options, conversation, agent, settings, names=("planning",))["planning"]
-        origin = InConversation(message_id=message_id)
+        asked = Compression if isinstance(options, NewCompression) else InConversation
+        origin = asked(message_id=message_id)
         return msgspec.structs.replace(request, origin=origin, planning=planning or PlanningMode.OFF)
 
     def resolve_invocation(

@@ -251,6 +251,13 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True, tag="invocation"):
     message_id: str
 
 
+class Compression(msgspec.Struct, frozen=True, kw_only=True, tag="compression"):
+    """The origin of a run that a person started so that less of a conversation is sent. It answers nothing:
+    what it decides is kept with the newest answer, `message_id`."""
+
+    message_id: str
+
+
 class OrchestratedTurn(msgspec.Struct, frozen=True, kw_only=True, tag="orchestrated"):
     """The origin of a turn of a room or of a task, whose orchestration gives the messages."""
 

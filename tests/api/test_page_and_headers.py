@@ -87,6 +87,7 @@ def test_every_event_is_in_the_document_and_in_the_table_of_events(document: Doc
     assert {str(each) for each in streams} == {
         "POST /messages/stream",
         "POST /messages/{message_id}/regenerate",
+        "POST /conversations/{conversation_id}/compress",
         "GET /runs/{run_id}/events",
         "POST /agents/{agent_id}/invoke",
         "GET /chat-rooms/{room_id}/events",

@@ -21,6 +21,7 @@ ROUTES = {
     ("GET", "/conversations/{}/export"), ("POST", "/conversations/import"),
     ("GET", "/messages"), ("POST", "/messages"), ("POST", "/messages/stream"), ("DELETE", "/messages/{}"),
     ("PUT", "/messages/{}"), ("POST", "/messages/{}/regenerate"), ("GET", "/conversations/{}/tree"),
+    ("GET", "/conversations/{}/context"), ("POST", "/conversations/{}/compress"),
     ("POST", "/conversations/{}/fork"), ("GET", "/projects"), ("POST", "/projects"), ("GET", "/projects/{}"),
     ("PUT", "/projects/{}"), ("DELETE", "/projects/{}"), ("GET", "/projects/{}/conversations"),
     ("GET", "/providers"), ("POST", "/providers"), ("GET", "/providers/{}"), ("PUT", "/providers/{}"),

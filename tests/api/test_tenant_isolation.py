@@ -33,10 +33,11 @@ PARAMETER_PLACES = {"call_id", "index", "number", "step_id", "user_id"}
 """Parameters that select a part of a resource, not a resource."""
 
 NEED_A_RUN = (
-    "/answer", "/approve", "/cancel", "/finish", "/floor", "/pause",
+    "/answer", "/approve", "/cancel", "/compress", "/finish", "/floor", "/pause",
     "/resume", "/retry", "/skip", "/start", "/stop",
 )  # fmt: skip
-"""Operations on a run that has ended, has not been paused, or has no failed step."""
+"""Operations on a run that has ended, has not been paused, or has no failed step, or on a short
+conversation."""
 
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {

@@ -137,6 +137,12 @@ class AsyncApiClient:
             yield stream
 
     @asynccontextmanager
+    async def compress_and_follow(self, conversation_id: str) -> AsyncIterator[AsyncEventStream]:
+        """Has a conversation compressed and follows the run."""
+        async with self._post_and_follow(f"/conversations/{conversation_id}/compress", {}, {}) as stream:
+            yield stream
+
+    @asynccontextmanager
     async def _post_and_follow(
         self, path: str, body: Json, query: Json, screen: Screen | None = None
     ) -> AsyncIterator[AsyncEventStream]:

@@ -288,6 +288,20 @@ class Prompt:
         """The tokens of the prompt, without the correction by what the provider counted."""
         return self.fixed_tokens + sum(unit.tokens for unit in self.history.sent(record))
 
+    def parts(self, record: ContextRecord) -> dict[SectionKind, int]:
+        """The tokens of `estimate`, by what they are for; a task counts as history."""
+        parts = dict.fromkeys(SectionKind, 0)
+        for section in self.sections:
+            is_text = isinstance(section, TextSection)
+            parts[section.kind] += text_tokens(section.sent_text()) if is_text else section.tokens
+        sent = self.history.sent(record)
+        parts[SectionKind.SUMMARY] = sum(unit.tokens for unit in sent if unit.place < (0, 0))
+        task = sum(map(message_tokens, self.history.task))
+        parts[SectionKind.HISTORY] = sum(unit.tokens for unit in sent) - parts[SectionKind.SUMMARY] + task
+        # The rest is what the messages take besides their texts.
+        parts[SectionKind.SYSTEM] += self.estimate(record) - sum(parts.values())
+        return parts
+
 
 def correction(record: ContextRecord) -> float:
     """The tokens that the provider counts for an estimated one, as it counted the prompt before."""

@@ -34,7 +34,14 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.admission import Admission
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import find_run, run_view
-from luxx.runs.requests import NewCall, NewInvocation, NewMessage, Regeneration, RequestResolver
+from luxx.runs.requests import (
+    NewCall,
+    NewCompression,
+    NewInvocation,
+    NewMessage,
+    Regeneration,
+    RequestResolver,
+)
 from luxx.runs.service import UNFINISHED, RunService, run_detail
 from luxx.runs.slots import find_waiting_subagent
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
@@ -64,7 +71,7 @@ _encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 
-Submission = NewMessage | Regeneration | NewInvocation | NewCall
+Submission = NewMessage | Regeneration | NewInvocation | NewCall | NewCompression
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,6 +149,9 @@ class ChatService:
                 run = self._insert_run(session, caller, str(submission.agent_id), request, size)
                 _insert_message(session, caller, submission, attached, run, message_id)
                 return run
+            case NewCompression():
+                conversation, _ = locked_message(session, caller, submission.message_id)
+                return self._insert_compression(session, caller, conversation, submission)
             case Regeneration():
                 conversation, message_id = _answered_message(session, caller, submission.message_id)
             case NewMessage():
@@ -164,12 +174,30 @@ class ChatService:
         _set_run(session, conversation, run, message_id, title)
         return run
 
+    def _insert_compression(
+        self, session: Session, caller: Caller, conversation: ConversationRow, asked: NewCompression
+    ) -> Run:
+        answer_id = asked.message_id
+        request = self.requests.resolve(session, caller, asked, conversation, MessageAttachments(), answer_id)
+        check_idle(conversation)
+        run = self._insert_run(session, caller, conversation.id, request, writes_message=False)
+        leaf_id = conversation.selected_leaf_id or answer_id
+        _set_run(session, conversation, run, leaf_id, conversation.title)
+        return run
+
     def _insert_run(
-        self, session: Session, caller: Caller, subject_id: str | None, request: ChatRequest, size: int = 0
+        self,
+        session: Session,
+        caller: Caller,
+        subject_id: str | None,
+        request: ChatRequest,
+        size: int = 0,
+        *,
+        writes_message: bool = True,
     ) -> Run:
         """Inserts the run; one without a subject stores nothing, and so has no message to write."""
         limits = self.admission.limits_for(session, caller, request.provider_id)
-        message_id = None if subject_id is None else new_id()
+        message_id = new_id() if subject_id is not None and writes_message else None
         return self.admission.insert(
             session, caller, RunKind.CHAT, subject_id, request,
             limits=limits, message_id=message_id, size=size,
@@ -181,7 +209,7 @@ def _stored_size(submission: Submission, attached: MessageAttachments) -> int:
     match submission:
         case NewCall():
             return submission.size
-        case Regeneration():
+        case Regeneration() | NewCompression():
             return 0
         case NewMessage() | NewInvocation():
             size = len(submission.text.encode())

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam, insert, null
 from sqlalchemy.orm import Session
 
-from luxx.domain.context.prompt import stored_record
+from luxx.domain.context.prompt import context_of, stored_record
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message
 from luxx.domain.usage.ledger import UsageEntry
@@ -51,15 +51,23 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.wire.message import AssistantContent
 from luxx.wire.model_settings import PlanningMode
-from luxx.wire.run import Delegated, InConversation, Invocation, RunStatus
+from luxx.wire.run import Compression, Delegated, InConversation, Invocation, RunStatus
 from luxx.wire.turn import Usage
 
-_insert = insert(table_of(MessageRow))
-_conversations = table_of(ConversationRow)
+_messages, _conversations = table_of(MessageRow), table_of(ConversationRow)
+_insert = insert(_messages)
 _release_conversation = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
     .values(run_id=null(), selected_leaf_id=bindparam("leaf_id"), updated_at=bindparam("now"))
+)
+_release_without_answer = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
+    .values(run_id=null())
+)
+_set_context = (
+    _messages.update().where(_messages.c.id == bindparam("b_id")).values(context=bindparam("b_context"))
 )
 _encode = msgspec.json.Encoder().encode
 
@@ -146,10 +154,16 @@ def close_chat(
 
     It stores the answer, selects it as the leaf and releases the conversation. A subagent's answer goes to
     its parent run, so it stores nothing. A call with given messages stores none either, and removes what it
-    was given; its log stays until the answer is sent, or not at all if it is cancelled.
+    was given; its log stays until the answer is sent, or not at all if it is cancelled. A compression changes
+    what the next prompt begins with.
     """
+    origin = spec.request.origin
+    message_id = origin.message_id if isinstance(origin, Compression) else spec.message_id
     producer = message_origin(spec.request, state, ending)
-    save, size = _prepare_message(spec, state, ending, producer)
+    if isinstance(origin, Compression):
+        save, size = _prepare_record(spec, state, origin.message_id)
+    else:
+        save, size = _prepare_message(spec, state, ending, producer)
     changes = ending_changes(spec, state, ending)
     emptied = _without_content(spec.request)
     if emptied is not None:
@@ -159,7 +173,7 @@ def close_chat(
     def write(connection: Connection) -> None:
         if save is not None:
             save(connection)
-        if isinstance(spec.request.origin, InConversation):
+        if isinstance(origin, InConversation | Compression):
             # The conversation is locked now: nobody adds to its queue meanwhile.
             waiting = connection.execute(WAITING, {"conversation": spec.subject_id}).all()
             if waiting and settle_queue(connection, spec, waiting, ending):
@@ -170,7 +184,7 @@ def close_chat(
             delete_content(connection, spec.run_id)
 
     return Closing(
-        events=[*ending_events(spec.message_id or "", state.usage, ending, producer)],
+        events=[*ending_events(message_id or "", state.usage, ending, producer)],
         changes=changes,
         write=write,
         size=size,
@@ -232,6 +246,22 @@ def _prepare_message(
         )
 
     return write_message, len(row["content"]) + len(row["replay"] or "")
+
+
+def _prepare_record(
+    spec: RunSpec, state: TurnState, answer_id: str
+) -> tuple[Callable[[Connection], None], int]:
+    """A write that keeps with the newest answer what the next prompt leaves out, and its bytes."""
+    stored = ""
+    if state.context != context_of(spec.past):
+        stored = _encode(stored_record(state.context, spec.past[:-1])).decode()
+
+    def write_record(connection: Connection) -> None:
+        if stored:
+            connection.execute(_set_context, {"b_id": answer_id, "b_context": stored})
+        connection.execute(_release_without_answer, {"b_id": spec.subject_id, "b_run": spec.run_id})
+
+    return write_record, len(stored)
 
 
 def ending_changes(spec: RunSpec, state: TurnState, ending: Ending) -> dict[str, Any]:

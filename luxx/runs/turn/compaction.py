@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from luxx.domain.context.summary import accepted_summary
 from luxx.domain.context.window import Cut, summarized, truncated
 from luxx.domain.usage.ledger import UsageEntry
-from luxx.errors import LimitReached, ProviderError
+from luxx.errors import LimitReached, LuxxError, ProviderError
 from luxx.providers.adapter import CompletionRequest
 from luxx.providers.client import CompletionStream, ModelClient
 from luxx.runs.cancel import RunCancelled, run_in_own_task
@@ -37,6 +37,12 @@ class SummaryCut(Exception):
     def __init__(self, usage: UsageEntry | None) -> None:
         super().__init__()
         self.usage = usage
+
+
+class NotCompressed(LuxxError):
+    """A person wanted less to be sent, and it cannot be: what is sent stays as it is."""
+
+    kind = "not_compressed"
 
 
 class _NotWritten(Exception):
@@ -71,11 +77,19 @@ class _Call:
 
 
 class Compactor:
-    """Carries out what `window.py` decides, for one drive of a turn."""
+    """Carries out what `window.py` decides, for one drive of a turn. With `is_asked` a person wants it, so
+    that nothing is left out without a summary: then it raises NotCompressed."""
 
     def __init__(
-        self, run: RunContext, client: ModelClient, resources: RunResources, prompt: TurnPrompt
+        self,
+        run: RunContext,
+        client: ModelClient,
+        resources: RunResources,
+        prompt: TurnPrompt,
+        *,
+        is_asked: bool = False,
     ) -> None:
+        self._is_asked = is_asked
         self._spec = replace(run.spec, purpose=CallPurpose.SUMMARY)
         self._log, self._signal = run.log, run.signal
         self._spending, self._metrics = run.spending, run.services.metrics
@@ -145,6 +159,9 @@ class Compactor:
 
     async def _truncate(self, problem: str, usage: UsageEntry | None) -> None:
         """Leaves out the oldest turns without a summary."""
+        if self._is_asked:
+            await self._append([], usage)
+            raise NotCompressed(f"The model could not summarise the conversation: {problem.rstrip('.')}.")
         state = self._log.state
         cut = truncated(self._prompt.prompt, state.context, self._prompt.limits(state.context))
         warning = Warning(

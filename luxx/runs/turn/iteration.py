@@ -10,6 +10,7 @@ from msgspec import UNSET
 from sqlalchemy.exc import IntegrityError
 
 from luxx.domain.context.prompt import ESTIMATOR
+from luxx.domain.context.window import Cut
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import ContentRefused, ContextTooLong, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
@@ -19,7 +20,7 @@ from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.channel import Frame
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.compaction import Compactor, SummaryCut
+from luxx.runs.turn.compaction import Compactor, NotCompressed, SummaryCut
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.prompting import TurnPrompt
@@ -113,11 +114,7 @@ class Iteration:
         """The request of the next call. What it leaves out more than the one before is logged first."""
         await self._prompt.read(self._log.state)
         if (cut := await self._prompt.next_cut(self._log.state)) is not None:
-            compactor = Compactor(self._run, self._client, self.resources, self._prompt)
-            try:
-                await compactor.carry_out(cut, max_wait)
-            except SummaryCut as cancelled:
-                raise CompletionCut(CompletionRecord([], cancelled.usage), None) from None
+            await self._leave_out(cut, max_wait, is_asked=False)
         return await self._spending.admit(
             self._prompt.request(self._log.state, with_tools=with_tools),
             self.resources.target,
@@ -125,6 +122,24 @@ class Iteration:
             self._signal,
             tokens=self._prompt.tokens(self._log.state.context),
         )
+
+    async def compress(self, max_wait: float) -> None:
+        """Leaves out what can be of the next prompt, because a person wants it.
+
+        Raises CompletionCut when a person cancels, NotCompressed if nothing is left out.
+        """
+        await self._prompt.read(self._log.state)
+        cut = await self._prompt.asked_cut(self._log.state)
+        if cut is None:
+            raise NotCompressed("There is not enough that a summary could replace.")
+        await self._leave_out(cut, max_wait, is_asked=True)
+
+    async def _leave_out(self, cut: Cut, max_wait: float, *, is_asked: bool) -> None:
+        compactor = Compactor(self._run, self._client, self.resources, self._prompt, is_asked=is_asked)
+        try:
+            await compactor.carry_out(cut, max_wait)
+        except SummaryCut as cancelled:
+            raise CompletionCut(CompletionRecord([], cancelled.usage), None) from None
 
     async def note_failure(self, cause: ProviderError) -> None:
         """Remembers for all runs that the provider has failed for good, if others can answer in its place."""

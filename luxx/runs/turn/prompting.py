@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import RequestImages
-from luxx.domain.context.prompt import History, Prompt, ToolsSection, correction
+from luxx.domain.context.prompt import History, Prompt, SectionKind, ToolsSection, correction
 from luxx.domain.context.summary import summary_messages
 from luxx.domain.context.tokens import estimated_tokens
 from luxx.domain.context.window import (
@@ -25,7 +25,7 @@ from luxx.infra.config.schema import ContextConfig
 from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.resources import RunResources, asks_to_think
+from luxx.runs.turn.resources import PromptResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CallPurpose, CutNote
@@ -43,7 +43,7 @@ class TurnPrompt:
     """Makes the prompts of a turn for one drive and one model. What was made and counted for one call is kept
     for the next, so that a call costs what is new of the history."""
 
-    def __init__(self, spec: RunSpec, resources: RunResources, config: ContextConfig) -> None:
+    def __init__(self, spec: RunSpec, resources: PromptResources, config: ContextConfig) -> None:
         self._spec = spec
         self._resources = resources
         self._config = config
@@ -64,19 +64,35 @@ class TurnPrompt:
 
     async def next_cut(self, state: TurnState) -> Cut | None:
         """What must be left out before the call, which is logged first; None: nothing more than before."""
-        record, prompt = state.context, self._prompt
-        window, known = self._window(record), self._card_window
-        is_larger = known is not None and 0 < record.window < min(known, self._config.max_tokens)
-        if state.is_compressed or (not is_larger and self.tokens(record) <= self._safe_tokens(window)):
+        window, is_larger = self._window(state.context), self._has_larger_window(state.context)
+        is_safe = self.tokens(state.context) <= self._safe_tokens(window)
+        if state.is_compressed or (not is_larger and is_safe):
             return None
-        limits = self.limits(record)
-        if is_larger and record.learned_by != self._spec.request.model:
-            record = begun_anew(record, limits)
-        decide = partial(next_cut, prompt, record, limits, summarizes=self._summarizes)
-        cut = await run_sized(len(prompt.history.units), decide)
+        record = self.record(state)
+        cut = await self._decided(record, is_asked=False)
         if cut is None and record is not state.context:
             return Cut(record=record, before=self.tokens(state.context), after=self.tokens(record))
         return cut
+
+    async def asked_cut(self, state: TurnState) -> Cut | None:
+        """What is left out because a person wants it, whatever fits; None: nothing, or too little."""
+        return await self._decided(self.record(state), is_asked=True)
+
+    async def _decided(self, record: ContextRecord, *, is_asked: bool) -> Cut | None:
+        limits, summarizes = self.limits(record), self._summarizes
+        decide = partial(next_cut, self._prompt, record, limits, summarizes=summarizes, is_asked=is_asked)
+        return await run_sized(len(self._prompt.history.units), decide)
+
+    def record(self, state: TurnState) -> ContextRecord:
+        """How the next prompt is made if no more is left out: anew for a model with a larger window."""
+        record = state.context
+        if self._has_larger_window(record) and record.learned_by != self._spec.request.model:
+            return begun_anew(record, self.limits(record))
+        return record
+
+    def _has_larger_window(self, record: ContextRecord) -> bool:
+        known = self.card_window
+        return known is not None and 0 < record.window < min(known, self._config.max_tokens)
 
     @property
     def _summarizes(self) -> bool:
@@ -104,7 +120,7 @@ class TurnPrompt:
             results=sum(self._prompt.history.is_cleared(unit, cut.record) for unit in later),
             tokens_before=cut.before,
             tokens_after=cut.after,
-            window=self._card_window,
+            window=self.card_window,
             overflow=overflow,
             was_compressed=cut.strategy is not None,
             compression_strategy=UNSET if cut.strategy is None else cut.strategy,
@@ -131,7 +147,7 @@ class TurnPrompt:
 
         Raises ContextTooLong if the last turn alone does not fit the model's window.
         """
-        window, tokens = self._card_window, self.tokens(state.context)
+        window, tokens = self.card_window, self.tokens(state.context)
         if window is not None and tokens > window:
             raise ContextTooLong(
                 f"This message and what belongs to it take about {tokens:,} tokens, but the context "
@@ -183,6 +199,18 @@ class TurnPrompt:
         """The tokens of the prompt as the provider may count them."""
         return round(self._prompt.estimate(record) * correction(record))
 
+    def parts(self, record: ContextRecord) -> dict[SectionKind, int]:
+        """The tokens of the parts of the prompt that it has; together they are `tokens`."""
+        parts: dict[SectionKind, int] = {}
+        factor, total, before = correction(record), 0, 0
+        for kind, tokens in self._prompt.parts(record).items():
+            total += tokens
+            until = round(total * factor)
+            if until > before:
+                parts[kind] = until - before
+            before = until
+        return parts
+
     def after_overflow(self, state: TurnState) -> LogEntry | None:
         """The event that leaves out half of the prompt that was refused; None if nothing can be left out.
 
@@ -204,7 +232,7 @@ class TurnPrompt:
 
     def _window(self, record: ContextRecord) -> int | None:
         """The context window of the model, if it is known or its provider has refused a prompt."""
-        windows = [self._card_window] if self._card_window is not None else []
+        windows = [self.card_window] if self.card_window is not None else []
         if record.learned and record.learned_by == self._spec.request.model:
             windows.append(record.learned)
         return min(windows, default=None)
@@ -215,7 +243,7 @@ class TurnPrompt:
         return self._config.trigger * (1 - OUTPUT_SHARE) * min(most, most if window is None else window) - 1
 
     @property
-    def _card_window(self) -> int | None:
+    def card_window(self) -> int | None:
         """The context window of the model, if it is known."""
         return None if self._resources.card.is_unknown else self._resources.card.context_window
 

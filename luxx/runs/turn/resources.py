@@ -35,7 +35,7 @@ from luxx.runs.turn.pins import Pins, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolDefinition, ToolSet
+from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
@@ -47,23 +47,28 @@ from luxx.wire.turn import Step, StepFile, StepType, Usage
 THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf-8").strip()
 
 
-class RunResources(msgspec.Struct, frozen=True, kw_only=True):
+class PromptResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prompts of a turn have besides its messages: `tools` are offered to the model, `sections` are
+    texts."""
+
+    card: ModelCard
+    tools: list[ToolSpec]
+    sections: list[TextSection]
+    read_files: ReadImages
+
+
+class RunResources(PromptResources, frozen=True, kw_only=True):
     """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
-    reads permissions and rules again, so that a demotion applies at once. `tools` are offered to the model,
-    `known_tools` exist for the user. `sections` are the texts of its prompts besides the messages. `pins` are
-    stored when the first calls start, unless they are already (`is_pinned`).
+    reads permissions and rules again, so that a demotion applies at once. `known_tools` exist for the user.
+    `pins` are stored when the first calls start, unless they are already (`is_pinned`).
     """
 
     target: Target
-    card: ModelCard
-    tools: list[ToolSpec]
     pins: Pins
     is_pinned: bool
     known_tools: ToolSet
-    sections: list[TextSection]
     make_context: Callable[[], ToolContext]
     read_context: Callable[[Connection], ToolContext | LuxxError]
-    read_files: ReadImages
     store_images: Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
@@ -190,6 +195,17 @@ class ResourceFinder:
             **first_given(agent, choice),
         )
 
+    def for_prompt(self, spec: RunSpec, access: UserAccess, *, delegation_depth: int) -> PromptResources:
+        """The resources of a prompt that is only measured: nothing is started or waited for."""
+        card = access.provider_choice.choice.card
+        pins = access.pins or self._new_pins(spec, access, _offered_names(spec.request, delegation_depth))
+        return PromptResources(
+            card=card,
+            tools=[*pins.tools, *client_tools(spec.request)],
+            sections=_sections(spec.request, card, pins.skills),
+            read_files=self.read_images,
+        )
+
     async def prepare(
         self, spec: RunSpec, access: UserAccess, signal: CancelSignal, *, delegation_depth: int
     ) -> RunResources:
@@ -201,8 +217,7 @@ class ResourceFinder:
         workspace = await self._workspace(spec)
         await self._await_names(spec, access)
         offered_names = _offered_names(spec.request, delegation_depth)
-        level, known_tools = access.caller.permission_level, access.tools
-        tools = [] if known_tools is None else known_tools.available_to(level, offered_names)
+        known_tools = access.tools
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
@@ -222,7 +237,7 @@ class ResourceFinder:
             known = self.tools.for_caller(Session(bind=connection), caller, spec.request.tools)
             return make_context(caller, rules, known)
 
-        pins = access.pins or self._new_pins(spec, access, tools)
+        pins = access.pins or self._new_pins(spec, access, offered_names)
         return RunResources(
             target=resolved.target,
             card=resolved.choice.card,
@@ -237,9 +252,11 @@ class ResourceFinder:
             store_images=partial(self._store_images, spec),
         )
 
-    def _new_pins(self, spec: RunSpec, access: UserAccess, tools: Sequence[ToolDefinition]) -> Pins:
+    def _new_pins(self, spec: RunSpec, access: UserAccess, names: frozenset[str]) -> Pins:
         """The same for all requests of a turn, because the cache of the provider begins with them. So a skill
         that becomes active takes no tools away: calls that it does not allow are refused."""
+        level, known = access.caller.permission_level, access.tools
+        tools = [] if known is None else known.available_to(level, names)
         origin = spec.request.origin
         narrowed = origin.narrowed if isinstance(origin, Delegated) else ()
         offered = [

@@ -24,6 +24,7 @@ from luxx.runs.turn.state import ChatRequest, GivenPrompt, Origin, RunSpec, mode
 from luxx.wire.message import UserContent
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import (
+    Compression,
     Delegated,
     InConversation,
     Invocation,
@@ -170,17 +171,19 @@ def _past_messages(connection: Connection, request: ChatRequest) -> list[PastMes
             return [PastMessage(user=UserContent(text=task))]
         case GivenPrompt(past=past):
             return past
-        case InConversation(message_id=message_id) | Invocation(message_id=message_id):
+        case InConversation() | Invocation() | Compression():
+            message_id = request.origin.message_id
             return read_path(connection, message_id, with_images=request.takes_images)
         case OrchestratedTurn() | RoomCopyTurn():
             return None
 
 
 def answered_message(request: ChatRequest) -> str | None:
-    """The stored message of the user that the run answers, itself or as a part of another run."""
+    """The stored message of the user that the run answers, itself or as a part of another run; of one that
+    only leaves something out, the answer that keeps it."""
     match request.origin:
-        case InConversation(message_id=message_id) | Invocation(message_id=message_id):
-            return message_id
+        case InConversation() | Invocation() | Compression():
+            return request.origin.message_id
         case Delegated(message_id=message_id):
             return message_id
         case _:

@@ -33,6 +33,7 @@ from luxx.wire.event import (
 from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.run import (
+    Compression,
     Delegated,
     InConversation,
     Invocation,
@@ -78,7 +79,7 @@ class GivenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="given"):
     parallel_tool_calls: bool | None = None
 
 
-Origin = InConversation | Invocation | GivenPrompt | Delegated | OrchestratedTurn | RoomCopyTurn
+Origin = InConversation | Invocation | Compression | GivenPrompt | Delegated | OrchestratedTurn | RoomCopyTurn
 """What a run or a turn was asked."""
 
 
@@ -218,8 +219,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
             cut = replace(state, context=context_after(state.context, logged), is_compressed=True)
             return replace(cut, has_overflowed=overflow or state.has_overflowed, seq=logged.seq)
         case QuestionAsked():
-            question = QuestionRecord(question=event)
-            return replace(state, questions=(*state.questions, question), seq=logged.seq)
+            asked = QuestionRecord(question=event)
+            return replace(state, questions=(*state.questions, asked), seq=logged.seq)
         case QuestionAnswered():
             return replace(state, questions=_with_answer(state.questions, event), seq=logged.seq)
         case _:
@@ -253,18 +254,16 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
 
 def _with_completion(state: TurnState, logged: LoggedEvent, note: CompletionNote) -> TurnState:
     usage, cost = state.usage + note.usage, add_cost(state.cost, note.cost)
+    completed = replace(state, usage=usage, cost=cost, seq=logged.seq)
     if note.is_extra:
-        return replace(state, usage=usage, cost=cost, seq=logged.seq)
-    completed = replace(state, finished_count=len(state.steps))
+        return completed
+    completed = replace(completed, finished_count=len(state.steps))
     return replace(
         completed,
         iterations=state.iterations + 1,
         is_answered=note.finish != FinishReason.PAUSED and not open_calls(completed),
-        usage=usage,
-        cost=cost,
         notes=(*state.notes, note),
         context=context_after(state.context, logged),
-        seq=logged.seq,
         is_compressed=False,
     )
 

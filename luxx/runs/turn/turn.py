@@ -38,6 +38,7 @@ from luxx.runs.turn.steering import SteersLeft, log_completion_and_steers, log_s
 from luxx.runs.turn.turn_log import (
     CANCELLED,
     DOOM_LOOP,
+    FINISHED,
     OUT_OF_ITERATIONS,
     Close,
     Ending,
@@ -53,7 +54,7 @@ from luxx.runs.turn.turn_log import (
     with_fallback,
 )
 from luxx.tools.schema import answer_problem
-from luxx.wire.run import ENDED, RunKind, RunPhase
+from luxx.wire.run import ENDED, Compression, RunKind, RunPhase
 from luxx.wire.turn import StepStatus, Usage, steps_text
 from luxx.wire.turn_event import Retrying, Warning, WarningCode
 
@@ -210,6 +211,8 @@ class Turn:
             case NextAction.WAIT:
                 await self._calls_of(iteration).keep_waiting()
                 return False
+            case NextAction.CALL_MODEL if isinstance(self.run.spec.request.origin, Compression):
+                await self._compress(iteration)
             case NextAction.CALL_MODEL if not may_call(self._log.state, self._max_iterations):
                 # The completion without tools was not the last one: it paused, or called a tool anyway.
                 await self._end([], OUT_OF_ITERATIONS)
@@ -305,6 +308,17 @@ class Turn:
             await self._end(entries, ending, usage, is_cut=True)
         else:
             await self._log_completion(iteration, completion_record)
+
+    async def _compress(self, iteration: Iteration) -> None:
+        """Leaves out what can be of the next prompt, unless an earlier drive has, and ends the run."""
+        try:
+            if not self._log.state.is_compressed:
+                await self._before_call(iteration)
+                await iteration.compress(self.run.wall_time.left())
+        except CompletionCut as cut:
+            await self._end([], self._stop_ending(), cut.completion_record.usage, is_cut=True)
+        else:
+            await self._end([], FINISHED)
 
     @property
     def _next_fallback(self) -> int:

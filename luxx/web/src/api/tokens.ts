@@ -22,11 +22,15 @@ type Listener = (isElsewhere: boolean, isWanted: boolean) => void
 const listeners = new Set<Listener>()
 
 window.addEventListener('storage', (event) => {
-  if (event.key !== KEY && event.key !== null) return
+  if (event.key === KEY || event.key === null) readAgain()
+})
+
+/** Takes over what another tab has stored. Its event may come after this tab has read the same by itself. */
+function readAgain(): void {
   const before = userOf(current)
   current = read()
   if (before !== userOf(current)) notify(true)
-})
+}
 
 /** Calls `listener` when somebody signs in or out, in this tab or in another one (`isElsewhere`). */
 export function onSignInChange(listener: Listener): () => void {
@@ -90,7 +94,7 @@ export async function accessToken(refused?: string): Promise<string | null> {
 
 async function refreshOnce(stale: string): Promise<string | null> {
   const work = async (): Promise<string | null> => {
-    current = read() // Another tab may have refreshed meanwhile.
+    readAgain() // Another tab may have refreshed meanwhile, or signed out.
     if (!current || current.access !== stale) return current?.access ?? null
     const response = await fetch('/auth/refresh', {
       method: 'POST',

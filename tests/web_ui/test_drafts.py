@@ -294,7 +294,7 @@ def test_a_message_that_arrived_before_a_reload_is_no_draft(person: Person, is_n
 
 
 def test_a_late_answer_to_a_message_leaves_the_draft_of_another_conversation(person: Person) -> None:
-    plants, tools = (person.post("/conversations", {"title": title})["id"] for title in ("Plants", "Tools"))
+    plants, tools = (person.post("/conversations", {"title": title})["id"] for title in ("Plants", "Pots"))
     with person.tab() as tab:
         page = tab.open(f"/ui/chat/{tools}")
         field = page.get_by_label("Message", exact=True)
@@ -305,8 +305,8 @@ def test_a_late_answer_to_a_message_leaves_the_draft_of_another_conversation(per
         field.fill("hello")
         held = hold_answer(page, "**/messages/stream", is_sent=False)
         page.get_by_role("button", name="Send").click()
-        page.get_by_role("link", name="Tools").click()
-        expect(page.get_by_role("heading", name="Tools")).to_be_visible()
+        page.get_by_role("link", name="Pots").click()
+        expect(page.get_by_role("heading", name="Pots")).to_be_visible()
         [sent] = held
         sent.continue_()
         expect(field).to_have_value("half a thought")

@@ -24,7 +24,7 @@ from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
 from tests.bench.sandboxes import sandbox_row
-from tests.bench.turns import fold_row, room_row, rooms_row, steps_row
+from tests.bench.turns import context_row, fold_row, room_row, rooms_row, steps_row
 from tests.bench.upstream import Upstream
 from tests.bench.web_ui import ui_row
 from tests.bench.wide import attach_row, streams_row, writes_row
@@ -384,6 +384,7 @@ ROWS: dict[str, Row] = {
     "rooms": rooms_row,
     "steps": steps_row,
     "fold": fold_row,
+    "context": context_row,
     "lists": lists_row,
     "streams": streams_row,
     "writes": writes_row,

@@ -1,5 +1,5 @@
-"""The rows of rooms and tasks: a turn in a room of four, ten rooms at once, a step of a graph, the fold of a
-long room.
+"""The rows of rooms, tasks and long turns: a turn in a room of four, ten rooms at once, a step of a graph,
+the fold of a long room, a call after a long history.
 
 Baselines and peers do the same with the same model server in processes of their own, in the same rounds.
 """
@@ -12,12 +12,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from tests.bench.discussion import SEATS, graph
 from tests.bench.figures import Figures
-from tests.bench.load import LUXX_TEXT, ROOM_TEXT, Answer, Broken, Client, run_target
+from tests.bench.load import LUXX_TEXT, ROOM_TEXT, Answer, Broken, Client, Target, luxx_target, run_target
 from tests.bench.peers import peer_python
 from tests.bench.processes import ROOT, Api, MeasuredServer, luxx_server, server_core
 from tests.bench.upstream import Upstream
@@ -35,6 +35,12 @@ CONCURRENT_STEPS = 10
 QUIET_SECONDS = 0.2
 FOLDED_SEATS, FOLDED_ROUNDS = 10, 100
 """1,000 messages, the most that a room's run may have."""
+
+HISTORIES = {"10,000": 5, "200,000": 100}
+"""The messages of 2,000 tokens in histories of so many tokens."""
+
+FILLER = "The old gardener waters a pear tree near the wall. " * 160
+CALLS_AFTER = 20
 
 BURST = f"[[n={TURN_TOKENS}]]"
 PACED = f"[[n={TURN_TOKENS} delay=2]]"
@@ -227,9 +233,52 @@ async def fold_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
             yield
 
 
-def _start(stack: contextlib.ExitStack, upstream: Upstream) -> tuple[MeasuredServer, Api]:
+async def context_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """A call after a long history, and what long turns cost without a model (`context.py`)."""
+    settings = {"LUXX_CONTEXT__MAX_TOKENS": "1000000"}
+    with contextlib.ExitStack() as stack:
+        luxx, api = await asyncio.to_thread(_start, stack, upstream, settings)
+        target = luxx_target(luxx.port, api.token, tools=True)
+        for number in range(rounds + 1):
+            after = {size: await _call_after(luxx, api, target, HISTORIES[size]) for size in HISTORIES}
+            alone = await run_measured(sys.executable, "-m", "tests.bench.context")
+            if number == 0:
+                continue
+            short, long = after.values()
+            for size, cost in after.items():
+                figures.add("context", f"call after {size} tokens", cost, "ms")
+            figures.add("context", "… 200,000 / 10,000", long / short, "×", at_most=1.5)
+            ratio = alone["fold_compressed"] / alone["fold"]
+            figures.add("context", "fold of a turn, 20 compressions / none", ratio, "×", at_most=1.2)
+            figures.add("context", "check for repetition / call", alone["check"] / short, "×", at_most=0.01)
+            figures.add(
+                "context", "input / cleared before every call", alone["to_cleared"], "×", at_most=0.75
+            )
+            figures.add("context", "input / nothing left out", alone["to_whole"], "×", at_most=0.75)
+            yield
+
+
+async def _call_after(luxx: MeasuredServer, api: Api, target: Target, messages: int) -> float:
+    """CPU ms of a model call and its tool, in a turn after so many messages."""
+    [conversation] = await asyncio.to_thread(api.new_conversations, 1)
+    client = await Client.connect(target)
+    try:
+        for _ in range(messages):
+            await client.stream(conversation, f"{FILLER}[[n=1]]", 1)
+        await asyncio.sleep(QUIET_SECONDS)
+        cpu = luxx.cpu()
+        await client.stream(conversation, f"[[loop={CALLS_AFTER} tools=bench_one n=1]]", 1)
+        await asyncio.sleep(QUIET_SECONDS)
+        return (luxx.cpu() - cpu) / CALLS_AFTER * 1e3
+    finally:
+        client.close()
+
+
+def _start(
+    stack: contextlib.ExitStack, upstream: Upstream, settings: Mapping[str, str] | None = None
+) -> tuple[MeasuredServer, Api]:
     """A Luxx with the fake model server connected."""
-    server = stack.enter_context(luxx_server())
+    server = stack.enter_context(luxx_server(settings))
     api = Api(server.port)
     stack.callback(api.close)
     api.connect_upstream(upstream.port)

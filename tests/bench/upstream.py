@@ -32,7 +32,8 @@ USAGE = (
     b'"choices":[],"usage":{"prompt_tokens":42,"completion_tokens":%d,"total_tokens":%d,'
     b'"prompt_tokens_details":{"cached_tokens":7},"completion_tokens_details":{"reasoning_tokens":0}}}'
 )
-ARGUMENT_FRAGMENTS = ('{"value"', ':"short ', 'words"}')
+ARGUMENT_FRAGMENTS = ('{"value"', ':"short ', 'words %d"}')
+"""With the number of the request, because a model that repeats its calls is held back."""
 
 
 def frame(data: bytes) -> bytes:
@@ -233,10 +234,12 @@ class _Connection(asyncio.Protocol):
         out: list[bytes] = []
         start = b'{"tool_calls":[{"index":%d,"id":"call_%08x%02d","type":"function","function":%s}]}'
         more = b'{"tool_calls":[{"index":%d,"function":{"arguments":%s}}]}'
+        *begin, end = ARGUMENT_FRAGMENTS
+        fragments = [msgspec.json.encode(part) for part in (*begin, end % self._upstream.requests)]
         for at, name in enumerate(self._plan.tools):
             function = b'{"name":"%s","arguments":""}' % name.encode()
             out.append(choice(start % (at, self._upstream.requests, at, function)))
-            out += [choice(more % (at, msgspec.json.encode(part))) for part in ARGUMENT_FRAGMENTS]
+            out += [choice(more % (at, part)) for part in fragments]
         return b"".join(out)
 
     def _tick(self) -> None:

@@ -63,6 +63,9 @@ COLOUR = Call(
         "options": [{"label": "red"}, {"label": "blue", "is_recommended": True}],
     },
 )
+CHORES = Call(
+    name="todo_write", arguments={"todos": [{"title": "Water the plants"}, {"title": "Feed the cat"}]}
+)
 PLAN = (
     '{"steps": [{"id": "facts", "name": "Collect facts", "goal": "A list of facts"},'
     ' {"id": "text", "name": "Write", "goal": "One page", "depends_on": ["facts"]}]}'
@@ -71,6 +74,7 @@ MODEL = Script(
     models=["gpt-4.1-mini", "claude-sonnet-5-5", "gemini-2.5-flash", "scripted"],
     rules=[
         Rule(when=When(user="colour", has_tool_result=False), reply=[COLOUR]),
+        Rule(when=When(user="chores", has_tool_result=False), reply=[CHORES]),
         Rule(when=When(user="story"), reply=[Text(text="and then " * 400)], delay=0.05),
         Rule(when=When(system="^Split the goal"), reply=[Text(text=PLAN)]),
         Rule(reply=[Thinking(text="A greeting."), Text(text="Hello there, from the model.")]),

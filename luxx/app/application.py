@@ -19,6 +19,7 @@ from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController, KeyController, SocketController
 from luxx.api.routes.conversation_context import ConversationContextController
 from luxx.api.routes.conversation_queue import ConversationQueueController
+from luxx.api.routes.conversation_todos import ConversationTodosController
 from luxx.api.routes.conversations import (
     ConversationController,
     ProjectController,
@@ -56,6 +57,7 @@ CONTROLLERS: list[type[Controller]] = [
     ConversationContextController,
     ConversationController,
     ConversationQueueController,
+    ConversationTodosController,
     DocsController,
     FileController,
     KeyController,
@@ -233,6 +235,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
     return {
         "admission": _provide(lambda: services.admission),
         "chat_queue": _provide(lambda: services.chat_queue),
+        "todos": _provide(lambda: services.todos),
         "chats": _provide(lambda: services.chats),
         "next_prompts": _provide(lambda: services.next_prompts),
         "members": _provide(lambda: services.members),

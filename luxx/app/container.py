@@ -34,6 +34,7 @@ from luxx.features.chats.next_prompt import NextPrompts
 from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
+from luxx.features.chats.todos import TodoService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
@@ -285,6 +286,7 @@ class Services(CoreServices):
         self.chats = ChatService(self.admission, self.runs, requests, self.attachments)
         self.next_prompts = NextPrompts(self.chats, turn_services.resources)
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
+        self.todos = TodoService(self.chats, self.notices.notify_subject)
         self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
 
     def _resource_finder(self) -> ResourceFinder:

@@ -17,6 +17,7 @@ from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import CallMetadata, Hooks
 from luxx.tools.schema import ArgumentCheck
 from luxx.wire.run import Assignment, Question, SubagentEnd
+from luxx.wire.todos import TodoItem
 from luxx.wire.tool import (
     CommandPermission,
     MemberEnded,
@@ -202,6 +203,11 @@ class ChainContext(msgspec.Struct, frozen=True, kw_only=True):
     finished_members: Mapping[str, MemberEnded] = {}
 
 
+def _no_todos(items: list[TodoItem]) -> None:
+    del items
+    raise ToolFailed("to-do lists are not available: this call does not belong to a run")
+
+
 class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool can do in its run. Without a run, `ask`, `delegate` and `read_result` raise ToolFailed.
 
@@ -212,6 +218,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     - `read_on`: of a call without a run, the sentence that says how to read the rest of a cut output.
     - `delegate`: runs a subagent and returns its end. Raises ToolFailed where there is no answer.
     - `activate`: makes a skill active in the run once the call has succeeded.
+    - `write_todos`: replaces the to-do list of the run once the call has succeeded.
     - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
     - `may_commit`: a synchronous tool that can roll back calls it before an irreversible action. After True
       the caller waits past the timeout.
@@ -224,6 +231,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     read_on: str = ""
     delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = _unavailable("delegation is")
     activate: Callable[[SkillHead], None] = lambda skill: None
+    write_todos: Callable[[list[TodoItem]], None] = _no_todos
     cancelled: Callable[[], bool] = lambda: False
     may_commit: Callable[[], bool] = lambda: True
     chain: ChainContext = ChainContext()

@@ -39,6 +39,7 @@ from luxx.wire.turn_event import (
     DoomLoopDetected,
     DoomLoopIntervened,
     MembersEnded,
+    PlanUpdated,
     Retrying,
     SkillActivated,
     SubagentAssigned,
@@ -135,13 +136,15 @@ class DoneStatus(StrEnum):
 
 class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     """A chat run ended; its message is stored. Provider and model are those of the message, and so is
-    `finish`: why the last model call ended. `stop_reason` is that of the run; older logs have none."""
+    `finish`: why the last model call ended. `stop_reason` is that of the run; older logs have none.
+    `open_todos`: how many items of the to-do list are not completed."""
 
     message_id: str
     token_count: int
     usage: Usage
     status: DoneStatus
     stop_reason: str | UnsetType = UNSET
+    open_todos: int = 0
     finish: str | None = None
     provider_id: int | None = None
     provider_name: str | None = None
@@ -162,6 +165,7 @@ Event = (
     | MembersEnded
     | SkillActivated
     | SubagentAssigned
+    | PlanUpdated
     | ErrorEvent
     | Done
     | RoomStarted

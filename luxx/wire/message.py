@@ -8,6 +8,7 @@ from typing import AnyStr
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.todos import TodoRecord
 from luxx.wire.tool import ToolCall
 from luxx.wire.turn import CompletionEnd, ReplayNote, Step, StepFile, StepType, end_of
 
@@ -110,7 +111,8 @@ class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     an earlier record of the path. `window` is the one it was made for (0: none); `learned` is that of the
     model `learned_by`, whose provider refused a larger prompt. `next_at`: nothing more is left out before a
     prompt has this many tokens. `estimated` are the tokens of the prompt as this `estimator` of Luxx counts
-    them, `counted` those that the provider counted; both are 0 where it did not.
+    them, `counted` those that the provider counted; both are 0 where it did not. `todos`: the to-do list;
+    None: it is that of an earlier record of the path, if one has it.
     """
 
     messages: int = 0
@@ -127,6 +129,7 @@ class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     estimated: int = 0
     counted: int = 0
     estimator: int = 0
+    todos: TodoRecord | None = None
 
     @property
     def cut(self) -> Place:

@@ -154,7 +154,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     it made). `files` are shown with a result, or with the text of a model that generated them. `sources`
     are the web pages that the provider names for a text. `notice` is a sentence of the server for people
     about a text or an image that is missing: a text step with it has no content. A `user` step is a message
-    with which a person steered the answer: no part of its text; `id_ref` is its `queue_id`.
+    with which a person steered the answer, its `id_ref` the `queue_id`; Luxx's own have a `name`.
     """
 
     id: str

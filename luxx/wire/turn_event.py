@@ -1,5 +1,5 @@
 """Events of a turn that are neither steps nor its end: retries, what its prompts leave out, repetition,
-warnings, taint, skills and subagents. `event.py` has the union of all events.
+warnings, taint, skills, to-do lists and subagents. `event.py` has the union of all events.
 """
 
 from enum import StrEnum
@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from luxx.wire.message import CompressionStrategy
 from luxx.wire.run import LoopChoice, LoopKind, RunStatus
+from luxx.wire.todos import TodoAuthor, TodoItem
 from luxx.wire.tool import MemberEnded
 from luxx.wire.turn import EventBase, Usage
 
@@ -74,6 +75,13 @@ class DoomLoopIntervened(EventBase, frozen=True, kw_only=True, tag="doom_loop_in
     choice: LoopChoice
     call_ids: list[str]
     note: str | UnsetType = UNSET
+
+
+class PlanUpdated(EventBase, frozen=True, kw_only=True, tag="plan_updated"):
+    """The to-do list is this one from now on. `by`: the model wrote it, or a person changed it."""
+
+    todos: list[TodoItem]
+    by: TodoAuthor = TodoAuthor.MODEL
 
 
 class WarningCode(StrEnum):

@@ -61,6 +61,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "POST /chat-rooms/{room_id}/members": {"username": "admin", "right": "watch"},
     "PUT /chat-rooms/{room_id}/members/{user_id}": {"right": "speak"},
     "PUT /conversations/{conversation_id}/queue/{queue_id}": {"content": "hello"},
+    "PUT /conversations/{conversation_id}/todos": {"todos": [{"title": "hello"}]},
 }
 """The bodies of operations, besides those that only change a name or a title."""
 

@@ -42,7 +42,8 @@ def test_sections_are_sent_in_their_order_whatever_order_they_are_given_in() -> 
         SectionKind.SYSTEM, SectionKind.TOOLS, SectionKind.SKILLS, SectionKind.MEMORY, SectionKind.TAIL,
     ]  # fmt: skip
     assert prompt.messages(ContextRecord()) == [
-        SystemPrompt(text="system\n\nskills\n\nmemory"), UserPrompt(text="question"), UserPrompt(text="tail"),
+        SystemPrompt(text="system\n\nskills\n\nmemory"), UserPrompt(text="question"),
+        UserPrompt(text="tail", is_inner=True),
     ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from luxx.domain.context.messages import (
     past_prompts,
 )
 from luxx.domain.context.tokens import message_tokens, text_tokens
-from luxx.wire.event import CompletionNote
+from luxx.wire.event import CompletionNote, CostUpdate, CutNote, LoggedEvent
 from luxx.wire.message import (
     AssistantPrompt,
     ContextRecord,
@@ -32,7 +32,9 @@ from luxx.wire.message import (
     ToolPrompt,
     UserPrompt,
 )
+from luxx.wire.todos import TodoRecord
 from luxx.wire.turn import Step, StepType, end_of
+from luxx.wire.turn_event import ContextCompressed, PlanUpdated
 
 ESTIMATOR = 1
 """The number of the way in which `tokens.py` counts; records of another are not used to correct it."""
@@ -254,11 +256,18 @@ class Prompt:
     history."""
 
     def __init__(self, sections: Sequence[Section], history: History) -> None:
-        self.sections = sorted(sections, key=lambda section: _ORDER[section.kind])
         self.history = history
+        self._arrange(sections)
+
+    def set_last(self, section: TextSection) -> None:
+        """Puts the section in place of the one that its owner had before."""
+        self._arrange([*(each for each in self.sections if each.owner != section.owner), section])
+
+    def _arrange(self, sections: Sequence[Section]) -> None:
+        self.sections = sorted(sections, key=lambda section: _ORDER[section.kind])
         system, tail = self._text(before_history=True), self._text(before_history=False)
-        self._head = [*([SystemPrompt(text=system)] if system else []), *history.task]
-        self._tail: list[PromptMessage] = [UserPrompt(text=tail)] if tail else []
+        self._head = [*([SystemPrompt(text=system)] if system else []), *self.history.task]
+        self._tail: list[PromptMessage] = [UserPrompt(text=tail, is_inner=True)] if tail else []
         tools = sum(each.tokens for each in sections if isinstance(each, ToolsSection))
         self.fixed_tokens = tools + sum(map(message_tokens, chain(self._head, self._tail)))
         """The estimated tokens of what is always sent."""
@@ -311,19 +320,46 @@ def correction(record: ContextRecord) -> float:
 
 
 def context_of(past: Sequence[PastMessage]) -> ContextRecord:
-    """How the prompt of the newest answer was made, with the text of its summary."""
-    records = (message.context for message in reversed(past) if message.context is not None)
-    newest = next(records, ContextRecord())
-    if not newest.is_summarized or newest.summary:
-        return newest
-    return replace(newest, summary=next((each.summary for each in records if each.summary), ""))
+    """How the prompt of the newest answer was made, with the text of its summary and the to-do list."""
+    records = [message.context for message in reversed(past) if message.context is not None]
+    newest = records[0] if records else ContextRecord()
+    if newest.is_summarized and not newest.summary:
+        newest = replace(newest, summary=next((each.summary for each in records if each.summary), ""))
+    todos = next((each.todos for each in records if each.todos is not None), None)
+    return newest if todos is None else replace(newest, todos=todos.of_earlier())
 
 
 def stored_record(record: ContextRecord, past: Sequence[PastMessage]) -> ContextRecord:
-    """The record as it is stored with an answer after `past`: without a summary that an earlier one has."""
+    """The record as it is stored with an answer after `past`: without a summary or a to-do list that an
+    earlier one has."""
+    if record.todos is not None:
+        record = replace(record, todos=record.todos.to_store())
     if not record.summary or record.summary != context_of(past).summary:
         return record
     return replace(record, summary="")
+
+
+def context_after(context: ContextRecord, logged: LoggedEvent) -> ContextRecord:
+    """The record after an event that leaves something out or changes the to-do list, or after a completion,
+    whose prompt may have been counted."""
+    match logged.event, logged.note:
+        case ContextCompressed(summary=str() as summary), CutNote(record=record):
+            return replace(record, summary=summary, is_summarized=True, todos=context.todos)
+        case ContextCompressed(), CutNote(record=record):
+            summary = context.summary if record.is_summarized else ""
+            return replace(record, summary=summary, todos=context.todos)
+        case ContextCompressed(messages=messages, window=window), _:
+            return replace(context, messages=messages, window=window or 0)
+        case PlanUpdated(todos=todos, by=by), _:
+            return replace(context, todos=TodoRecord(items=tuple(todos), by=by))
+        case CostUpdate(), CompletionNote(estimate=estimate, estimator=estimator, usage=usage):
+            if estimate:
+                context = replace(
+                    context, estimated=estimate, counted=usage.prompt_tokens, estimator=estimator
+                )
+            return context if context.todos is None else replace(context, todos=context.todos.after_call())
+        case _:
+            return context
 
 
 def beginning(text: str, budget: int) -> str:

@@ -68,9 +68,13 @@ class ConversationRow(ModelSettingsColumns, PlanningColumn, Base):
     queue_problem: Mapped[str | None] = mapped_column(Text)
 
 
+TODOS_MODE = "todos"
+"""The `mode` of the row that has a person's change of the to-do list, for the answer that is made."""
+
+
 class QueuedMessageRow(Base):
     """A message that waits while an answer is made, in the order of `position`: one that steers this answer,
-    or one that is sent after it (`mode`).
+    or one that is sent after it (`mode`). A row of TODOS_MODE is no message; its content is a TodoChange.
 
     `content` is stored as that of a message; `request` is the JSON of what it is sent with, its images
     included. The transaction that makes a message or a step of it deletes the row.

@@ -31,6 +31,7 @@ from luxx.domain.transfer.draft import MESSAGE_DETAILS
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, table_of
 from luxx.wire.message import UserContent, fenced
+from luxx.wire.todos import REMINDER
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -95,6 +96,8 @@ def _step(step: Step) -> list[str]:
             return quoted(step.content)
         case StepType.TEXT:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
+        case StepType.USER if step.name == REMINDER:
+            return ["*The model was reminded of open to-dos.*"]
         case StepType.USER:
             return ["**While it was answering:**", "", *quoted(step.content)]
         case StepType.THINKING:

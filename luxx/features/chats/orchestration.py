@@ -305,7 +305,7 @@ class ChatOrchestration:
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if not key:
             # The end of the run follows at once; a message that comes in between goes to the queue.
-            self._answer = state, replace(ending, takes_steers=False)
+            self._answer = state, replace(ending, takes_steers=False, takes_todos=False)
             entries = cost_entries(start.purpose, cut)
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if isinstance(ending.error, LimitReached):

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import own_conversation, user_content
-from luxx.domain.conversations.models import ConversationRow, QueuedMessageRow
+from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, QueuedMessageRow
 from luxx.domain.files.attachments import MessageAttachments
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, Unavailable
 from luxx.features.chats.service import ChatService
@@ -332,7 +332,7 @@ def _check_steer(has_images: bool) -> None:
 
 _rows = (
     select(QueuedMessageRow)
-    .where(QueuedMessageRow.conversation_id == bindparam("conversation"))
+    .where(QueuedMessageRow.conversation_id == bindparam("conversation"), QueuedMessageRow.mode != TODOS_MODE)
     .order_by(QueuedMessageRow.position)
 )
 
@@ -345,7 +345,11 @@ def _row_of(session: Session, conversation: ConversationRow, queue_id: str) -> Q
     """The message of this id that waits here, locked: a turn may be taking it. Raises NotFound."""
     row = session.scalar(
         select(QueuedMessageRow)
-        .where(QueuedMessageRow.id == queue_id, QueuedMessageRow.conversation_id == conversation.id)
+        .where(
+            QueuedMessageRow.id == queue_id,
+            QueuedMessageRow.conversation_id == conversation.id,
+            QueuedMessageRow.mode != TODOS_MODE,
+        )
         .with_for_update()
     )
     if row is None:

@@ -256,7 +256,7 @@ def _message_to_store(
         round_number=message.round_number,
         content=AssistantContent(steps=list(state.steps)),
         replay=[note.replay for note in state.notes] if any(note.replay for note in state.notes) else (),
-        context=stored_record(state.context, start.past),
+        context=msgspec.structs.replace(stored_record(state.context, start.past), todos=None),
         status=status,
         token_count=state.usage.completion_tokens,
         usage=state.usage,

@@ -120,7 +120,7 @@ class ContextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     clear_keep: NonNegativeInt = 40_000
     clear_min: NonNegativeInt = 20_000
     protected_tools: list[NonEmptyText] = field(
-        default_factory=lambda: ["activate_skill", "ask_clarification", "ask_decision"]
+        default_factory=lambda: ["activate_skill", "ask_clarification", "ask_decision", "todo_write"]
     )
     summary_tokens: Annotated[int, Meta(ge=500)] = 4_000
 

@@ -15,6 +15,7 @@ from operator import add
 
 import msgspec
 
+from luxx.wire.todos import REMINDER
 from luxx.wire.turn import StepStatus, StepType
 
 MAX_WORDS = 16_000
@@ -68,6 +69,7 @@ class _SearchedFile(msgspec.Struct):
 
 class _Step(msgspec.Struct):
     type: str
+    name: str = ""
     content: str = ""
     status: str = StepStatus.DONE
 
@@ -87,13 +89,13 @@ def searched_text(content: str) -> str:
     """The searched text of a message's stored JSON: its text and the names of its files.
 
     For an answer: its text steps, without those that a crash interrupted, because another completion repeats
-    them, and what people wrote while it was made.
+    them, and what people wrote while it was made, but not what Luxx did.
     """
     stored = _stored.decode(content)
     written = [
         step.content
         for step in stored.steps
-        if step.type == StepType.USER
+        if (step.type == StepType.USER and step.name != REMINDER)
         or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
     ]
     return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")

@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Row, Table, bin
 
 from luxx.domain.accounts.models import User
 from luxx.domain.conversations.access import own_conversations
-from luxx.domain.conversations.models import ConversationRow, MessageRow, QueuedMessageRow
+from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, MessageRow, QueuedMessageRow
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import NOTICES, RunEndedRow
 from luxx.runs.models import ProcessRow, RunRow, SubjectMemberRow
@@ -83,8 +83,8 @@ _newest = (
     .limit(1)
     .scalar_subquery()
 )
-_of_session = QueuedMessageRow.conversation_id == _sessions.c.id
-_queue_length = select(func.count(QueuedMessageRow.id)).where(_of_session).scalar_subquery()
+_of_session = QueuedMessageRow.conversation_id == _sessions.c.id, QueuedMessageRow.mode != TODOS_MODE
+_queue_length = select(func.count(QueuedMessageRow.id)).where(*_of_session).scalar_subquery()
 _states = (
     select(
         _queue_length.label("queued"), _sessions.c.queue_paused,

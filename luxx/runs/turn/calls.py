@@ -45,9 +45,10 @@ from luxx.runs.turn.turn_log import (
 from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
 from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
+from luxx.wire.todos import TodoItem
 from luxx.wire.tool import SkillHead
 from luxx.wire.turn import Step, StepStatus
-from luxx.wire.turn_event import DoomLoopDetected, Warning
+from luxx.wire.turn_event import DoomLoopDetected, PlanUpdated, Warning
 
 _encode = msgspec.json.Encoder().encode
 
@@ -71,6 +72,8 @@ class ToolCalls:
         self._delegator = delegator
         self._activated_skills: dict[str, SkillHead] = {}
         """Skills that calls of this drive have activated, by call id."""
+        self._todos: dict[str, list[TodoItem]] = {}
+        """To-do lists that calls of this drive have written, by call id."""
         self._last_context: ToolContext | None = None
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
@@ -163,7 +166,8 @@ class ToolCalls:
         call = self._as_given(call)
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
         call_context = self._delegator.with_delegate(call, call_context).with_actions(
-            activate=partial(self._activate, str(call.id_ref))
+            activate=partial(self._activate, str(call.id_ref)),
+            write_todos=partial(self._todos.__setitem__, str(call.id_ref)),
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagent(executed)
@@ -280,6 +284,8 @@ class ToolCalls:
         entries += new_taint(self._log.state, executed_calls)
         entries += skill_entries(self._log.state, self._activated_skills, executed_calls)
         entries += self._delegator.end_entries(executed_calls)
+        written = [one.call_id for one in executed_calls if one.result.success and one.call_id in self._todos]
+        entries += [PlanUpdated(todos=self._todos[call_id]) for call_id in written]
         full_output_rows = [
             full_output_row(self._spec.run_id, one.call_id, one.full_output)
             for one in executed_calls

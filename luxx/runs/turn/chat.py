@@ -183,8 +183,9 @@ def close_chat(
         if emptied is not None and ending.status == RunStatus.CANCELLED:
             delete_content(connection, spec.run_id)
 
+    todos = 0 if state.context.todos is None else len(state.context.todos.open)
     return Closing(
-        events=[*ending_events(message_id or "", state.usage, ending, producer)],
+        events=[*ending_events(message_id or "", state.usage, ending, producer, todos)],
         changes=changes,
         write=write,
         size=size,
@@ -254,7 +255,10 @@ def _prepare_record(
     """A write that keeps with the newest answer what the next prompt leaves out, and its bytes."""
     stored = ""
     if state.context != context_of(spec.past):
-        stored = _encode(stored_record(state.context, spec.past[:-1])).decode()
+        own, todos = spec.past[-1].context, state.context.todos
+        if todos is None or todos.is_earlier:
+            todos = None if own is None else own.todos
+        stored = _encode(replace(stored_record(state.context, spec.past[:-1]), todos=todos)).decode()
 
     def write_record(connection: Connection) -> None:
         if stored:

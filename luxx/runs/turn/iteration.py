@@ -7,11 +7,12 @@ from functools import partial
 
 import msgspec
 from msgspec import UNSET
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from luxx.domain.context.prompt import ESTIMATOR
 from luxx.domain.context.window import Cut
-from luxx.domain.usage.ledger import UsageEntry
+from luxx.domain.usage.ledger import UsageEntry, record
 from luxx.errors import ContentRefused, ContextTooLong, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
 from luxx.providers.choosing import note_failure
@@ -28,7 +29,12 @@ from luxx.runs.turn.resources import RunResources, client_tools
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
+from luxx.wire.run import RunPhase
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, Usage, steps_text
+from luxx.wire.turn_event import Retrying, Warning
+
+INTERRUPTED_CALL = "The server stopped while the model was being called."
+UNKNOWN_COST = "What the interrupted model call cost is not known."
 
 STATUSES_OF_REQUESTS = frozenset({400, 413, 422})
 """Of a provider that refuses one request; it may answer others."""
@@ -191,10 +197,18 @@ class Iteration:
     async def _on_retry(self, reader: CompletionReader, request: CompletionRequest, retry: Retry) -> None:
         await self._spending.on_retry(retry, lambda: self._estimated(reader, request, []))
 
-    def after_overflow(self) -> LogEntry | None:
-        """The event that leaves out half of a prompt that was refused as too long, once in a turn."""
-        state = self._log.state
-        return None if state.has_overflowed else self._prompt.after_overflow(state)
+    async def send_less(self, cut: CompletionCut) -> bool:
+        """Logs that the call is made again with half of a prompt that was refused as too long, once in a
+        turn; False if it is not."""
+        state, cause = self._log.state, cut.cause
+        compressed = None if state.has_overflowed else self._prompt.after_overflow(state)
+        if cause is None or compressed is None or cut.completion_record.entries:
+            return False
+        reason = f"{cause.message} The call is made again without the oldest messages."
+        await self._log.append([compressed])
+        event = Retrying(attempt=2, delay_ms=0, reason=reason)
+        await self._spending.log_retry(event, cut.completion_record.usage, is_over=True)
+        return True
 
     def _completion_record(
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
@@ -243,7 +257,17 @@ class Iteration:
             is_silent=self._deltas == 0,
         )
 
-    def lost_call_entry(self) -> UsageEntry:
-        """The ledger entry of a model call that ended with its process; its usage and cost are unknown."""
+    async def log_lost_call(self) -> None:
+        """Logs that a call is made again that ended with its process, and whose usage and cost are unknown;
+        with `retrying`, clients discard what they have of it."""
         entry = self.resources.usage_entry(self._spec, Usage(), is_estimated=True)
-        return msgspec.structs.replace(entry, cost=None)
+        lost = msgspec.structs.replace(entry, cost=None)
+
+        def extra_write(connection: Connection) -> None:
+            # With a limit, the reservation of the call has been charged already.
+            if not self._spending.has_recorded_lost_call:
+                record(connection, lost)
+
+        retrying = Retrying(attempt=2, delay_ms=0, reason=INTERRUPTED_CALL)
+        entries: list[LogEntry] = [retrying, Warning(message=UNKNOWN_COST)]
+        await self._log.append(entries, phase=RunPhase.THINKING, extra_write=extra_write)

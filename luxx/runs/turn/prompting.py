@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from luxx.domain.context.messages import RequestImages
 from luxx.domain.context.prompt import History, Prompt, SectionKind, ToolsSection, correction
 from luxx.domain.context.summary import summary_messages
+from luxx.domain.context.todo_list import recited
 from luxx.domain.context.tokens import estimated_tokens
 from luxx.domain.context.window import (
     OUTPUT_SHARE,
@@ -133,7 +134,7 @@ class TurnPrompt:
             summary=summary,
             summary_usage=usage,
         )
-        return event, CutNote(record=replace(cut.record, summary=""))
+        return event, CutNote(record=replace(cut.record, summary="", todos=None))
 
     def _left_out(self, record: ContextRecord) -> list[Any]:
         kept, units = set(record.kept), self._prompt.history.units
@@ -278,3 +279,5 @@ class TurnPrompt:
                 [*self._resources.sections, ToolsSection(owner="tools", tokens=tool_tokens)], history
             )
         self._prompt.history.extend(state.steps, state.notes)
+        if state.context.todos is not None:
+            self._prompt.set_last(recited(state.context.todos))

@@ -16,13 +16,12 @@ import msgspec
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.context.prompt import context_of
+from luxx.domain.context.prompt import context_after, context_of
 from luxx.runs.turn.repetition import MAX_PAIRS, LoopState, call_of_result
 from luxx.wire.event import (
     CallPurpose,
     CompletionNote,
     CostUpdate,
-    CutNote,
     Done,
     Event,
     LoggedEvent,
@@ -42,6 +41,7 @@ from luxx.wire.run import (
     RunKind,
     WhenAsked,
 )
+from luxx.wire.todos import REMINDER
 from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 from luxx.wire.turn_event import (
@@ -49,6 +49,7 @@ from luxx.wire.turn_event import (
     DoomLoopDetected,
     DoomLoopIntervened,
     MembersEnded,
+    PlanUpdated,
     Retrying,
     SkillActivated,
     SubagentAssigned,
@@ -172,6 +173,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     each subagent. `fallback` is the number of the fallback in use. `loops`: what it repeats. `context`: how
     the next prompt is made. `has_overflowed`: a prompt was refused as too long and made again with less.
     `is_compressed`: more was left out for the next call of this model; nothing more is left out before it.
+    `reminded`: after so many iterations the model was reminded of open to-dos; 0: it was not.
     """
 
     steps: tuple[Step, ...] = ()
@@ -194,6 +196,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     is_done: bool = False
     seq: int = 0
     is_compressed: bool = False
+    reminded: int = 0
 
 
 class NextAction(StrEnum):
@@ -218,6 +221,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
         case ContextCompressed(overflow=overflow):
             cut = replace(state, context=context_after(state.context, logged), is_compressed=True)
             return replace(cut, has_overflowed=overflow or state.has_overflowed, seq=logged.seq)
+        case PlanUpdated():
+            return replace(state, context=context_after(state.context, logged), seq=logged.seq)
         case QuestionAsked():
             asked = QuestionRecord(question=event)
             return replace(state, questions=(*state.questions, asked), seq=logged.seq)
@@ -316,21 +321,6 @@ def decide(state: TurnState) -> NextAction:
     return NextAction.FINISH if state.is_answered else NextAction.CALL_MODEL
 
 
-def context_after(context: ContextRecord, logged: LoggedEvent) -> ContextRecord:
-    """The record after an event that leaves something out, or a completion whose prompt was counted."""
-    match logged.event, logged.note:
-        case ContextCompressed(summary=str() as summary), CutNote(record=record):
-            return replace(record, summary=summary, is_summarized=True)
-        case ContextCompressed(), CutNote(record=record):
-            return replace(record, summary=context.summary) if record.is_summarized else record
-        case ContextCompressed(messages=messages, window=window), _:
-            return replace(context, messages=messages, window=window or 0)
-        case CostUpdate(), CompletionNote(estimate=estimate, estimator=estimator, usage=usage) if estimate:
-            return replace(context, estimated=estimate, counted=usage.prompt_tokens, estimator=estimator)
-        case _:
-            return context
-
-
 def _with_skill(state: TurnState, event: SkillActivated) -> TurnState:
     allowed = None if event.allowed_tools is None else tuple(event.allowed_tools)
     skill = SkillHead(name=event.name, description=event.description, allowed_tools=allowed)
@@ -365,6 +355,8 @@ def _with_steps(state: TurnState, events: Sequence[LoggedEvent]) -> TurnState:
             steps.append(step)
         if step.type in (StepType.TOOL_RESULT, StepType.USER):
             finished_count, is_answered = len(steps), False
+            if step.type == StepType.USER and step.name == REMINDER:
+                state = replace(state, reminded=state.iterations)
             if number >= late and step.type == StepType.TOOL_RESULT:
                 ended.append((step, call_of_result(steps, step), logged.event.timestamp))
         elif step.status == StepStatus.INTERRUPTED and step.index == finished_count:

@@ -5,20 +5,22 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, bindparam, delete, select, true, update
+from sqlalchemy import Connection, Row, bindparam, delete, or_, select, true, update
 
 from luxx.domain.context.messages import user_text
 from luxx.domain.conversations.access import user_content
-from luxx.domain.conversations.models import ConversationRow, QueuedMessageRow
+from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, QueuedMessageRow
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import QUEUE, LogEntry, record_ending
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.state import RunSpec, TurnState, unfinished_steps
-from luxx.runs.turn.turn_log import NOTICES, Ending
+from luxx.runs.turn.todo_list import change_entries, reminder, settle_changes
+from luxx.runs.turn.turn_log import NOTICES, Ending, may_be_steered
 from luxx.wire.event import ProcessStep
 from luxx.wire.queue import WhenBusy
 from luxx.wire.run import RunPhase, RunStatus
@@ -27,11 +29,12 @@ from luxx.wire.turn import FinishReason, Step, StepType, step_id
 _encode = msgspec.json.Encoder().encode
 _queued, _conversations = table_of(QueuedMessageRow), table_of(ConversationRow)
 _of_conversation = _queued.c.conversation_id == bindparam("conversation")
-_is_steer = _queued.c.mode == WhenBusy.STEER.value
-_steers = (
-    select(_queued.c.id, _queued.c.content).where(_of_conversation, _is_steer).order_by(_queued.c.position)
-)
-_locked_steers = _steers.with_for_update()
+_is_change = _queued.c.mode == TODOS_MODE
+_is_steer = or_(_queued.c.mode == WhenBusy.STEER.value, _is_change)
+_given = select(_queued.c.id, _queued.c.content, _queued.c.mode).where(_of_conversation)
+_steers = _given.where(_is_steer).order_by(_queued.c.position)
+_changes = _given.where(_is_change).order_by(_queued.c.position)
+_locked_steers, _locked_changes = _steers.with_for_update(), _changes.with_for_update()
 _delete = delete(_queued).where(_queued.c.id.in_(bindparam("ids", expanding=True)))
 _queue_up = (
     update(_queued)
@@ -49,28 +52,37 @@ WAITING = (
 
 
 class Steer(msgspec.Struct, frozen=True):
-    """A message that steers an answer, as its row has it."""
+    """A message that steers an answer, or a change of its to-do list, as its row has it."""
 
     id: str
     content: str
+    mode: str
 
 
 class SteersLeft(Exception):
     """A turn cannot end yet: a person has written for it meanwhile. Nothing was written."""
 
 
+class TodosLeft(Exception):
+    """A turn cannot end yet: a person has changed its to-do list meanwhile. Nothing was written."""
+
+
 class SteersChanged(Exception):
     """A message was taken back or changed while it was being logged. Nothing was written."""
 
 
-def read_steers(connection: Connection, conversation_id: str) -> list[Steer]:
-    """The messages that steer the answer in this conversation and are in no log yet, in order."""
-    return [Steer(*row) for row in connection.execute(_steers, {"conversation": conversation_id})]
+def read_steers(connection: Connection, conversation_id: str, *, only_todos: bool = False) -> list[Steer]:
+    """What people gave to the answer in this conversation and is in no log yet, in order; with `only_todos`
+    no messages."""
+    statement = _changes if only_todos else _steers
+    return [Steer(*row) for row in connection.execute(statement, {"conversation": conversation_id})]
 
 
 def steer_entries(state: TurnState, steers: Sequence[Steer]) -> list[LogEntry]:
-    """The entries that make them steps of the answer, after the steps of this state."""
-    return [
+    """The entries that make them steps of the answer, after the steps of this state, or its to-do list."""
+    changes = [steer.content for steer in steers if steer.mode == TODOS_MODE]
+    messages = [steer for steer in steers if steer.mode != TODOS_MODE]
+    entries: list[LogEntry] = [
         ProcessStep(
             step=Step(
                 id=step_id(index),
@@ -80,12 +92,17 @@ def steer_entries(state: TurnState, steers: Sequence[Steer]) -> list[LogEntry]:
                 id_ref=steer.id,
             )
         )
-        for index, steer in enumerate(steers, len(state.steps))
+        for index, steer in enumerate(messages, len(state.steps))
     ]
+    return [*entries, *change_entries(state, changes)] if changes else entries
 
 
 def taking(
-    conversation_id: str, steers: Sequence[Steer], write: Callable[[Connection], None] | None = None
+    conversation_id: str,
+    steers: Sequence[Steer],
+    write: Callable[[Connection], None] | None = None,
+    *,
+    only_todos: bool = False,
 ) -> Callable[[Connection], None]:
     """What the transaction that logs them also does: deletes their rows, after `write`.
 
@@ -95,7 +112,8 @@ def taking(
     def take(connection: Connection) -> None:
         if write is not None:
             write(connection)
-        found = connection.execute(_locked_steers, {"conversation": conversation_id})
+        statement = _locked_changes if only_todos else _locked_steers
+        found = connection.execute(statement, {"conversation": conversation_id})
         if [Steer(*row) for row in found][: len(steers)] != list(steers):
             raise SteersChanged
         connection.execute(_delete, {"ids": [steer.id for steer in steers]})
@@ -109,13 +127,15 @@ async def log_steers(
     *,
     changes: dict[str, Any] | None = None,
     write: Callable[[Connection], None] | None = None,
+    only_todos: bool = False,
 ) -> bool:
-    """Logs `preceding` and the messages that steer the answer, for the next call; False, with nothing
-    written, if there are none. Raises LostRun."""
+    """Logs `preceding` and what people gave to the answer, for the next call; False, with nothing written, if
+    they gave nothing. Raises LostRun."""
     store, log, conversation_id = run.services.store, run.log, run.spec.subject_id
-    while steers := await store.read_rows(lambda connection: read_steers(connection, conversation_id)):
+    read = partial(read_steers, conversation_id=conversation_id, only_todos=only_todos)
+    while steers := await store.read_rows(read):
         entries = [*preceding, *steer_entries(log.state_after(preceding), steers)]
-        extra_write = taking(conversation_id, steers, write)
+        extra_write = taking(conversation_id, steers, write, only_todos=only_todos)
         try:
             await log.append(entries, phase=RunPhase.THINKING, changes=changes, extra_write=extra_write)
         except SteersChanged:
@@ -139,6 +159,22 @@ async def log_completion_and_steers(
     )
 
 
+async def log_reminder(run: RunContext, entries: Sequence[LogEntry], usage: UsageEntry | None) -> None:
+    """Logs an ended completion and a reminder of open to-dos, with which the turn goes on; or with what
+    people gave to the answer meanwhile."""
+    is_of_chat = may_be_steered(run.spec, run.log.state_after(entries))
+    if is_of_chat and await log_completion_and_steers(run, entries, usage):
+        return
+    preceding = with_text(run.log.state, entries)
+    state = run.log.state_after(preceding)
+    await run.log.append(
+        [*preceding, reminder(state)],
+        phase=RunPhase.THINKING,
+        changes={"usage": _encode(state.usage).decode(), "cost": state.cost},
+        extra_write=lambda connection: run.spending.close(connection, usage),
+    )
+
+
 def with_text(state: TurnState, entries: Sequence[LogEntry]) -> list[LogEntry]:
     """The entries of a completion, with a notice if it has no step: each has one before a step of a person,
     so that the steps say where it ended."""
@@ -155,8 +191,12 @@ def settle_queue(
 ) -> bool:
     """Says what becomes of the messages that wait when an answer ends; whether the next one is to be sent.
 
-    Raises SteersLeft if the answer may go on and is steered. The conversation is locked.
+    Raises SteersLeft if the answer may go on and is steered, TodosLeft if a change of its to-do list is to be
+    logged first. The conversation is locked.
     """
+    waiting = _without_changes(connection, spec.subject_id, waiting, ending)
+    if not waiting:
+        return False
     steers = [row for row in waiting if row.mode == WhenBusy.STEER]
     if steers and ending.takes_steers:
         raise SteersLeft
@@ -173,10 +213,26 @@ def settle_queue(
 def pause_queue(connection: Connection, conversation_id: str) -> None:
     """Keeps what waits in a conversation whose run failed, until a person lets it go on."""
     waiting = connection.execute(WAITING, {"conversation": conversation_id}).all()
+    waiting = _without_changes(connection, conversation_id, waiting)
     if waiting:
         steers = [row for row in waiting if row.mode == WhenBusy.STEER]
         _put_first(connection, steers, waiting[0].position)
         connection.execute(_pause, {"b_id": conversation_id})
+
+
+def _without_changes(
+    connection: Connection,
+    conversation_id: str,
+    waiting: Sequence[Row[*tuple[Any, ...]]],
+    ending: Ending | None = None,
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """The messages among what waits; a change of the to-do list is kept with the newest answer."""
+    messages = [row for row in waiting if row.mode != TODOS_MODE]
+    if len(messages) < len(waiting):
+        if ending is not None and ending.takes_todos:
+            raise TodosLeft
+        settle_changes(connection, conversation_id)
+    return messages
 
 
 def _put_first(connection: Connection, steers: Sequence[Row[*tuple[Any, ...]]], lowest: int) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from luxx.domain.usage.ledger import UsageEntry, record
+from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
 from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
@@ -34,11 +34,19 @@ from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import ResourceFinder, UserAccess
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls
-from luxx.runs.turn.steering import SteersLeft, log_completion_and_steers, log_steers
+from luxx.runs.turn.steering import (
+    SteersLeft,
+    TodosLeft,
+    log_completion_and_steers,
+    log_reminder,
+    log_steers,
+)
+from luxx.runs.turn.todo_list import may_remind, most_calls
 from luxx.runs.turn.turn_log import (
     CANCELLED,
     DOOM_LOOP,
     FINISHED,
+    LAST_ITERATION,
     OUT_OF_ITERATIONS,
     Close,
     Ending,
@@ -54,16 +62,10 @@ from luxx.runs.turn.turn_log import (
     with_fallback,
 )
 from luxx.tools.schema import answer_problem
-from luxx.wire.run import ENDED, Compression, RunKind, RunPhase
+from luxx.wire.run import ENDED, Compression, RunKind
 from luxx.wire.turn import StepStatus, Usage, steps_text
 from luxx.wire.turn_event import Retrying, Warning, WarningCode
 
-INTERRUPTED_CALL = "The server stopped while the model was being called."
-UNKNOWN_COST = "What the interrupted model call cost is not known."
-LAST_ITERATION = (
-    "This run has reached its limit of model calls; the next model call asks for the final answer. "
-    "Send another message to continue, or ask an administrator to raise the limit."
-)
 INTERNAL_ERROR = LuxxError(
     "An internal error stopped this run; see the server's log. What was produced is kept.",
     kind="internal_error",
@@ -198,7 +200,8 @@ class Turn:
 
     async def _advance(self, iteration: Iteration) -> bool:
         """Carries out the next action; False once the run has ended or waits. Raises RunCancelled."""
-        next_action = decide(self._log.state)
+        state = self._log.state
+        next_action = decide(state)
         match next_action:
             case NextAction.NOTHING:
                 return False
@@ -213,7 +216,7 @@ class Turn:
                 return False
             case NextAction.CALL_MODEL if isinstance(self.run.spec.request.origin, Compression):
                 await self._compress(iteration)
-            case NextAction.CALL_MODEL if not may_call(self._log.state, self._max_iterations):
+            case NextAction.CALL_MODEL if not may_call(state, self._most_calls(state)):
                 # The completion without tools was not the last one: it paused, or called a tool anyway.
                 await self._end([], OUT_OF_ITERATIONS)
             case NextAction.CALL_MODEL:
@@ -239,6 +242,16 @@ class Turn:
         """
         if any(one.status not in ENDED for one in self._log.state.subagents):
             await self._delegator.stop()
+        while not self.status:
+            try:
+                await self._write_end(entries, replace(ending, takes_todos=True), usage, is_cut=is_cut)
+            except TodosLeft:
+                await log_steers(self.run, only_todos=True)
+
+    async def _write_end(
+        self, entries: list[LogEntry], ending: Ending, usage: UsageEntry | None, *, is_cut: bool
+    ) -> None:
+        """Writes what `_end` does. Raises TodosLeft and SteersLeft."""
         final_state = self._log.state_after(entries)
         if is_cut and usage is not None:
             final_state = replace(
@@ -279,22 +292,29 @@ class Turn:
         """Logs what the log must have before the model is called."""
         if self._is_recovered:
             self._is_recovered = False
-            await self._log_lost_call(iteration.lost_call_entry())
+            await iteration.log_lost_call()
         if may_be_steered(self.run.spec, self._log.state):
             # Another process may have taken the message, and its hint can be lost.
             is_known = self.run.services.store.is_sqlite or not self._log.state.notes
-            if self.run.signal.has_input or not is_known:
+            is_given = self.run.signal.has_input or not is_known
+            # What steers a plan waits for its end; a change of the to-do list does not.
+            if is_given or self.run.spec.level:
                 self.run.signal.has_input = False
-                await log_steers(self.run)
+                await log_steers(self.run, only_todos=not is_given)
+
+    def _most_calls(self, state: TurnState) -> int:
+        return most_calls(state, self._max_iterations) if state.reminded else self._max_iterations
+
+    def _has_tools(self, state: TurnState) -> bool:
+        return state.iterations < self._most_calls(state) and not self._spending.is_out_of_calls(state)
 
     async def _call_model(self, iteration: Iteration) -> None:
-        state = self._log.state
-        has_tools = state.iterations < self._max_iterations and not self._spending.is_out_of_calls(state)
+        has_tools = self._has_tools(self._log.state)
         try:
             max_wait = FALLBACK_WAIT_SECONDS if self._next_fallback else self.run.wall_time.left()
             completion_record = await iteration.call_model(with_tools=has_tools, max_wait=max_wait)
         except CompletionCut as cut:
-            if isinstance(cut.cause, ContextTooLong) and await self._send_less(iteration, cut):
+            if isinstance(cut.cause, ContextTooLong) and await iteration.send_less(cut):
                 return
             entries, usage = cut.completion_record.entries, cut.completion_record.usage
             if cut.cause is not None and not entries:
@@ -339,29 +359,6 @@ class Turn:
         event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
         await self._spending.log_retry(event, usage, self._passed_over(), is_over=True)
 
-    async def _send_less(self, iteration: Iteration, cut: CompletionCut) -> bool:
-        """Logs that the call is made again with half of a prompt that was too long; False if it is not."""
-        compressed = iteration.after_overflow()
-        if cut.cause is None or compressed is None or cut.completion_record.entries:
-            return False
-        reason = f"{cut.cause.message} The call is made again without the oldest messages."
-        await self._log.append([compressed])
-        event = Retrying(attempt=2, delay_ms=0, reason=reason)
-        await self._spending.log_retry(event, cut.completion_record.usage, is_over=True)
-        return True
-
-    async def _log_lost_call(self, lost: UsageEntry) -> None:
-        """Logs that a call is made again; with `retrying`, clients discard what they have of the lost one."""
-
-        def extra_write(connection: Connection) -> None:
-            # With a limit, the reservation of the call has been charged already.
-            if not self._spending.has_recorded_lost_call:
-                record(connection, lost)
-
-        retrying = Retrying(attempt=2, delay_ms=0, reason=INTERRUPTED_CALL)
-        entries: list[LogEntry] = [retrying, Warning(message=UNKNOWN_COST)]
-        await self._log.append(entries, phase=RunPhase.THINKING, extra_write=extra_write)
-
     async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
         """Logs an ended completion together with the start of its calls, or with the end of the run."""
         entries = completion_record.entries
@@ -378,6 +375,9 @@ class Turn:
     ) -> None:
         """Ends the turn with its answer. One that does not follow the demanded schema is partial, with a
         warning that says why."""
+        if state.context.todos is not None and may_remind(self.run.spec, state) and self._has_tools(state):
+            await log_reminder(self.run, entries, usage)
+            return
         ending, spec, last = self._final_ending(state), self.run.spec, entries
         schema = spec.request.response_schema if spec.kind == RunKind.CHAT and not spec.turn.key else None
         if schema is not None and is_judged(state, ending):

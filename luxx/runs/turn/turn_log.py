@@ -146,6 +146,11 @@ NOT_RUN = ToolResult.fail(
     "This call was not run: the run has reached its limit of tool calls. Answer with what is known."
 )
 
+LAST_ITERATION = (
+    "This run has reached its limit of model calls; the next model call asks for the final answer. "
+    "Send another message to continue, or ask an administrator to raise the limit."
+)
+
 
 def refused_calls(state: TurnState, excess: Sequence[Step]) -> dict[int, ToolResult]:
     """The results of the open calls that are not run, by index: those in `excess` of a limit, and those whose
@@ -253,7 +258,7 @@ INCOMPLETE_REASONS = frozenset({StopReason.TOKENS, StopReason.COST, StopReason.T
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a run; `error` is the error that ended it, if any. `is_partial`: the answer is not what
     was demanded, although the model ended it. `takes_steers`: the turn goes on instead if a person steers
-    it."""
+    it. `takes_todos`: a change of the to-do list that a person made meanwhile is logged before it."""
 
     status: RunStatus
     stop_reason: StopReason
@@ -261,6 +266,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     error: LuxxError | None = None
     is_partial: bool = False
     takes_steers: bool = False
+    takes_todos: bool = False
 
 
 FINISHED = Ending(status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED, done=DoneStatus.COMPLETED)
@@ -285,9 +291,10 @@ def ending_for(error: LuxxError) -> Ending:
 
 
 def ending_events(
-    message_id: str, usage: Usage, ending: Ending, origin: Mapping[str, Any] | None = None
+    message_id: str, usage: Usage, ending: Ending, origin: Mapping[str, Any] | None = None, todos: int = 0
 ) -> list[Event]:
-    """The last events: `error` if there was one, then `done`, with the `origin` of the message."""
+    """The last events: `error` if there was one, then `done`, with the `origin` of the message and so many
+    open `todos`."""
     events: list[Event] = []
     if ending.error is not None:
         retryable = isinstance(ending.error, ProviderError) and ending.error.retryable
@@ -298,6 +305,7 @@ def ending_events(
         usage=usage,
         status=ending.done,
         stop_reason=ending.stop_reason.value,
+        open_todos=todos,
     )
     events.append(msgspec.structs.replace(done, **(origin or {})))
     return events

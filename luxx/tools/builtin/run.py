@@ -1,6 +1,6 @@
-"""Tools that work on the run itself: ask_clarification, ask_decision, delegate and result_read.
+"""Tools that work on the run itself: ask_clarification, ask_decision, delegate, result_read and todo_write.
 
-They only define the parameters; the run implements questions, subagents and stored outputs.
+They only define the parameters; the run implements questions, subagents, stored outputs and the to-do list.
 """
 
 from typing import Any
@@ -12,6 +12,16 @@ from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.output import MAX_REF, truncate_to_bytes
 from luxx.wire.run import Assignment
+from luxx.wire.todos import (
+    MAX_DESCRIPTION,
+    MAX_ID,
+    MAX_ITEMS,
+    MAX_TITLE,
+    TODO_TOOL,
+    TodoDraft,
+    listed,
+    problem_of,
+)
 
 CLARIFICATION_SECONDS = 60
 MAX_ASK_SECONDS = 30 * 86_400
@@ -206,11 +216,50 @@ async def result_read(arguments: dict[str, Any], context: ToolContext) -> dict[s
     return answer
 
 
+_TODO = {
+    "type": "object",
+    "properties": {
+        "id": {**_text(MAX_ID), "description": "As the list has it; left out for a new item"},
+        "title": {**_text(MAX_TITLE), "description": "What is to be done, in one line"},
+        "description": {"type": "string", "maxLength": MAX_DESCRIPTION},
+        "completed": {"type": "boolean", "default": False},
+    },
+    "required": ["title"],
+    "additionalProperties": False,
+}
+
+
+@tool(
+    name=TODO_TOOL,
+    is_self_contained=True,
+    description=(
+        "Write your to-do list, which replaces the one before; the person sees it and may change it. Use it "
+        "for work of three steps or more: list them first, mark each as completed as soon as it is done, and "
+        "keep the ids. An empty list removes it. You are reminded of open items."
+    ),
+    parameters={"todos": {"type": "array", "items": _TODO, "maxItems": MAX_ITEMS}},
+    required_params=["todos"],
+    category="planning",
+    # Repeatable after a crash and never cached: the effect of the call on the run matters, not its result.
+    repeatable=True,
+    keeps=cache_never,
+)
+async def todo_write(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    items = listed([TodoDraft(**given) for given in arguments["todos"]])
+    if problem := problem_of(items):
+        path, sentence = problem
+        raise ToolFailed(f"todos{path}: {sentence}")
+    context.actions.write_todos(items)
+    shown = [{"id": item.id, "title": item.title, "completed": item.completed} for item in items]
+    return {"todos": shown}
+
+
 def run_tools() -> list[ToolDefinition]:
-    """The four tools. Long lines in the pages of result_read are not cut."""
+    """The five tools. Long lines in the pages of result_read are not cut."""
     return [
         replace(result_read.definition, keeps_lines=True),
         replace(ask_clarification.definition, only_asks=True),
         replace(ask_decision.definition, only_asks=True),
         delegate.definition,
+        todo_write.definition,
     ]

@@ -25,6 +25,7 @@ from luxx.tools.compositions.templates import (
 )
 from luxx.tools.core import CommandPermission, ToolDefinition, ToolSet
 from luxx.tools.permissions.subjects import MCP_PREFIX
+from luxx.wire.todos import TODO_TOOL
 from luxx.wire.tool import Branch, Comparison, Composition, CompositionKind, Fallback, Member
 
 MAX_BYTES = 64 * 1024
@@ -35,7 +36,7 @@ RESERVED_NAMES = frozenset({"cache", "compositions"})
 
 RESULT_PATH_HELP = "a result has success, data and error; a path into the tool's output begins with data"
 _RESERVED_IDS = frozenset({INPUT, PREVIOUS, END})
-_NEVER_MEMBERS = frozenset({"activate_skill", "delegate"})
+_NEVER_MEMBERS = frozenset({"activate_skill", "delegate", TODO_TOOL})
 _MAX_PROBLEMS = 20
 _ORDERED = (Comparison.LESS, Comparison.GREATER)
 

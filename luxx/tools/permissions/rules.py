@@ -32,6 +32,7 @@ from luxx.tools.permissions.subjects import (
     decode_unreserved,
     is_wild,
 )
+from luxx.wire.todos import TODO_TOOL
 from luxx.wire.tool import Narrowing, PlacedRule, RuleAction, RuleScope
 
 EXACT_PREFIX = "="
@@ -231,8 +232,8 @@ def _matches_text(pattern: str, text: str, *, is_wide: bool) -> bool:
 
 
 ACTIVATE_TOOL, READ_TOOL = "activate_skill", "skill_read"
-ALWAYS_ALLOWED = frozenset({"result_read", ACTIVATE_TOOL, READ_TOOL})
-"""Tools that no skill blocks, in addition to those that only ask: they only give the model information."""
+ALWAYS_ALLOWED = frozenset({"result_read", ACTIVATE_TOOL, READ_TOOL, TODO_TOOL})
+"""Tools that no skill blocks, in addition to those that only ask: they change nothing but the run."""
 
 MAX_ENTRIES = 200
 MAX_ENTRY_CHARACTERS = 500

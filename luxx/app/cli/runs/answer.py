@@ -22,6 +22,7 @@ from luxx.errors import LuxxError
 from luxx.features.tasks.turns import PLAN
 from luxx.wire.event import DoneStatus
 from luxx.wire.run import StopReason
+from luxx.wire.todos import REMINDER
 from luxx.wire.turn import StepType
 
 QUESTION_COLOR = "#d7af5f"
@@ -111,6 +112,8 @@ class AnswerTranscript(RunTranscript):
                 pass  # Of a step of its plan, whose result the answer is made from.
             case "process_step" if frame.step is not None and not frame.step.notice:
                 step = frame.step
+                if step.type == StepType.USER and step.name == REMINDER:
+                    return [note("The model is reminded of open to-dos.")] if frame.seq else []
                 if step.type == StepType.USER:
                     return [note(f"> {step.content}")] if frame.seq else []
                 if step.type == StepType.TEXT:

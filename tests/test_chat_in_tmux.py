@@ -1,5 +1,6 @@
 """`luxx chat` in a real terminal program: tmux, with 60 columns and without colors."""
 
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,10 @@ SCRIPT = Script(
         Rule(when=When(user="^wait"), reply=[Text(text="Here it begins "), Gate(name="never")]),
         Rule(when=When(user="^count", call=1), reply=[Text(text="one two three "), Gate(name="never")]),
         Rule(when=When(user="^count"), reply=[Text(text="one two three four")]),
+        Rule(
+            when=When(user="no longer fits your context window"),
+            reply=[Text(text="## Done Leeks are sown in March.")],
+        ),
         Rule(reply=[Text(text="Hello.")]),
     ]
 )
@@ -195,6 +200,41 @@ def test_lines_typed_while_it_answers_steer_it_or_wait(
         # What was typed and not sent is in the next prompt.
         terminal.wait_for(lambda: terminal.text.splitlines()[-1:] == ["> not sent"], "the draft")
         assert terminal.text.count("Second words.") == terminal.text.count("Third words.") == 1
+    finally:
+        terminal.kill()
+
+
+LEEKS = "Leeks are sown in March, beside the wall of the garden, and watered. " * 1000
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is missing; .ci/install-programs installs it")
+def test_the_window_of_a_conversation_is_shown_and_compressed(server: ServerProcess, tmp_path: Path) -> None:
+    messages = [
+        {"uuid": str(at), "sender": ("human", "assistant")[at % 2], "text": ("When?", LEEKS)[at % 2]}
+        for at in range(14)
+    ]
+    exported = tmp_path / "conversations.json"
+    exported.write_text(json.dumps([{"uuid": "1", "name": "Leeks", "chat_messages": messages}]), "utf-8")
+    files = str(tmp_path / "files")
+    settings = {"LUXX_URL": server.url, "XDG_CONFIG_HOME": files, "XDG_STATE_HOME": files}
+    terminal = Tmux(tmp_path, "sh", "-c", f"luxx conversation import {exported}; luxx chat", **settings)
+    try:
+        terminal.expect_prompt()
+        terminal.type("/context", "Enter")
+        terminal.expect("there is no conversation yet")
+        terminal.type("/open Leeks", "Enter")
+        terminal.expect_prompt()
+        terminal.type("/context", "Enter")
+        terminal.expect("% used: about")
+        terminal.expect_prompt()
+        terminal.type("/compress", "Enter")
+        terminal.expect("the model summarises the older messages")
+        terminal.expect("the model reads a summary of older messages")
+        terminal.expect("## Done Leeks are sown in March.")
+        terminal.expect_prompt()
+        terminal.type("/compress", "Enter")
+        terminal.expect("would save too little")
     finally:
         terminal.kill()
 

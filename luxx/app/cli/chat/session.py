@@ -163,7 +163,11 @@ class ChatSession:
         """Follows the answer that is being written, and asks its open questions. Returns an exit code."""
         if self.conversation is None or self.conversation.run_id is None:
             return 0
-        run_id = self.conversation.run_id
+        return await self.follow_run(self.conversation.run_id)
+
+    async def follow_run(self, run_id: str) -> int:
+        """Follows a run of the conversation. Returns an exit code."""
+        assert self.conversation is not None
         return await self._show_answers(self.conversation, lambda follower: follower.follow(run_id))
 
     # Messages

@@ -7,6 +7,8 @@ import msgspec
 
 from luxx.app.cli.agent_and_conversation_commands import agent_named
 from luxx.app.cli.chat.session import ChatSession, ConversationPage
+from luxx.app.cli.chat.window import context_path, window_lines
+from luxx.app.cli.server_api import ObjectWithId
 from luxx.app.cli.server_commands import all_items, provider_named
 from luxx.domain.agents.models import AgentView
 from luxx.errors import InvalidInput, LuxxError
@@ -165,15 +167,31 @@ class SlashCommands:
         await self._session.follow_open_run()
 
     async def queue(self, argument: str) -> None:
-        conversation = self._session.conversation
-        if conversation is None:
-            raise InvalidInput("there is no conversation yet")
-        if argument == "resume":
+        conversation_id, conversation = self._conversation_id, self._session.conversation
+        if argument == "resume" and conversation is not None:
             await self._session.resume_queue(conversation)
         elif argument and argument.split()[0] != "drop":
             await self._session.send(argument)  # No answer is shown: nothing has to wait.
         else:
-            await self._session.queue.carry_out(conversation.id, argument)
+            await self._session.queue.carry_out(conversation_id, argument)
+
+    async def context(self, _argument: str) -> None:
+        for line in await window_lines(self._session.server, self._conversation_id):
+            self._say(line)
+
+    async def compress(self, argument: str) -> None:
+        path = context_path(self._conversation_id, "compress")
+        run = await self._session.server.call("POST", path, ObjectWithId)
+        self._say("the model summarises the older messages; Ctrl-C cancels")
+        if await self._session.follow_run(run.id) == 0:
+            await self.context(argument)
+
+    @property
+    def _conversation_id(self) -> str:
+        """Raises InvalidInput before the first message."""
+        if self._session.conversation is None:
+            raise InvalidInput("there is no conversation yet")
+        return self._session.conversation.id
 
     async def thinking(self, _argument: str) -> None:
         self._say(self._session.thinking or "the model did not think for the last answer")
@@ -265,6 +283,18 @@ COMMANDS = {
             argument="[TEXT|drop N|resume]",
             help_text="what waits; TEXT is sent after the answer",
             run=SlashCommands.queue,
+        ),
+        SlashCommand(
+            name="/context",
+            argument="",
+            help_text="how full the context window is",
+            run=SlashCommands.context,
+        ),
+        SlashCommand(
+            name="/compress",
+            argument="",
+            help_text="summarises older messages for the model",
+            run=SlashCommands.compress,
         ),
         SlashCommand(
             name="/thinking",

@@ -179,12 +179,13 @@ class TaskTranscript(RunTranscript):
     def _steer(self, frame: RunFrame) -> list[Piece]:
         match frame.action:
             case "approve":
-                if not frame.turns:
+                approved = frame.turns if isinstance(frame.turns, tuple) else ()
+                if not approved:
                     self._needs_approval = False
-                for step_id in frame.turns:
+                for step_id in approved:
                     if step_id in self._lines.steps:
                         self._lines.steps[step_id].needs_approval = False
-                what = ", ".join(f"[{one}]" for one in frame.turns) or "the task"
+                what = ", ".join(f"[{one}]" for one in approved) or "the task"
                 return [note(f"{frame.user} approves {what}")]
             case "pause":
                 return [note(f"{frame.user} pauses the task")]

@@ -104,7 +104,8 @@ class FollowedPlanStep(msgspec.Struct, frozen=True, kw_only=True):
 class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     """The fields of frames that a terminal shows, among them those of a question; a frame has some of them.
 
-    `seq` is 0 for frames that are not in the event log. `message` is a stored message in the event of that
+    `seq` is 0 for frames that are not in the event log. `turns` are steps that were approved, or how many
+    turns were left out of a prompt. `message` is a stored message in the event of that
     name, else a sentence.
     """
 
@@ -139,12 +140,28 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     by: str = ""
     user: str = ""
     action: str = ""
-    turns: tuple[str, ...] = ()
+    turns: tuple[str, ...] | int = ()
+    compression_strategy: str = ""
     name: str = ""
     attempt: int = 1
     because: str = ""
     steps: tuple[FollowedPlanStep, ...] = ()
     result: str | None = None
+
+
+COMPRESSIONS = {
+    "clear": "the model reads old results of tools shortened from here on",
+    "summarize": "the model reads a summary of older messages from here on",
+    "truncate": "the model does not read the oldest messages from here on",
+    "": "the model reads the whole conversation again",
+}
+
+
+def _about_call(frame: RunFrame) -> str:
+    """What is said about the next call of the model."""
+    if frame.type == "retrying":
+        return f"trying again in {frame.delay_ms / 1000:.1f} s: {frame.reason}"
+    return COMPRESSIONS.get(frame.compression_strategy, COMPRESSIONS[""])
 
 
 class RunTranscript(ABC):
@@ -253,9 +270,8 @@ class RunTranscript(ABC):
             case "question_answered":
                 self.questions.pop(frame.question_id, None)
                 return []
-            case "retrying":
-                when = f"trying again in {frame.delay_ms / 1000:.1f} s"
-                return [note(f"{_prefix(self.turn_name(frame))}{when}: {frame.reason}")]
+            case "retrying" | "context_compressed":
+                return [note(f"{_prefix(self.turn_name(frame))}{_about_call(frame)}")]
             case "warning" if isinstance(frame.message, str):
                 return [note(frame.message)]
             case "error" if isinstance(frame.message, str):

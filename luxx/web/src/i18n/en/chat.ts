@@ -134,6 +134,27 @@ const en = {
   weakText: 'It shows that everything works, and is wrong about most things. Connect a model for real work.',
   noModelTitle: 'No model is connected',
   noModelText: 'Connect one to begin: a key of a provider, or a server of your own such as Ollama.',
+  context: {
+    title: 'Context window',
+    gauge: (percent: string) => `Context window: ${percent} used`,
+    used: (tokens: string, budget: string) => `The next prompt takes about ${tokens} of ${budget} tokens.`,
+    window: (model: string, tokens: string) => `The window of ${model} has ${tokens} tokens; a part of it is kept for the answer.`,
+    unknownWindow: (model: string) => `The window of ${model} is not known.`,
+    parts: {
+      system: 'System prompt',
+      tools: 'Tools',
+      skills: 'Skills',
+      memory: 'Memories',
+      summary: 'Summary',
+      history: 'Messages',
+      tail: 'Reminders',
+    },
+    last: 'Last compression',
+    none: 'Nothing has been left out so far.',
+    compress: 'Compress now',
+    compressing: 'Summarising the earlier messages',
+    compressHint: 'The model summarises the older messages. What you see stays as it is.',
+  },
 }
 
 export type ChatText = Texts<typeof en>

@@ -71,9 +71,7 @@ const en = {
         ? 'The context is full: the oldest message is left out of what the model reads.'
         : `The context is full: the ${messages} oldest messages are left out of what the model reads.`,
   summarised: (messages: number) =>
-    messages === 1
-      ? 'The context is full: one earlier message is summarised for the model.'
-      : `The context is full: ${messages} earlier messages are summarised for the model.`,
+    messages === 1 ? 'One earlier message is summarised for the model.' : `${messages} earlier messages are summarised for the model.`,
   readsAll: 'The context has room again: the model reads the whole conversation.',
   tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
   skill: (name: string) => `Skill ${name} is active`,

@@ -134,6 +134,27 @@ const zh: ChatText = {
   weakText: '它只用来说明一切正常，大多数回答并不可靠。要真正使用，请连接模型。',
   noModelTitle: '尚未连接模型',
   noModelText: '请先连接一个：服务商的密钥，或你自己的服务器（如 Ollama）。',
+  context: {
+    title: '上下文窗口',
+    gauge: (percent) => `上下文窗口：已用 ${percent}`,
+    used: (tokens, budget) => `下一次请求约占 ${budget} 个 token 中的 ${tokens} 个。`,
+    window: (model, tokens) => `${model} 的窗口有 ${tokens} 个 token，其中一部分留给回答。`,
+    unknownWindow: (model) => `${model} 的窗口大小未知。`,
+    parts: {
+      system: '系统提示词',
+      tools: '工具',
+      skills: '技能',
+      memory: '记忆',
+      summary: '摘要',
+      history: '消息',
+      tail: '提醒',
+    },
+    last: '最近一次压缩',
+    none: '目前没有省略任何内容。',
+    compress: '立即压缩',
+    compressing: '正在总结较早的消息',
+    compressHint: '由模型总结较早的消息。你看到的内容保持不变。',
+  },
 }
 
 export default zh

@@ -23,6 +23,13 @@ export const SENTENCES: Record<string, string> = {
   'this server does not accept this host name; an operator can add it to server.allowed_hosts':
     '服务器不接受这个主机名；运维人员可以将它加入 server.allowed_hosts。',
 
+  // The context window of a conversation
+  'this conversation has no answer yet, so there is nothing to compress': '此对话还没有回答，没有可压缩的内容。',
+  'the next prompt of this conversation takes about {} tokens; a summary of its older part would save too little':
+    '此对话的下一次请求约占 {1} 个 token；总结较早的部分节省太少。',
+  'the model could not summarise the conversation: {}': '模型无法总结此对话：{+1}',
+  'there is not enough that a summary could replace': '可以用摘要代替的内容太少。',
+
   // Sign-in, accounts and rights
   'wrong username or password': '用户名或密码错误。',
   'too many requests': '请求次数过多。',

@@ -68,7 +68,7 @@ const zh: StepsText = {
     !messages && results
       ? `上下文已满：${results} 个较早的工具结果只向模型发送开头和结尾。`
       : `上下文已满：最早的 ${messages} 条消息不再发送给模型。`,
-  summarised: (messages) => `上下文已满：较早的 ${messages} 条消息已为模型总结。`,
+  summarised: (messages) => `较早的 ${messages} 条消息已为模型总结。`,
   readsAll: '上下文空间充足：模型重新读取整个对话。',
   tainted: (tool) => `${tool} 带入了外部内容，可能造成危害的调用会先询问。`,
   skill: (name) => `已启用技能 ${name}`,

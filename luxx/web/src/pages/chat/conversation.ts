@@ -4,7 +4,9 @@ import { ApiError, api, ask } from '@/api/client'
 import type { SessionState } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { useFollowedRun } from '@/run/followedRun'
+import { useServerText } from '@/i18n/en/server'
 import { isActive } from '@/run/state'
+import { useNotices } from '@/stores/notices'
 import type { Conversation } from './conversations'
 import { useConversationChanges } from './conversations'
 import { type Message, useMessages } from './messages'
@@ -29,6 +31,8 @@ export function useConversation(id: () => string | undefined) {
   const changes = useConversationChanges()
   const run = useFollowedRun({ subject: id, onState, onEnd: (error) => void finish(error) })
   const queue = useQueue(id, run)
+  const notices = useNotices()
+  const server = useServerText()
   const conversation = shallowRef<Conversation | null>(null)
   const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
@@ -41,6 +45,8 @@ export function useConversation(id: () => string | undefined) {
   /** The id of the newest message; null before the messages are loaded. */
   const newest = computed(() => messages.tree.value && messages.tree.value.nodes.reduce((found, { id: each }) => (each > found ? each : found), ''))
   const isRunning = computed(() => run.runId.value !== null && !run.live.value.done)
+  /** The run answers nothing: it has the older messages summarised. */
+  const isCompressing = computed(() => isRunning.value && run.live.value.run?.message_id === null)
   const isBusy = computed(() => sending.value !== null || isRunning.value)
 
   watch(id, (now, before) => now !== before && void open(), { immediate: true })
@@ -92,7 +98,7 @@ export function useConversation(id: () => string | undefined) {
   }
 
   async function finish(refusal: unknown): Promise<void> {
-    const { error, done } = run.live.value
+    const { error, done, run: known } = run.live.value
     const ended = run.runId.value
     if (refusal) {
       run.follow(null)
@@ -103,7 +109,8 @@ export function useConversation(id: () => string | undefined) {
     await messages.load().catch(() => undefined)
     if (run.runId.value !== ended) return
     run.follow(null)
-    failure.value = error ? { sentence: error.message, kind: error.code } : null
+    if (known?.message_id !== null) failure.value = error ? { sentence: error.message, kind: error.code } : null
+    else if (error) notices.showError(new Error(server.translate(error.message, error.code)))
     await Promise.all([changes.reload(), refreshConversation()])
   }
 
@@ -157,6 +164,12 @@ export function useConversation(id: () => string | undefined) {
     await start(askRun(api.POST('/messages/{message_id}/regenerate', { params, body: options, headers: AS_JSON })))
   }
 
+  /** Has the model summarise the older messages. */
+  async function compress(): Promise<void> {
+    const params = { path: { conversation_id: id() ?? '' } }
+    await start(askRun(api.POST('/conversations/{conversation_id}/compress', { params, headers: AS_JSON })))
+  }
+
   async function edit(messageId: string, content: string, saved: () => void, options: AnswerOptions = {}): Promise<void> {
     const params = { path: { message_id: messageId } }
     const edited = await ask(api.PUT('/messages/{message_id}', { params, body: { content } }))
@@ -188,6 +201,7 @@ export function useConversation(id: () => string | undefined) {
     run,
     queue,
     isRunning,
+    isCompressing,
     failure,
     loadError,
     sending,
@@ -200,6 +214,7 @@ export function useConversation(id: () => string | undefined) {
     sendMeanwhile,
     showRun,
     regenerate,
+    compress,
     edit,
     remove,
     select,

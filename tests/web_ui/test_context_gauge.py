@@ -1,0 +1,85 @@
+"""How full the context window of a conversation is, on the chat page of a laptop and of a phone."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
+from web_ui.axe import check_both_themes
+from web_ui.browser import WAIT_MS
+from web_ui.person import Person
+from web_ui.test_chat_runs import said, send
+from web_ui.test_plans_and_loops import WIDTHS, is_wide_enough
+
+SUMMARY = "## Goal and limits\nDescribe the garden."
+ASKS_FOR_SUMMARY = "no longer fits your context window"
+LONG = "The old pear tree stands behind the wall of the garden, beside the well. " * 800
+"""About 13,000 tokens."""
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    gates = [
+        Rule(when=When(user=ASKS_FOR_SUMMARY, system=f"Phone {width}"), reply=reply)
+        for width in WIDTHS
+        for reply in [[Gate(name=f"summary{width}"), Text(text=SUMMARY, pieces=1)]]
+    ]
+    return Script(rules=[*gates, Rule(reply=[Text(text="The apple tree too.")])])
+
+
+def long_conversation(person: Person, width: int) -> str:
+    """An imported conversation of seven turns, about half of what a prompt may have."""
+    texts = [("human", "Describe the garden."), ("assistant", LONG)] * 7
+    messages = [
+        {"uuid": str(number), "sender": sender, "text": text} for number, (sender, text) in enumerate(texts)
+    ]
+    document = [{"uuid": "1", "name": "The garden", "chat_messages": messages}]
+    conversation = person.post("/conversations/import", document)["conversation_ids"][0]
+    person.put(f"/conversations/{conversation}", {"system_prompt": f"Phone {width}"})
+    return str(conversation)
+
+
+def percent_of(page: Page) -> int:
+    gauge = page.get_by_role("button", name="Context window:")
+    expect(gauge).to_be_visible()
+    found = re.search(r"\d+", gauge.inner_text())
+    assert found
+    return int(found[0])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_gauge_says_how_full_the_window_is_and_compresses(
+    person: Person, models: ScriptedProvider, width: int
+) -> None:
+    conversation = long_conversation(person, width)
+    with person.tab() as tab:
+        tab.expected_problems.append("status of 409")  # A second compression is refused.
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.set_viewport_size({"width": width, "height": 800})
+        assert 45 <= percent_of(page) <= 70
+        page.get_by_role("button", name="Context window:").click()
+        dialog = page.get_by_role("dialog", name="Context window")
+        expect(dialog.get_by_text("The window of")).to_be_visible()
+        expect(dialog.get_by_text("Messages", exact=True)).to_be_visible()
+        expect(dialog.get_by_text("Nothing has been left out so far.")).to_be_visible()
+        check_both_themes(tab, f"chat-context-{width}")
+        assert is_wide_enough(page)
+        dialog.get_by_role("button", name="Compress now").click()
+        expect(dialog.get_by_role("button", name="Summarising the earlier messages")).to_be_disabled()
+        models.release(f"summary{width}")
+        summary = dialog.get_by_text("are summarised for the model")
+        expect(summary).to_be_visible(timeout=WAIT_MS)
+        summary.click()
+        expect(dialog.get_by_text("## Goal and limits")).to_be_visible()
+        check_both_themes(tab, f"chat-context-compressed-{width}")
+        dialog.get_by_role("button", name="Compress now").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("would save too little")
+        page.keyboard.press("Escape")
+        before = percent_of(page)
+        assert before < 30
+        send(page, f"And {LONG}")
+        expect(said(page, "The apple tree too.")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_role("button", name=f"Context window: {before}% used")).to_be_hidden()
+        assert percent_of(page) > before
+        assert is_wide_enough(page)

@@ -26,6 +26,11 @@ class ModelCard(ModelConfig, frozen=True, kw_only=True):
         return self.pattern == "*"
 
     @property
+    def known_window(self) -> int | None:
+        """The context window in tokens; None: it is not known."""
+        return None if self.is_unknown else self.context_window
+
+    @property
     def may_take_images(self) -> bool:
         """True also for an unknown model: its server rejects images if it does not take them."""
         return self.images or self.is_unknown

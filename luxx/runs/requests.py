@@ -216,8 +216,7 @@ class RequestResolver:
             known_skills = self.skills.for_caller(session, caller)
             check_skills(known_skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
         sources = (*defaults, settings if last_defaults is None else last_defaults)
-        chosen = FallbackTarget(provider_id=choice.provider_id, provider_name=choice.name, model=choice.model)
-        order, warnings = _by_failures(session, [chosen, *self._fallbacks(session, caller, agent)])
+        order, warnings = _by_failures(session, [_target(choice), *self._fallbacks(session, caller, agent)])
         return ChatRequest(
             provider_id=order[0].provider_id,
             provider_name=order[0].provider_name,
@@ -229,6 +228,7 @@ class RequestResolver:
             prompted_thinking=agent.prompted_thinking,
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
+            context_window=choice.card.known_window,
             system_prompt=first_given(*sources, names=("system_prompt",))["system_prompt"] or "",
             response_schema=options.response_schema,
             when_asked=options.when_asked or self.when_asked,
@@ -256,9 +256,7 @@ class RequestResolver:
                 selection = self.providers.select_provider(session, caller, provider_id, model)
                 choice = selection.choice
                 self.providers.model_lists.check(selection.row, choice.model)
-                target = FallbackTarget(
-                    provider_id=choice.provider_id, provider_name=choice.name, model=choice.model
-                )
+                target = _target(choice)
             except (NotFound, InvalidInput) as error:
                 named = f"{number} ({model})" if model else f"{number}"
                 problem = f"Fallback {named} of {_chooser(agent)} cannot be used: {error.message}."
@@ -316,6 +314,10 @@ class RequestResolver:
             gone = [name for name in missing if name not in late]
             raise lost_names_error("tool", gone, agent.chosen_by or f"the agent '{agent.name}'")
         return late
+
+
+def _target(choice: ProviderChoice) -> FallbackTarget:
+    return FallbackTarget(provider_id=choice.provider_id, provider_name=choice.name, model=choice.model)
 
 
 def _by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[FallbackTarget], list[str]]:

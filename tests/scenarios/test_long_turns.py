@@ -1,6 +1,8 @@
 """One turn of many model calls goes on in a small context window, without a word lost that must stay."""
 
 import json
+from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, 
 from scenarios.client import AsyncApiClient, Json
 from scenarios.screen import Screen
 from scenarios.scripts import ASKS_FOR_SUMMARY
+from scenarios.test_tasks import execute, step
 
 WINDOWS = {"eight": 8_000, "twenty": 20_000}
 QUESTION = "Find the number of the pear tree that the gardener forgot, and be kind to her."
@@ -136,6 +139,63 @@ async def test_60_calls_in_a_window_of_8000_tokens_end_with_an_answer(long_serve
 async def test_300_calls_in_a_window_of_20000_tokens_end_with_an_answer(long_server: ServerProcess) -> None:
     async with AsyncApiClient(long_server.url) as ann:
         await check_long_turn(ann, 300, "twenty", cached=0.8)
+
+
+@pytest.mark.heavy
+async def test_300_calls_in_a_window_of_8000_tokens_end_with_the_goal_in_the_last_request(
+    long_server: ServerProcess,
+) -> None:
+    async with (
+        ScriptedProvider(Script(rules=calls_of(300), window=WINDOWS["eight"])) as model,
+        AsyncApiClient(long_server.url) as ann,
+    ):
+        screen, answer = await long_turn(ann, model, "eight")
+        assert screen.done is not None
+        assert (screen.done["status"], screen.done["finish"]) == ("completed", "stop"), screen.frames[-2:]
+        assert sum(step["type"] == "tool_result" for step in answer["steps"]) == 300
+        assert "overflow" not in {request.rule for request in model.requests}
+        last = model.requests[-1].json["messages"]
+        assert last[1] == {"role": "user", "content": QUESTION}
+        assert len(contents(last, "tool")) < 10
+
+
+async def test_a_task_of_20_steps_in_a_window_of_8000_tokens_ends_with_the_goal_in_the_last_request(
+    long_server: ServerProcess,
+) -> None:
+    """Each step reads the result of the one before, and its own calls alone outgrow the window."""
+    names = [f"s{number}" for number in range(20)]
+    looks = [Call(name="python_eval", arguments={"expression": f"'tree {n} ' * 300"}) for n in range(10)]
+    rules = [Rule(name="summary", when=When(user=ASKS_FOR_SUMMARY), reply=[Text(text=SUMMARY, pieces=1)])]
+    for name, call in product(names, range(2)):
+        when = When(user=rf"Your step \[{name}\]", call=call + 1)
+        rules.append(Rule(when=when, reply=looks[5 * call : 5 * call + 5]))
+    seen = " ".join(f"There is the tree {number}." for number in range(150))
+    rules += [
+        Rule(name="result", when=When(system="Write its final result"), reply=[Text(text="Seven trees.")]),
+        Rule(name="after the summary", reply=[Text(text=seen, pieces=1)]),
+    ]
+    steps = [step(name, *names[:number][-1:]) for number, name in enumerate(names)]
+    async with (
+        ScriptedProvider(Script(rules=rules, window=WINDOWS["eight"])) as model,
+        AsyncApiClient(long_server.url) as ann,
+    ):
+        agent = {
+            "name": "Anna",
+            "provider_id": await ann.connect(model.url),
+            "model": "eight",
+            "tools": TOOLS,
+        }
+        body = {"agent_id": (await ann.post("/agents", agent))["id"], "goal": QUESTION, "steps": steps}
+        task_id = (await ann.post("/tasks", {"name": "Trees", **body}))["id"]
+        frames = await execute(ann, task_id)
+        assert (frames[-1].event, frames[-1].data["status"]) == ("task_complete", "completed"), frames[-2:]
+        assert (await ann.get(f"/tasks/{task_id}"))["result"] == "Seven trees."
+        assert any(frame.event == "context_compressed" for frame in frames)
+        used = Counter(request.rule for request in model.requests)
+        assert (used["summary"], used["after the summary"], used["result"]) == (20, 20, 1)
+        assert all(QUESTION in str(request.json["messages"]) for request in model.requests)
+        after = [str(each.json["messages"]) for each in model.requests if each.rule == "after the summary"]
+        assert all(f"Your step [{name}]" in sent for name, sent in zip(names, after, strict=True))
 
 
 @pytest.mark.parametrize("earlier", [[QUESTION], []], ids=["after another", "as the first"])

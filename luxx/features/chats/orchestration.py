@@ -26,9 +26,9 @@ from luxx.features.tasks.turns import (
     StepResults,
     TurnInput,
     begin_step,
-    cut_outputs,
     input_turn,
     output_ref,
+    shown_outputs,
     turn_input_of,
 )
 from luxx.infra.clock import utc_now
@@ -286,7 +286,7 @@ class ChatOrchestration:
         if not self._graph.steps:
             return TurnStart(turn=CHAT_TURN, request=self._asked, past=self._spec.past)
         results = self._graph.results
-        text, _ = cut_outputs(results.outputs, can_read=bool(self._asked.tools), finishes=results.finishes)
+        text, _ = shown_outputs(results, self._asked)
         missing = [f"Step [{one}] {why}." for one, why in self._missing.items()]
         steps = list(self._graph.steps.values())
         content = "\n\n".join(part for part in (ANSWER, _plan_text(steps), text, *missing) if part)

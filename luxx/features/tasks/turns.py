@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from luxx.domain.context.messages import PastMessage
+from luxx.domain.context.tokens import text_tokens
 from luxx.errors import LimitReached
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep
@@ -23,8 +24,9 @@ from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, TurnRef, steps_tex
 PLAN, RESULT = "task:plan", "task:result"
 """The `step_id` of the turns that plan and that write the final result; no step has such an id."""
 
-OUTPUT_CHARACTERS = 24_000
-"""What a step reads of all outputs that it depends on; longer ones are cut, and kept whole by reference."""
+OUTPUT_CHARACTERS, OUTPUT_SHARE = 24_000, 0.3
+"""The most that a step reads of all outputs that it depends on, and the share of its model's context window
+that they may take; longer ones are cut, and kept whole by reference."""
 
 STEP_PROMPT = (
     "You carry out one step of a larger task. Do only this step. Your last message is its result: other "
@@ -63,7 +65,7 @@ def turn_input_of(note: TurnNote) -> TurnInput:
 
 def cut_outputs(
     outputs: Mapping[str, str],
-    limit: int = OUTPUT_CHARACTERS,
+    limit: int,
     *,
     can_read: bool = True,
     finishes: Mapping[str, str | None] | None = None,
@@ -117,6 +119,15 @@ class StepResults(msgspec.Struct, kw_only=True):
         )
 
 
+def shown_outputs(results: StepResults, request: ChatRequest) -> tuple[str, list[str]]:
+    """All outputs as text for the turn of a request, and which are cut, see `cut_outputs`."""
+    limit, window = OUTPUT_CHARACTERS, request.context_window
+    if window is not None and OUTPUT_SHARE * window < limit:
+        text = "".join(results.outputs.values())
+        limit = min(limit, int(OUTPUT_SHARE * window * len(text) / max(1, text_tokens(text))))
+    return cut_outputs(results.outputs, limit, can_read=bool(request.tools), finishes=results.finishes)
+
+
 class BegunTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that begins, its event, and the outputs that it reads in a shortened form."""
 
@@ -157,7 +168,7 @@ def begin_result(asked: Sequence[str], run_id: str, results: StepResults, reques
 def _begun(
     run_id: str, event: StepStart, parts: Sequence[str], read: StepResults, request: ChatRequest
 ) -> BegunTurn:
-    results, cut = cut_outputs(read.outputs, can_read=bool(request.tools), finishes=read.finishes)
+    results, cut = shown_outputs(read, request)
     text = "\n\n".join([*parts, results] if results else parts)
     given = TurnInput(text=text, tainted_by=next(iter(read.tainted.values()), None))
     note = TurnNote(request=msgspec.Raw(_encode(request)), data=msgspec.Raw(_encode(given)))

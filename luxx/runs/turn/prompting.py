@@ -246,7 +246,7 @@ class TurnPrompt:
     @property
     def card_window(self) -> int | None:
         """The context window of the model, if it is known."""
-        return None if self._resources.card.is_unknown else self._resources.card.context_window
+        return self._resources.card.known_window
 
     async def _read_images(self, state: TurnState) -> None:
         """Chooses the newest images for the next request, and reads those of tool results. A model that is

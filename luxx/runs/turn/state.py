@@ -93,7 +93,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     `response_schema`: a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
     ask a person. `stop`: texts that end a completion. `warnings` begin the log. `prompted_thinking`: a model
     that does not think by itself is asked to think in its text. `planning` is off unless a chat's answer may
-    be made by a plan of steps."""
+    be made by a plan of steps. `context_window` is that of the model in tokens, None if it is unknown."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -105,6 +105,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
     takes_images: bool = False
+    context_window: int | None = None
     max_tokens: int | None = None  # A user's default may be larger than what others may choose.
     system_prompt: str = ""
     response_schema: dict[str, Any] | None = None

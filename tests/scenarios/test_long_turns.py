@@ -156,7 +156,7 @@ async def test_300_calls_in_a_window_of_8000_tokens_end_with_the_goal_in_the_las
         assert "overflow" not in {request.rule for request in model.requests}
         last = model.requests[-1].json["messages"]
         assert last[1] == {"role": "user", "content": QUESTION}
-        assert len(contents(last, "tool")) < 10
+        assert len(contents(last, "tool")) < 30
 
 
 async def test_a_task_of_20_steps_in_a_window_of_8000_tokens_ends_with_the_goal_in_the_last_request(

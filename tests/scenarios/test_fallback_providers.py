@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from api.server_process import ServerProcess
@@ -247,6 +248,33 @@ async def test_a_restarted_run_goes_on_with_the_fallback_that_it_had_reached(
         screen = await ann.follow_to_end(run_id)
         assert screen.text == "Red it is."
         assert len(first.requests) == 1, "the failed provider is not asked again"
+
+
+async def test_a_lost_call_of_a_fallback_is_billed_as_its_own(tmp_path: Path) -> None:
+    rules = [
+        Rule(name="lost", times=1, reply=[Text(text="I begin."), Gate(name="lost")]),
+        Rule(name="ends", reply=[Text(text="Red it is.")]),
+    ]
+    with ServerProcess(tmp_path, LUXX_LIMITS__TOKENS_PER_RUN="1000000") as own:
+        async with (
+            ScriptedProvider(Script(rules=[REFUSES])) as first,
+            ScriptedProvider(Script(rules=rules, models=["other"])) as second,
+            RestartingClient(own) as ann,
+        ):
+            one, other = await ann.connect(first.url), await ann.connect(second.url, model="other")
+            fallbacks = [{"provider_id": other, "model": "other"}]
+            body = {"name": "Careful", "provider_id": one, "model": "scripted", "fallbacks": fallbacks}
+            agent = await ann.post("/agents", body)
+            conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+            run = await ann.start_run(conversation)
+            await second.reached("lost")
+            await ann.kill()
+            second.release("lost")
+            await ann.start()
+            screen = await ann.follow_to_end(run["id"])
+            assert screen.text.endswith("Red it is.")
+            used = await ann.get("/usage", group_by="model")
+    assert [row["key"] for row in used["items"]] == ["other"]
 
 
 async def test_a_seat_that_waited_for_an_answer_goes_on_with_its_fallback(server: ServerProcess) -> None:

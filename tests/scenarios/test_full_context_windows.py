@@ -193,6 +193,25 @@ async def test_a_refused_prompt_of_an_unknown_model_is_sent_once_more_with_half(
         assert kinds[:2] == ["context_compressed", "retrying"]
 
 
+async def test_a_fallback_that_refuses_the_prompt_too_gets_half_of_it(small_server: ServerProcess) -> None:
+    too_long = '{"error": {"message": "too long", "code": "context_length_exceeded"}}'
+    refuses = Rule(name="too long", status=400, body=too_long, times=1)
+    begins = Rule(name="answers", reply=ANSWERS.reply, times=8)
+    async with (
+        small_model(begins, refuses, Rule(status=401, message="wrong key"), window=100_000) as first,
+        small_model(refuses, ANSWERS, window=100_000) as second,
+        AsyncApiClient(small_server.url) as ann,
+    ):
+        fallbacks = [{"provider_id": await ann.connect(second.url), "model": "unknown-2"}]
+        agent = {"name": "Gardener", "provider_id": await ann.connect(first.url), "model": "unknown-1"}
+        agent_id = (await ann.post("/agents", agent | {"fallbacks": fallbacks}))["id"]
+        conversation = (await ann.post("/conversations", {"agent_id": agent_id}))["id"]
+        assert await grow(ann, conversation, range(8)) == []
+        found = await grow(ann, conversation, range(8, 9))
+        assert [(event["window"], event["overflow"]) for event in found] == [(None, True), (None, True)]
+        assert found[1]["tokens_after"] <= found[1]["tokens_before"] / 2
+
+
 async def test_a_prompt_that_is_refused_twice_fails_with_a_sentence_and_the_conversation_goes_on(
     small_server: ServerProcess,
 ) -> None:

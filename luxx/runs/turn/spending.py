@@ -93,21 +93,21 @@ class ReservedCall(msgspec.Struct, frozen=True, kw_only=True):
 class Spending:
     """The spending of one turn, for the process that drives its run.
 
-    `use_limits` sets the limits of the turn's user and provider; until then those of everybody hold.
+    `use` sets the limits of the turn's user and provider; until then those of everybody hold.
     """
 
     def __init__(self, limits: LimitsConfig, spec: RunSpec, log: TurnLog) -> None:
-        self._spec = spec
         self._log = log
-        self.use_limits(without_level1(limits))
+        self.use(spec, without_level1(limits))
         self._extra_spent = NO_SPENDING
         """Spent by calls that a crash interrupted or that were retried: the log does not count them."""
         self._reserved: ReservedCall | None = None
         self.has_recorded_lost_call = False
         """Whether this drive has charged the reservation of the turn's interrupted call."""
 
-    def use_limits(self, limits: LimitsConfig) -> None:
-        """Sets the limits in force, see `limits_of`; a fallback may have others than the first provider."""
+    def use(self, spec: RunSpec, limits: LimitsConfig) -> None:
+        """Sets the model and the limits in force, see `limits_of`; those of a fallback may be others."""
+        self._spec = spec
         self._limits = limits
         self.has_limits = has_limits(limits)
         """Whether tokens or money are limited."""

@@ -251,7 +251,7 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
             return replace(state, subagents=(*others, event))
         case Retrying(fallback=int() as fallback):
             # Its window may be smaller.
-            return replace(state, fallback=fallback, is_compressed=False)
+            return replace(state, fallback=fallback, is_compressed=False, has_overflowed=False)
         case Done():
             return replace(state, is_done=True)
         case _:

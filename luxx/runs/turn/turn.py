@@ -182,7 +182,7 @@ class Turn:
         limits = run.services.config.limits
         is_own = access.provider_choice.row.user_id == access.caller.user_id
         level = access.caller.permission_level
-        self._spending.use_limits(limits_of(limits, level, is_own_provider=is_own))
+        self._spending.use(run.spec, limits_of(limits, level, is_own_provider=is_own))
         depth = limits.delegation_depth
         resources = await run.signal.wait(
             self._services.resources.prepare(run.spec, access, run.signal, delegation_depth=depth)

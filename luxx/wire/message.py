@@ -112,7 +112,9 @@ class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     model `learned_by`, whose provider refused a larger prompt. `next_at`: nothing more is left out before a
     prompt has this many tokens. `estimated` are the tokens of the prompt as this `estimator` of Luxx counts
     them, `counted` those that the provider counted; both are 0 where it did not. `todos`: the to-do list;
-    None: it is that of an earlier record of the path, if one has it.
+    None: it is that of an earlier record of the path, if one has it. In a room, `until` is the newest message
+    of the room that the summary stands for, and `base` that of the summary which the turn began with: places
+    count from there.
     """
 
     messages: int = 0
@@ -130,6 +132,8 @@ class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     counted: int = 0
     estimator: int = 0
     todos: TodoRecord | None = None
+    base: str = ""
+    until: str = ""
 
     @property
     def cut(self) -> Place:

@@ -117,7 +117,8 @@ class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     `images` are those that the model gets: of a user's content by `blob_id`, of given results of tools, which
     are no files, by the `sha256` of the step. `context`: how the prompt of an answer was made. `name`: the
-    author, where a client tells several apart.
+    author, where a client tells several apart. `until`: in a room, the newest of its messages that are in
+    this one or before it.
     """
 
     user: UserContent | None = None
@@ -126,6 +127,7 @@ class PastMessage(msgspec.Struct, frozen=True, kw_only=True):
     replay: tuple[ReplayNote, ...] = ()
     context: ContextRecord | None = None
     name: str = ""
+    until: str = ""
 
     def with_images(self, keys: frozenset[str]) -> "PastMessage":
         """The message with those of its images that these keys name."""

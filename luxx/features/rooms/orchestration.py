@@ -28,7 +28,7 @@ from luxx.features.rooms.policies import (
     next_turn,
     reply,
 )
-from luxx.features.rooms.prompt import TranscriptEntry
+from luxx.features.rooms.prompt import NO_SUMMARY, RoomSummary, TranscriptEntry
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
 from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_phrase, fired_stop
 from luxx.features.rooms.turns import (
@@ -62,11 +62,12 @@ from luxx.runs.orchestration.interface import (
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState, context_after
 from luxx.runs.turn.turn_log import Closing, Ending
-from luxx.wire.event import ErrorEvent, LoggedEvent
+from luxx.wire.event import CutNote, ErrorEvent, LoggedEvent
 from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
+    MessageStart,
     MessageStored,
     RoomCompleted,
     RoomPaused,
@@ -75,7 +76,7 @@ from luxx.wire.orchestration_event import (
     RoundStart,
 )
 from luxx.wire.run import OrchestratedTurn, RoomCopyTurn, RunStatus, StopReason, WhenAsked
-from luxx.wire.turn_event import Warning
+from luxx.wire.turn_event import ContextCompressed, Warning
 
 NO_SEAT_LEFT = LuxxError(
     "No seat of this room can speak: it has none, or all are muted. Add or unmute a seat, then resume.",
@@ -114,11 +115,25 @@ class RoomOrchestration:
         self._state = RoomState(*before)
         self._transcript: list[TranscriptEntry] = []
         """The messages of this run, in the order of its log."""
+        self._summary = NO_SUMMARY
+        """The newest one that a seat's turn made, which all seats begin with."""
+        for entry in self._earlier:
+            if entry.context is not None and entry.context.until and entry.context.summary:
+                self._summary = RoomSummary(text=entry.context.summary, until=entry.context.until)
+        self._begun_with: dict[str, RoomSummary] = {}
+        """The summary that each turn in progress began with."""
         self._choice_context = ContextRecord()
         """How the prompt of the last choice of a model was made."""
 
     def apply(self, logged: LoggedEvent) -> None:
         self._state.apply(logged)
+        match logged.event, logged.note:
+            case MessageStart(msg_id=str() as msg_id), _:
+                self._begun_with[msg_id] = self._summary
+            case ContextCompressed(summary=str() as text), CutNote(record=record) if record.until:
+                self._summary = RoomSummary(text=text, until=record.until)
+            case _:
+                pass
         choice = self._state.choice
         if choice is not None and logged.event.step_id == choice.step_id:
             self._choice_context = context_after(self._choice_context, logged)
@@ -137,7 +152,14 @@ class RoomOrchestration:
     def open_turns(self) -> list[TurnStart]:
         state = self._state
         turns = [
-            continue_message(self._room, msg_id, message, self._read_by(message.reads), self._origin)
+            continue_message(
+                self._room,
+                msg_id,
+                message,
+                self._read_by(message.reads),
+                self._begun_with[msg_id],
+                self._origin,
+            )
             for msg_id, message in state.open.items()
         ]
         if state.choice is not None:
@@ -148,6 +170,12 @@ class RoomOrchestration:
     def _read_by(self, reads: int) -> list[TranscriptEntry]:
         """What a turn reads that began after this number of messages of the run."""
         return [*self._earlier, *self._transcript[:reads]]
+
+    def summarised(self, msg_id: str) -> int:
+        """How many messages the summary stands for that this turn, in progress, began with."""
+        summary = self._begun_with[msg_id]
+        transcript = self._read_by(self._state.open[msg_id].reads)
+        return len(transcript) - len(summary.rest(transcript)) if summary.until else 0
 
     def to_cut(self) -> Collection[str]:
         state = self._state
@@ -291,7 +319,7 @@ class RoomOrchestration:
                     entries.append(Warning(message=muted_text(seat.name)))
                     muted.append(seat_id)
                 continue
-            start, entry = begin_message(self._room, seat, request, transcript, number)
+            start, entry = begin_message(self._room, seat, request, transcript, self._summary, number)
             turns.append(start)
             entries.append(entry)
         for seat_id in muted:

@@ -18,6 +18,11 @@ OWN_TURN = "It is your turn again."
 """Stands after each message of the seat that no other message follows: a model answers somebody else's
 message, and what its earlier turns read stays as it was."""
 
+SUMMARY_OF_ROOM = "[Summary of the earlier discussion, which is not repeated here]"
+
+KEPT_CHARACTERS = 4_000
+"""Of the newest messages of people that a summary stands for, how many characters are sent all the same."""
+
 SELECTOR_PROMPT = "You choose who speaks next in a discussion."
 
 CHOOSE = (
@@ -75,6 +80,25 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True):
     tainted_by: str | None = None
 
 
+class RoomSummary(Struct, frozen=True, kw_only=True):
+    """What stands for the messages up to the one with the id `until`, for all seats. The empty one stands for
+    nothing."""
+
+    text: str = ""
+    until: str = ""
+
+    def rest(self, transcript: Sequence[TranscriptEntry]) -> Sequence[TranscriptEntry]:
+        """The messages after those that it stands for."""
+        for at in range(len(transcript) - 1, -1, -1):
+            if transcript[at].msg_id == self.until:
+                return transcript[at + 1 :]
+        # The message was deleted since.
+        return [entry for entry in transcript if entry.msg_id > self.until]
+
+
+NO_SUMMARY = RoomSummary()
+
+
 class SeatInRoom(Struct, frozen=True, kw_only=True):
     """A seat as the others see it."""
 
@@ -98,22 +122,73 @@ def system_prompt(own_prompt: str, seat_id: int, seats: Sequence[SeatInRoom]) ->
     return "\n\n".join(part for part in (own_prompt, *room) if part)
 
 
-def past_messages(task: str, seat_id: int | None, transcript: Sequence[TranscriptEntry]) -> list[PastMessage]:
+def past_messages(
+    task: str,
+    seat_id: int | None,
+    transcript: Sequence[TranscriptEntry],
+    summary: RoomSummary = NO_SUMMARY,
+) -> list[PastMessage]:
     """The messages before a seat's turn; `seat_id` None: for a model that only reads.
 
-    A message of another seat that has no text is left out.
+    A message of another seat that has no text is left out. How earlier prompts of the seat were made holds
+    only where they began with the same summary.
     """
-    past = [PastMessage(user=UserContent(text=f"The task of this discussion:\n\n{said(task)}"))]
-    for entry in transcript:
+    past = [_from_user(f"The task of this discussion:\n\n{said(task)}", "")]
+    rest = transcript
+    if summary.until:
+        rest = summary.rest(transcript)
+        before = transcript[: len(transcript) - len(rest)]
+        past += [_summary_message(seat_id, transcript, summary), *_kept_words(before, summary.until)]
+    for entry in rest:
         if entry.seat_id is not None and entry.seat_id == seat_id:
             if past[-1].user is None:
-                past.append(PastMessage(user=UserContent(text=OWN_TURN)))
-            past.append(PastMessage(steps=entry.steps, replay=entry.replay, context=entry.context))
+                past.append(_from_user(OWN_TURN, past[-1].until))
+            context = entry.context
+            if context is not None and context.base != summary.until:
+                context = None
+            past.append(
+                PastMessage(steps=entry.steps, replay=entry.replay, context=context, until=entry.msg_id)
+            )
         elif entry.text.strip():
-            past.append(PastMessage(user=UserContent(text=f"{label(entry.name)} {said(entry.text)}")))
+            past.append(_from_user(f"{label(entry.name)} {said(entry.text)}", entry.msg_id))
     if past[-1].user is None:
-        past.append(PastMessage(user=UserContent(text=OWN_TURN)))
+        past.append(_from_user(OWN_TURN, past[-1].until))
     return past
+
+
+def _from_user(text: str, until: str) -> PastMessage:
+    return PastMessage(user=UserContent(text=text), until=until)
+
+
+def _summary_message(
+    seat_id: int | None, transcript: Sequence[TranscriptEntry], summary: RoomSummary
+) -> PastMessage:
+    """The message that stands for what the summary is of, with what is known of the model of the seat."""
+    records = (one.context for one in reversed(transcript) if one.seat_id == seat_id and one.context)
+    last = next(records, ContextRecord())
+    known = ContextRecord(
+        base=summary.until,
+        estimated=last.estimated,
+        counted=last.counted,
+        estimator=last.estimator,
+        learned=last.learned,
+        learned_by=last.learned_by,
+    )
+    content = UserContent(text=f"{SUMMARY_OF_ROOM}\n\n{said(summary.text)}")
+    return PastMessage(user=content, context=known, until=summary.until)
+
+
+def _kept_words(before: Sequence[TranscriptEntry], until: str) -> list[PastMessage]:
+    """The newest words of people before the cut of a summary, which are sent as they are."""
+    kept: list[PastMessage] = []
+    left = KEPT_CHARACTERS
+    for entry in reversed(before):
+        if entry.seat_id is None:
+            left -= len(entry.text)
+            if left < 0:
+                break
+            kept.append(_from_user(f"{label(entry.name)} {said(entry.text)}", until))
+    return kept[::-1]
 
 
 def choosing_messages(

@@ -1,5 +1,6 @@
 """Running a room: start, pause, resume and end it, speak, give the floor, see what a seat was sent."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +14,7 @@ from luxx.errors import Conflict, NotFound
 from luxx.features.rooms.checks import check_choices
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
+from luxx.features.rooms.orchestration import RoomOrchestration
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import (
     count_seats,
@@ -28,7 +30,6 @@ from luxx.runs.admission import SubjectRunService, newest_run
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import InputKind, give_input
-from luxx.runs.orchestration.interface import OrchestrationLoader
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
 from luxx.runs.turn.run_rows import RunHead, RunOwner
@@ -61,7 +62,7 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
     """One per process."""
 
     noun = "room"
-    loader: OrchestrationLoader
+    loader: Callable[[Session, RunHead], RoomOrchestration]
     notify: NotifySubject
 
     async def _admit(self, caller: Caller, room_id: str) -> Run:
@@ -189,13 +190,14 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
 
     def _context(self, session: Session, run: RunRow, row: MessageRow) -> SentContext:
         orchestration = self.loader(session, head_of(run))
-        start, context = None, ContextRecord()
+        start, context, summarised = None, ContextRecord(), 0
         for logged in read_log(session.connection(), run.id):
             if start is None:
                 orchestration.apply(logged)
                 if isinstance(logged.event, MessageStart) and logged.event.msg_id == row.id:
                     start = next(one for one in orchestration.open_turns() if one.turn.msg_id == row.id)
                     context = context_of(start.past)
+                    summarised = orchestration.summarised(row.id)
             elif logged.event.msg_id == row.id:
                 if isinstance(logged.event, ProcessStep | CostUpdate):
                     break
@@ -220,7 +222,7 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
             provider_id=request.provider_id,
             model=request.model,
             tools=request.tools,
-            left_out=context.messages,
+            left_out=context.messages + summarised,
             messages=prompt.messages(context),
         )
 

@@ -15,6 +15,7 @@ from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow
 from luxx.features.rooms.policies import Choose
 from luxx.features.rooms.prompt import (
     SELECTOR_PROMPT,
+    RoomSummary,
     SeatInRoom,
     TranscriptEntry,
     choosing_messages,
@@ -79,7 +80,12 @@ def stored_round(connection: Connection, room_id: str) -> int:
 
 
 def begin_message(
-    room: RoomValues, seat: Seat, request: ChatRequest, transcript: Sequence[TranscriptEntry], number: int
+    room: RoomValues,
+    seat: Seat,
+    request: ChatRequest,
+    transcript: Sequence[TranscriptEntry],
+    summary: RoomSummary,
+    number: int,
 ) -> tuple[TurnStart, LogEntry]:
     """The turn of a seat in round `number`, and the event with which it begins."""
     msg_id = new_id()
@@ -93,7 +99,7 @@ def begin_message(
         sender_color=seat.color,
         round_number=number,
     )
-    start = start_of(TurnRef(msg_id=msg_id), request, room.task, seat.seat_id, transcript)
+    start = start_of(TurnRef(msg_id=msg_id), request, room.task, seat.seat_id, transcript, summary)
     return start, (event, TurnNote(request=msgspec.Raw(_encode(request))))
 
 
@@ -102,21 +108,27 @@ def continue_message(
     msg_id: str,
     message: OpenMessage,
     transcript: Sequence[TranscriptEntry],
+    summary: RoomSummary,
     origin: Origin,
 ) -> TurnStart:
     """The turn of this origin that an earlier drive began, with what it read then."""
     request = msgspec.structs.replace(_request.decode(message.note.request), origin=origin)
-    return start_of(TurnRef(msg_id=msg_id), request, room.task, message.seat_id, transcript)
+    return start_of(TurnRef(msg_id=msg_id), request, room.task, message.seat_id, transcript, summary)
 
 
 def start_of(
-    turn: TurnRef, request: ChatRequest, task: str, seat_id: int, transcript: Sequence[TranscriptEntry]
+    turn: TurnRef,
+    request: ChatRequest,
+    task: str,
+    seat_id: int,
+    transcript: Sequence[TranscriptEntry],
+    summary: RoomSummary,
 ) -> TurnStart:
-    """A seat's turn after these messages."""
+    """A seat's turn after these messages, of which the summary stands for the older ones."""
     return TurnStart(
         turn=turn,
         request=request,
-        past=past_messages(task, seat_id, transcript),
+        past=past_messages(task, seat_id, transcript, summary),
         tainted_by=taint_of(transcript),
     )
 

@@ -97,9 +97,8 @@ class TurnPrompt:
 
     @property
     def _summarizes(self) -> bool:
-        """Whether older turns are summarised: not where a model only chooses or plans, nor for each seat of a
-        room anew."""
-        return self._spec.purpose == CallPurpose.ANSWER and not self._spec.turn.msg_id
+        """Whether older turns are summarised: not where a model only chooses or plans."""
+        return self._spec.purpose == CallPurpose.ANSWER
 
     def entry(
         self,
@@ -134,7 +133,13 @@ class TurnPrompt:
             summary=summary,
             summary_usage=usage,
         )
-        return event, CutNote(record=replace(cut.record, summary="", todos=None))
+        until = "" if summary is UNSET else self._until(cut.record)
+        return event, CutNote(record=replace(cut.record, summary="", todos=None, until=until))
+
+    def _until(self, record: ContextRecord) -> str:
+        """The newest message of a room before the cut; empty in a chat."""
+        past = self._spec.past
+        return past[min(record.messages, len(past) - 1)].until if past else ""
 
     def _left_out(self, record: ContextRecord) -> list[Any]:
         kept, units = set(record.kept), self._prompt.history.units

@@ -78,8 +78,7 @@ from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.chat import fail_chat, load_chat
 from luxx.runs.turn.context import RunServices
 from luxx.runs.turn.pins import delete_unused_pins
-from luxx.runs.turn.resources import ResourceFinder
-from luxx.runs.turn.turn import TurnServices
+from luxx.runs.turn.resources import ResourceFinder, TurnServices
 from luxx.wire.run import RunKind, WhenAsked
 
 FAILURES = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}

@@ -8,10 +8,11 @@ a package with an `Adapter` and a row in `registry.py`; it must pass `tests/cont
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from itertools import groupby
+from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -22,7 +23,7 @@ from luxx.providers.parsing import FramingDetector, RetainedBytes, SseEvent, Sse
 from luxx.wire.message import ORIGIN_KEY, PromptImage, PromptMessage, ToolPrompt, UserPrompt
 from luxx.wire.model_settings import ModelSettings
 from luxx.wire.tool import ToolChoice, ToolSpec
-from luxx.wire.turn import Delta, ReplayNote
+from luxx.wire.turn import Delta, ReplayNote, TextDelta, ThinkingDelta
 
 CACHE_MARK = "cache_control"
 """The field that marks how much of a prompt the provider should cache; some servers refuse it by name."""
@@ -352,6 +353,20 @@ def _split(base_url: str) -> SplitResult:
         return urlsplit(base_url.strip())
     except ValueError:
         return SplitResult("", "", base_url.strip(), "", "")
+
+
+def merge_fragments(deltas: list[Delta]) -> list[Delta]:
+    """Merges neighbouring fragments of the same kind."""
+    if len(deltas) == 1:
+        return deltas
+    merged: list[Delta] = []
+    for kind, group in groupby(deltas, type):
+        if kind is TextDelta or kind is ThinkingDelta:
+            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
+            merged.append(kind(text="".join(delta.text for delta in fragments)))
+        else:
+            merged.extend(group)
+    return merged
 
 
 T = TypeVar("T")

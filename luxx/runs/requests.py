@@ -205,9 +205,8 @@ class RequestResolver:
         except NotFound as error:
             if source is None or isinstance(source, AnswerOptions):
                 raise
-            raise lost_provider_error(
-                session, caller, provider_id, source.lost_provider, _chooser(source)
-            ) from error
+            lost = source.lost_provider
+            raise lost_provider_error(session, caller, provider_id, lost, _chooser(source)) from error
         choice = selection.choice
         if selection.row.models_at is not None:
             self.providers.model_lists.check(selection.row, choice.model)
@@ -226,6 +225,7 @@ class RequestResolver:
             skills=agent.skills,
             fallbacks=order[1:],
             prompted_thinking=agent.prompted_thinking,
+            checks=agent.checks,
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
             context_window=choice.card.known_window,

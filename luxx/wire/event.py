@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.check import Verdict
 from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
@@ -63,12 +64,13 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 class CallPurpose(StrEnum):
     """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
     `choice` of the next speaker of a room; the `plan` of a task or of a chat; a `summary` of what no longer
-    fits a prompt."""
+    fits a prompt; a `check` of an answer or of a result."""
 
     ANSWER = "answer"
     CHOICE = "choice"
     PLAN = "plan"
     SUMMARY = "summary"
+    CHECK = "check"
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
@@ -159,6 +161,7 @@ Event = (
     | DoomLoopDetected
     | DoomLoopIntervened
     | Warning
+    | Verdict
     | QuestionAsked
     | QuestionAnswered
     | Tainted

@@ -8,6 +8,7 @@ from typing import AnyStr
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.check import Verdict
 from luxx.wire.todos import TodoRecord
 from luxx.wire.tool import ToolCall
 from luxx.wire.turn import CompletionEnd, ReplayNote, Step, StepFile, StepType, end_of
@@ -57,10 +58,11 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
 
 class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON stored for an assistant's message; `steps` is the only source of its text. `plan_run_id`: the
-    run whose log has the plan that the answer was made by, if there was one."""
+    run whose log has the plan that the answer was made by, if there was one. `verdicts`: those of checks."""
 
     steps: list[Step]
     plan_run_id: str | UnsetType = UNSET
+    verdicts: list[Verdict] | UnsetType = UNSET
 
 
 _OLD_FILES, _FILES = '"images":[{"file_id":', '"files":[{"file_id":'
@@ -197,6 +199,25 @@ def joined_parts(parts: "Sequence[str | PromptImage]") -> tuple[str, list[int]]:
             offsets.append(length)
     text = "\n".join(texts)
     return text, [min(offset, len(text)) for offset in offsets]
+
+
+OBJECTION_KEY = "objection"
+"""The key in the replay note of a completion of what checks objected to before it; the model gets it as a
+message of the user."""
+
+
+def objection_note(text: str, first_step: int) -> ReplayNote:
+    """The part of the note of a completion, which begins with this step, about an objection."""
+    return {OBJECTION_KEY: {"text": text, "first_step": first_step}} if text else {}
+
+
+def objection_in(note: ReplayNote) -> tuple[int, str] | None:
+    """The first step of the completion of this note and the objection before it; None if there is none."""
+    match note.get(OBJECTION_KEY):
+        case {"text": str() as text, "first_step": int() as first_step}:
+            return first_step, text
+        case _:
+            return None
 
 
 ORIGIN_KEY = "origin"

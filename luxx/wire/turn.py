@@ -6,10 +6,9 @@ stream. Text and thinking are fragments; a tool call's fragments share a `slot`;
 completion (the last one counts).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import StrEnum
-from itertools import groupby
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -155,6 +154,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     are the web pages that the provider names for a text. `notice` is a sentence of the server for people
     about a text or an image that is missing: a text step with it has no content. A `user` step is a message
     with which a person steered the answer, its `id_ref` the `queue_id`; Luxx's own have a `name`.
+    `superseded`: a check refused the text, and another one follows.
     """
 
     id: str
@@ -176,6 +176,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     calls: int | UnsetType = UNSET
     sources: list[Source] | UnsetType = UNSET
     notice: str | UnsetType = UNSET
+    superseded: bool | UnsetType = UNSET
 
 
 def step_id(index: int) -> str:
@@ -186,11 +187,10 @@ def step_id(index: int) -> str:
 def steps_text(steps: Iterable[Step]) -> str:
     """The text of the message: all text steps, in order of index.
 
-    Interrupted text steps are left out, because their completion was repeated.
+    Interrupted text steps are left out, because their completion was repeated, and superseded ones.
     """
-    return "".join(
-        step.content for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
-    )
+    texts = (step for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
+    return "".join(step.content for step in texts if step.superseded is not True)
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -384,17 +384,3 @@ def end_of(note: ReplayNote) -> CompletionEnd:
         refused_by=refused_by if isinstance(refused_by, str) else "",
         has_notice=_NOTICE in note,
     )
-
-
-def merge_fragments(deltas: list[Delta]) -> list[Delta]:
-    """Merges neighbouring fragments of the same kind."""
-    if len(deltas) == 1:
-        return deltas
-    merged: list[Delta] = []
-    for kind, group in groupby(deltas, type):
-        if kind is TextDelta or kind is ThinkingDelta:
-            fragments = cast("Iterator[TextDelta | ThinkingDelta]", group)
-            merged.append(kind(text="".join(delta.text for delta in fragments)))
-        else:
-            merged.extend(group)
-    return merged

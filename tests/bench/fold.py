@@ -23,8 +23,8 @@ from luxx.runs.log.events import RunLog, read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.drive import OrchestratedDrive
 from luxx.runs.turn.context import DriveContext, RunServices
+from luxx.runs.turn.resources import TurnServices
 from luxx.runs.turn.run_rows import RunHead
-from luxx.runs.turn.turn import TurnServices
 from luxx.wire.event import LoggedEvent
 from tests.bench.discussion import pin, timed
 from tests.bench.steps import CONFIG, WITHOUT_ENGINE, resolve

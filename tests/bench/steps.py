@@ -42,9 +42,9 @@ from luxx.runs.orchestration.drive import LiveTurn, OrchestratedDrive
 from luxx.runs.orchestration.interface import Begin, End, RunTotals, TurnStart
 from luxx.runs.streams.hub import Hub
 from luxx.runs.turn.context import DriveContext, RunServices
+from luxx.runs.turn.resources import TurnServices
 from luxx.runs.turn.run_rows import RunHead, RunOwner, insert_run, new_run
 from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.runs.turn.turn import TurnServices
 from luxx.runs.turn.turn_log import FINISHED
 from luxx.wire.event import LoggedEvent
 from luxx.wire.run import RunKind, RunStatus

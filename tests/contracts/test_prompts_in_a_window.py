@@ -1,6 +1,7 @@
 """Whatever is left out of a prompt, it stays valid for each dialect, and what must be sent is sent."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,8 +31,9 @@ from luxx.wire.message import (
     ToolPrompt,
     UserContent,
     UserPrompt,
+    objection_note,
 )
-from luxx.wire.turn import CompletionEnd, Step, StepType, Usage, step_id, with_end
+from luxx.wire.turn import CompletionEnd, Step, StepStatus, StepType, Usage, step_id, with_end
 
 LONG = "x" * 2_000
 NOTE = CompletionNote(finish="tool_calls", usage=Usage())
@@ -295,3 +297,39 @@ def test_the_error_of_each_vendor_for_a_full_window_is_known(dialect: str, token
     error = read_error_body(msgspec.json.encode(overflow_body(request, 4_000)))
     error = msgspec.structs.replace(error, status=400)
     assert isinstance(as_provider_error(error), ContextTooLong)
+
+
+def test_what_checks_object_to_stands_at_the_same_place_in_each_prompt() -> None:
+    refused = Step(id="step-0", index=0, type=StepType.TEXT, content="It is 41.", superseded=True)
+    call = Step(id="step-1", index=1, type=StepType.TOOL_CALL, id_ref="c1", name="look", arguments="{}")
+    result = Step(id="step-2", index=2, type=StepType.TOOL_RESULT, id_ref="c1", name="look", content="{}")
+    interrupted = Step(id="step-3", index=3, type=StepType.TEXT, content="It", status=StepStatus.INTERRUPTED)
+    answer = Step(id="step-4", index=4, type=StepType.TEXT, content="It is 42.")
+    of_answer, of_result = objection_note("The answer is wrong.", 1), objection_note("Look again.", 3)
+    notes = [NOTE, replace(NOTE, replay=of_answer), replace(NOTE, replay=objection_note("Look again.", 4))]
+    said = [UserPrompt(text=text, is_inner=True) for text in ("The answer is wrong.", "Look again.")]
+
+    def sent(history: History) -> list[PromptMessage]:
+        return [prompt for unit in history.units for prompt in unit.prompts]
+
+    growing = History([])
+    seen: list[list[PromptMessage]] = []
+    states: list[tuple[list[Step], int, dict[str, object] | None]] = [
+        ([], 0, None),
+        ([refused], 1, of_answer),
+        ([refused, call, result], 2, of_result),
+        ([refused, call, result, interrupted], 2, objection_note("Look again.", 4)),
+    ]
+    for steps, ended, objection in states:
+        growing.extend(steps, notes[:ended], objection)
+        anew = History([])
+        anew.extend(steps, notes[:ended], objection)
+        assert sent(growing) == sent(anew)
+        seen.append(sent(growing))
+    steps = (refused, call, result, interrupted, answer)
+    past = History([PastMessage(steps=steps, replay=tuple(dict(note.replay) for note in notes))])
+    seen.append(sent(past))
+    assert [len(messages) for messages in seen] == [0, 2, 5, 5, 6]
+    assert seen[4][1::3] == said
+    for before, after in pairwise(seen):
+        assert after[: len(before)] == before

@@ -79,7 +79,8 @@ class Screen:
     def text(self) -> str:
         shown = {**self.steps, **self._open}
         said = [shown[at] for at in sorted(shown) if shown[at]["type"] == "text"]
-        return "".join(step["content"] for step in said if step["status"] != "interrupted")
+        whole = [step for step in said if step["status"] != "interrupted" and not step.get("superseded")]
+        return "".join(step["content"] for step in whole)
 
     @property
     def run_id(self) -> str:

@@ -94,6 +94,10 @@ class AnswerReader:
         """The next fragment of the thinking."""
         raise NotImplementedError
 
+    def on_refused(self, place: tuple[str, int], text: str) -> bytes:
+        """A check refused this text of a step, and another one follows. What was written stays."""
+        return b""
+
     def on_retyped(self, text: str) -> bytes:
         """The text so far ends with this thinking. What was written of it cannot be taken back."""
         return b""
@@ -186,6 +190,8 @@ class AnswerReader:
         if step.type == StepType.TOOL_CALL:
             text = str(step.arguments or "")
             return self._add(place, step.type, text, str(step.id_ref), str(step.name))
+        if step.superseded is True:
+            return self.on_refused(place, step.content)
         retyped = b""
         if step.type == StepType.THINKING and place == self._growing_text:
             retyped = self.on_retyped(step.content[: self._lengths[place]])
@@ -297,6 +303,11 @@ class CollectedAnswer(AnswerReader):
 
     def on_thinking(self, text: str) -> bytes:
         self._thinking.append(text)
+        return b""
+
+    def on_refused(self, place: tuple[str, int], text: str) -> bytes:
+        before, _, after = self.text.rpartition(text) if text else (self.text, "", "")
+        self._text, self._lengths[place] = [before, after], 0
         return b""
 
     def on_retyped(self, text: str) -> bytes:

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.agents.models import (
+    MAX_CHECKS,
     MAX_FALLBACKS,
     TURN_SETTINGS,
     AgentColor,
@@ -24,8 +25,12 @@ from luxx.domain.agents.models import (
     AgentRole,
     AgentRow,
     AgentView,
+    Check,
+    CheckTarget,
+    Criteria,
     NewAgent,
     PromptedThinking,
+    Rounds,
     TurnSettings,
 )
 from luxx.domain.agents.queries import BeforeLoss, end_default, set_fields
@@ -34,6 +39,7 @@ from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_commit
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
+from luxx.wire.check import CheckBy
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.tool import PermissionRule, RuleAction
 
@@ -45,6 +51,35 @@ FOLDER = files("luxx.domain.agents").joinpath("shipped")
 class FallbackDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     provider: ProviderName
     model: AgentModel | None = None
+
+
+class CheckDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A check; `provider` is the name of the judge's, left out for that of the run."""
+
+    on: CheckTarget
+    by: CheckBy = CheckBy.FACTS
+    criteria: Criteria = ""
+    provider: ProviderName | None = None
+    model: AgentModel | None = None
+    rounds: Rounds = 1
+
+    def check(self, provider_id: int | None) -> Check:
+        """The check, with the id of the provider on this server."""
+        values = {name: value for name, value in asdict(self).items() if name != "provider"}
+        return Check(provider_id=provider_id, **values)
+
+
+def check_document(check: Check, provider: str | None) -> CheckDocument:
+    """The document of a check. `provider`: the name of the judge's; None: that of the run, or it is gone."""
+    is_lost = provider is None and check.provider_id is not None
+    return CheckDocument(
+        on=check.on,
+        by=check.by,
+        criteria=check.criteria,
+        provider=provider,
+        model=None if is_lost else check.model,
+        rounds=check.rounds,
+    )
 
 
 class RuleDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,17 +103,21 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     color: AgentColor | None = None
     fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
     planning: PlanningMode | None = None
+    checks: Annotated[list[CheckDocument], Meta(max_length=MAX_CHECKS)] = []
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
     prompted_thinking: PromptedThinking = False
     system_prompt: AgentPrompt = ""
 
     def new_agent(
-        self, provider_id: int | None = None, fallbacks: list[AgentFallback] | None = None
+        self,
+        provider_id: int | None = None,
+        fallbacks: list[AgentFallback] | None = None,
+        checks: list[Check] | None = None,
     ) -> NewAgent:
         """The agent to create, with the ids of this server's providers."""
-        own = {"version", "provider", "fallbacks", "rules"}
+        own = {"version", "provider", "fallbacks", "checks", "rules"}
         values = {name: value for name, value in asdict(self).items() if name not in own}
-        return NewAgent(provider_id=provider_id, fallbacks=fallbacks or [], **values)
+        return NewAgent(provider_id=provider_id, fallbacks=fallbacks or [], checks=checks or [], **values)
 
 
 def decode_document(text: str) -> AgentDocument:
@@ -87,7 +126,11 @@ def decode_document(text: str) -> AgentDocument:
 
 
 def document_of(
-    agent: AgentView, provider: str | None, fallbacks: list[FallbackDocument], rules: Sequence[PermissionRule]
+    agent: AgentView,
+    provider: str | None,
+    fallbacks: list[FallbackDocument],
+    checks: list[CheckDocument],
+    rules: Sequence[PermissionRule],
 ) -> AgentDocument:
     """The document of an agent. `provider`: the name of its provider."""
     return AgentDocument(
@@ -98,6 +141,7 @@ def document_of(
         color=agent.color,
         fallbacks=fallbacks,
         planning=agent.planning,
+        checks=checks,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
         prompted_thinking=agent.prompted_thinking,
         system_prompt=agent.system_prompt,

@@ -10,11 +10,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 from luxx.domain.owned import SharedRow
 from luxx.infra.store.tables import ModelSettingsColumns, PlanningColumn
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
+from luxx.wire.check import CheckBy
 from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode, ProviderId
 from luxx.wire.tool import PermissionRule
 
 MAX_TOOLS = 200
 MAX_FALLBACKS = 5
+MAX_CHECKS = 10
 
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
@@ -77,8 +79,8 @@ TURN_SETTINGS = TurnSettings.__struct_fields__
 class AgentRow(TurnColumns, PlanningColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
-    `fallbacks` is JSON. Ids are never reused, so that the id of a deleted agent cannot refer to another
-    one.
+    `fallbacks` and `checks` are JSON. Ids are never reused, so that the id of a deleted agent cannot refer to
+    another one.
     """
 
     __tablename__ = "agents"
@@ -106,6 +108,7 @@ class AgentRow(TurnColumns, PlanningColumn, SharedRow):
     color: Mapped[str] = mapped_column(String(7))
     fallbacks: Mapped[str] = mapped_column(Text, default="[]")
     prompted_thinking: Mapped[bool] = mapped_column(default=False)
+    checks: Mapped[str] = mapped_column(Text, default="[]")
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +119,40 @@ class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 Fallbacks = Annotated[list[AgentFallback], Meta(max_length=MAX_FALLBACKS)]
+CheckTarget = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        pattern=LINE,
+        description=f"`answer`, or the name of a tool, in which * stands for any characters; {IN_LINE}",
+    ),
+]
+Criteria = Annotated[
+    str,
+    Meta(
+        max_length=4_000,
+        description="what a model judges by; of a check by facts, the files in backticks have to exist",
+    ),
+]
+Rounds = Annotated[
+    int, Meta(ge=1, le=2, description="how often the evidence goes back to the model in a turn, at most")
+]
+
+
+class Check(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What judges the answers of an agent, or the results of its tools. `provider_id` and `model`: of the
+    judge; null: those of the run."""
+
+    on: CheckTarget
+    by: CheckBy = CheckBy.FACTS
+    criteria: Criteria = ""
+    provider_id: ProviderId | None = None
+    model: AgentModel | None = None
+    rounds: Rounds = 1
+
+
+Checks = Annotated[list[Check], Meta(max_length=MAX_CHECKS)]
 
 
 class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,6 +166,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fallbacks: Fallbacks = []
     prompted_thinking: PromptedThinking = False
     planning: PlanningMode | None = None
+    checks: Checks = []
     is_shared: bool = False
 
 
@@ -142,6 +180,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     fallbacks: Fallbacks | UnsetType = UNSET
     prompted_thinking: PromptedThinking | UnsetType = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    checks: Checks | UnsetType = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -160,6 +199,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     fallbacks: list[AgentFallback]
     prompted_thinking: PromptedThinking
     planning: PlanningMode | None = None
+    checks: list[Check]
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

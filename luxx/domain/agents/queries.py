@@ -17,6 +17,7 @@ from luxx.domain.agents.models import (
     AgentFallback,
     AgentRow,
     AgentView,
+    Check,
     NewAgent,
     TurnColumns,
     TurnSettings,
@@ -32,7 +33,8 @@ COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e
 
 decode_names = msgspec.json.Decoder(list[str]).decode
 decode_fallbacks = msgspec.json.Decoder(list[AgentFallback]).decode
-_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks"})
+decode_checks = msgspec.json.Decoder(list[Check]).decode
+_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks", "checks"})
 
 
 class AgentSettings(TurnSettings, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     fallbacks: list[AgentFallback] = []
     prompted_thinking: bool = False
     planning: PlanningMode | None = None
+    checks: list[Check] = []
     owner_id: int | None = None
     is_shipped: bool = False
     lost_agent: str | None = None
@@ -93,6 +96,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         fallbacks=decode_fallbacks(row.fallbacks),
         prompted_thinking=row.prompted_thinking,
         planning=row.planning,
+        checks=decode_checks(row.checks),
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,
@@ -186,6 +190,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         row,
         caller,
         fallbacks=decode_fallbacks(row.fallbacks),
+        checks=decode_checks(row.checks),
         is_shipped=row.shipped_name is not None,
         **turn_settings_in(row),
     )

@@ -4,19 +4,20 @@ A user sees their own agents, those shared in the tenant and the ones that ship 
 administrator shares. `document.py` defines the exported document and stores the shipped agents.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.domain.accounts.rights import is_admin_now
-from luxx.domain.agents.document import AgentDocument, FallbackDocument, document_of
+from luxx.domain.agents.document import AgentDocument, FallbackDocument, check_document, document_of
 from luxx.domain.agents.models import (
     AgentChanges,
     AgentFallback,
     AgentRow,
     AgentView,
+    Check,
     ImportedAgent,
     NewAgent,
 )
@@ -25,6 +26,7 @@ from luxx.domain.agents.queries import (
     BeforeLoss,
     agent_named,
     agent_view,
+    decode_checks,
     decode_fallbacks,
     decode_names,
     end_default,
@@ -42,6 +44,7 @@ from luxx.providers.queries import provider_name, provider_named
 from luxx.providers.queries import visible_row as visible_provider
 from luxx.tools.permissions.service import Owner, check_rule, read_list, record_change, replace_list
 from luxx.tools.sources import ToolSources
+from luxx.wire.check import CheckBy
 from luxx.wire.tool import PermissionRule
 
 
@@ -189,13 +192,10 @@ class AgentService:
                 return provider.id
 
             main_id = None if document.provider is None else provider_id(document.provider, document.model)
-            named = [(each, f"$.fallbacks[{index}]") for index, each in enumerate(document.fallbacks)]
-            fallbacks = [
-                AgentFallback(provider_id=provider_id(each.provider, each.model, path), model=each.model)
-                for each, path in named
-            ]
+            fallbacks = _fallbacks(document, provider_id)
+            checks = _checks(document, provider_id)
             errors.raise_if_any()
-            row = self.add(session, caller, document.new_agent(main_id, fallbacks))
+            row = self.add(session, caller, document.new_agent(main_id, fallbacks, checks))
             if rules:
                 owner = _owner(caller, row.id)
                 replace_list(session.connection(), owner, rules)
@@ -211,7 +211,7 @@ class AgentService:
     ) -> None:
         """Raises InvalidInput or NotFound for a provider, fallback, tool or skill that cannot be used."""
         changed = set(fields)
-        if changed & {"provider_id", "model", "fallbacks", "is_shared"}:
+        if changed & {"provider_id", "model", "fallbacks", "checks", "is_shared"}:
             with session.no_autoflush:
                 _check_providers(session, caller, row)
         tools = decode_names(row.tools) if "tools" in changed and row.tools is not None else None
@@ -236,6 +236,25 @@ class AgentService:
         return problems
 
 
+FindProvider = Callable[[str, str | None, str], int | None]
+"""Gives the id of a provider by its name, for a model and a field."""
+
+
+def _checks(document: AgentDocument, provider_id: FindProvider) -> list[Check]:
+    return [
+        check.check(provider_id(check.provider, check.model, f"$.checks[{at}]") if check.provider else None)
+        for at, check in enumerate(document.checks)
+    ]
+
+
+def _fallbacks(document: AgentDocument, provider_id: FindProvider) -> list[AgentFallback]:
+    found = (
+        (provider_id(each.provider, each.model, f"$.fallbacks[{at}]"), each.model)
+        for at, each in enumerate(document.fallbacks)
+    )
+    return [AgentFallback(provider_id=id_, model=model) for id_, model in found if id_ is not None]
+
+
 def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocument:
     """The document of an agent that the caller may use; with its rules if it is the caller's own."""
     view = agent_view(row, caller)
@@ -246,7 +265,10 @@ def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocume
         if (name := provider_name(session, caller, fallback.provider_id)) is not None
     ]
     rules = read_list(session.connection(), _owner(caller, row.id)) if view.is_own else []
-    return document_of(view, provider, fallbacks, rules)
+    checks = [
+        check_document(check, provider_name(session, caller, check.provider_id)) for check in view.checks
+    ]
+    return document_of(view, provider, fallbacks, checks, rules)
 
 
 def _rule_problems(rules: Sequence[PermissionRule]) -> dict[str, str]:
@@ -283,6 +305,14 @@ def _check_providers(session: Session, caller: Caller, row: AgentRow) -> None:
         (fallback.provider_id, fallback.model, f"$.fallbacks[{index}]")
         for index, fallback in enumerate(decode_fallbacks(row.fallbacks))
     ]
+    for index, check in enumerate(decode_checks(row.checks)):
+        if not check.on.strip():
+            raise InvalidInput("say `answer`, or name the tool", field=f"$.checks[{index}].on")
+        if check.by == CheckBy.MODEL and not check.criteria.strip():
+            problem = "a model judges by criteria; say what must hold, or let facts judge (by: facts)"
+            raise InvalidInput(problem, field=f"$.checks[{index}].criteria")
+        if check.provider_id is not None:
+            named.append((check.provider_id, check.model, f"$.checks[{index}]"))
     for provider_id, model, path in named:
         field = f"{path}.provider_id"
         try:
@@ -333,7 +363,7 @@ def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tupl
     """
     notes: list[str] = []
 
-    def provider_id(name: str) -> int | None:
+    def provider_id(name: str, _model: str | None = None, _field: str = "") -> int | None:
         try:
             return provider_named(session, caller, name, "$.provider").id
         except (NotFound, AmbiguousName):
@@ -343,10 +373,10 @@ def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tupl
             return None
 
     main_id = None if document.provider is None else provider_id(document.provider)
-    found = [(provider_id(fallback.provider), fallback.model) for fallback in document.fallbacks]
-    fallbacks = [AgentFallback(provider_id=id_, model=model) for id_, model in found if id_ is not None]
+    fallbacks = _fallbacks(document, provider_id)
+    checks = _checks(document, provider_id)
     row = new_row(caller, document.name)
-    set_fields(row, document.new_agent(main_id, fallbacks))
+    set_fields(row, document.new_agent(main_id, fallbacks, checks))
     if document.provider is not None and main_id is None:
         # The agent answers after another is chosen; only the missing provider knows the model.
         row.lost_provider, row.model = document.provider, None

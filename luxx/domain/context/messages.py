@@ -19,6 +19,7 @@ from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import MessageRow
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import (
+    OBJECTION_KEY,
     ORIGIN_KEY,
     AssistantPrompt,
     Attachment,
@@ -30,6 +31,7 @@ from luxx.wire.message import (
     UserPrompt,
     fenced,
     images_of,
+    objection_in,
     tool_images,
 )
 from luxx.wire.tool import ToolCall
@@ -217,9 +219,14 @@ def user_text(content: UserContent, shown: Container[str] = ()) -> str:
 
 
 def assistant_messages(
-    steps: Sequence[Step], replay: Sequence[ReplayNote], images: ToolImages = NO_IMAGES, model: str = ""
+    steps: Sequence[Step],
+    replay: Sequence[ReplayNote],
+    images: ToolImages = NO_IMAGES,
+    model: str = "",
+    first: int = 0,
 ) -> list[PromptMessage]:
-    """The steps of an assistant's message as completions, tool results and what people wrote meanwhile.
+    """The steps of an assistant's message from this `first` one on, as completions, tool results, what people
+    wrote meanwhile and what checks objected to.
 
     A completion that `model` refused is left out: vendors demand that, and refuse again with it.
     """
@@ -227,31 +234,41 @@ def assistant_messages(
     completion_steps: list[Step] = []
     results: list[Step] = []
     notes = _join_paused(replay)
+    objections = dict(objection for note in replay if (objection := objection_in(note)) is not None)
 
-    def ended(own: list[Step], of_tools: list[Step]) -> list[PromptMessage]:
+    def end_completion() -> None:
         note = next(notes, ReplayNote())
-        is_refused = bool(model) and end_of(note).refused_by == model
-        return [] if is_refused else _completion(own, of_tools, note, images)
+        if not (model and end_of(note).refused_by == model):
+            messages.extend(_completion(completion_steps, results, note, images))
 
-    for step in [*steps, None]:
-        if step is not None and step.type == StepType.USER:
-            # Only an ended completion has a note; one that a crash interrupted is repeated after this step.
-            if results or any(each.status != StepStatus.INTERRUPTED for each in completion_steps):
-                messages.extend(ended(completion_steps, results))
-            completion_steps, results = [], []
-            messages.append(UserPrompt(text=step.content, is_inner=True))
-            continue
+    for index, step in enumerate([*steps, None], first):
         if step is not None and step.type == StepType.TOOL_RESULT:
             results.append(step)
             continue
-        if step is None or results:
-            messages.extend(ended(completion_steps, results))
+        inner: list[str] = []
+        if index in objections and (results or not _has_calls(completion_steps)):
+            inner.append(objections[index])
+        if step is not None and step.type == StepType.USER:
+            inner.append(step.content)
+        # Only an ended completion has a note; one that a crash interrupted is repeated after these texts.
+        is_ended = results or any(each.status != StepStatus.INTERRUPTED for each in completion_steps)
+        if is_ended if inner else step is None or results:
+            end_completion()
+        if inner or results:
             completion_steps, results = [], []
-        if step is not None and (step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED):
+        messages.extend(UserPrompt(text=text, is_inner=True) for text in inner)
+        if step is None or step.type == StepType.USER:
+            continue
+        if step.type == StepType.TOOL_CALL or step.status != StepStatus.INTERRUPTED:
             completion_steps.append(step)
     # A completion that paused before its first step has no steps, but its note must be sent back.
     messages.extend(AssistantPrompt(replay=note) for note in notes if end_of(note).is_paused)
     return messages
+
+
+def _has_calls(steps: Sequence[Step]) -> bool:
+    """Whether a completion makes calls of which the results follow."""
+    return any(step.type == StepType.TOOL_CALL and step.is_hosted is not True for step in steps)
 
 
 def _join_paused(replay: Sequence[ReplayNote]) -> Iterator[ReplayNote]:
@@ -259,7 +276,8 @@ def _join_paused(replay: Sequence[ReplayNote]) -> Iterator[ReplayNote]:
     joined: ReplayNote = {}
     for note in replay:
         for key, value in note.items():
-            _extend(joined, key, value)
+            if key != OBJECTION_KEY:
+                _extend(joined, key, value)
         if not end_of(note).is_paused:
             yield joined
             joined = {}

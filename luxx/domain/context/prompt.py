@@ -33,7 +33,7 @@ from luxx.wire.message import (
     UserPrompt,
 )
 from luxx.wire.todos import TodoRecord
-from luxx.wire.turn import Step, StepType, end_of
+from luxx.wire.turn import ReplayNote, Step, StepType, end_of
 from luxx.wire.turn_event import ContextCompressed, PlanUpdated
 
 ESTIMATOR = 1
@@ -146,16 +146,21 @@ class History:
         """How many steps and notes of the run the complete units have."""
         self._cleared: dict[Place, Unit] = {}
 
-    def extend(self, steps: Sequence[Step], notes: Sequence[CompletionNote]) -> None:
-        """Adds what is new of the turn in progress, before a model call: then all its calls have results."""
+    def extend(
+        self, steps: Sequence[Step], notes: Sequence[CompletionNote], objection: ReplayNote | None = None
+    ) -> None:
+        """Adds what is new of the turn in progress, before a model call: then all its calls have results.
+        `objection`: that of checks before this call."""
         del self.units[self._complete :]
         new_steps, replay = steps[self._steps :], [dict(note.replay) for note in notes[self._notes :]]
-        messages = assistant_messages(new_steps, replay, self._images, self._model)
+        if objection:
+            replay.append(objection)
+        messages = assistant_messages(new_steps, replay, self._images, self._model, self._steps)
         last = self.units[-1].place if self.units else (-1, 0)
         part = last[1] + 1 if last[0] == self._own else 0
         self.units += self._units(self._own, part, messages, starts_turn=self.has_task)
         is_paused = bool(replay) and end_of(replay[-1]).is_paused
-        if new_steps and new_steps[-1].type == StepType.TOOL_RESULT and not is_paused:
+        if new_steps and new_steps[-1].type == StepType.TOOL_RESULT and not is_paused and not objection:
             # What follows belongs to another completion, unless one has paused before its first step.
             self._complete, self._steps, self._notes = len(self.units), len(steps), len(notes)
 

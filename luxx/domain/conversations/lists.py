@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -118,6 +119,7 @@ _bounded_newest = _within_bytes(_message_page)
 class _TextStep(msgspec.Struct, tag="text", tag_field="type"):
     content: str = ""
     status: str = StepStatus.DONE
+    superseded: bool = False
 
 
 class _Steps(msgspec.Struct):
@@ -129,6 +131,7 @@ class _StoredText(msgspec.Struct):
 
     steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult | SkippedUser]
     plan_run_id: str | None = None
+    verdicts: msgspec.Raw | UnsetType = UNSET
 
 
 _steps = msgspec.json.Decoder(_Steps)
@@ -248,10 +251,11 @@ def _message(row: AnyRow) -> MessageView:
         text, attachments = content.text, content.attachments
     else:
         steps = _steps.decode(with_files(stored)).steps
-        shown = _stored_text.decode(stored)
-        fields["plan_run_id"] = shown.plan_run_id
-        text_steps = (step for step in shown.steps if type(step) is _TextStep)
-        text = "".join(step.content for step in text_steps if step.status != StepStatus.INTERRUPTED)
+        stored_text = _stored_text.decode(stored)
+        fields["plan_run_id"], fields["verdicts"] = stored_text.plan_run_id, stored_text.verdicts
+        text_steps = (step for step in stored_text.steps if type(step) is _TextStep)
+        shown = (each for each in text_steps if each.status != StepStatus.INTERRUPTED)
+        text = "".join(step.content for step in shown if not step.superseded)
         citations = citations_in(stored)
     fields["content"] = text
     fields["usage"] = None if row.usage is None else msgspec.Raw(row.usage)

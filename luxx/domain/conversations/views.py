@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.wire.check import Verdict
 from luxx.wire.message import Attachment
 from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode
 from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
@@ -63,7 +64,8 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     """`text` and `content` are the same computed string; `token_count`: tokens that the model produced.
-    `plan_run_id`: the run whose log has the plan of an answer that was made by one.
+    `plan_run_id`: the run whose log has the plan of an answer that was made by one. `verdicts`: those of the
+    checks of its agent, in the order in which they were made.
 
     Provider, model and `finish` are null for a person's message and where they are not known.
     """
@@ -89,6 +91,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     sender_color: str | None
     round_number: int | None
     plan_run_id: str | None = None
+    verdicts: list[Verdict] | UnsetType = UNSET
     created_at: datetime
 
 
@@ -108,7 +111,9 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     selected_leaf_id: str | UnsetType = UNSET
 
 
-_COMPUTED_FIELDS = frozenset({"steps", "text", "content", "attachments", "citations", "usage", "plan_run_id"})
+_COMPUTED_FIELDS = frozenset(
+    {"steps", "text", "content", "attachments", "citations", "usage", "plan_run_id", "verdicts"}
+)
 _COPIED_FIELDS = [name for name in MessageView.__struct_fields__ if name not in _COMPUTED_FIELDS]
 
 
@@ -125,12 +130,14 @@ def message_view(row: MessageRow) -> MessageView:
     attachments: list[Attachment] = []
     citations: list[Citation] = []
     plan_run_id: str | None = None
+    verdicts: list[Verdict] | UnsetType = UNSET
     if row.role == "user":
         content = user_content(row.content)
         text, attachments = content.text, content.attachments
     else:
         stored = assistant_content(row.content)
         steps, plan_run_id = stored.steps, stored.plan_run_id or None
+        verdicts = stored.verdicts
         text = steps_text(steps)
         citations = citations_in(row.content)
     fields = {name: getattr(row, name) for name in _COPIED_FIELDS}
@@ -142,6 +149,7 @@ def message_view(row: MessageRow) -> MessageView:
         attachments=attachments,
         citations=citations,
         plan_run_id=plan_run_id,
+        verdicts=verdicts,
         usage=_usage.decode(row.usage) if row.usage else None,
     )
 

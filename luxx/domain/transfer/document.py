@@ -31,7 +31,16 @@ from luxx.domain.transfer.draft import (
 )
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import first_given
-from luxx.wire.message import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_IMAGES_BYTES, Attachment, PromptImage
+from luxx.wire.message import (
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_IMAGES_BYTES,
+    OBJECTION_KEY,
+    Attachment,
+    PromptImage,
+    objection_in,
+    objection_note,
+)
 from luxx.wire.model_settings import ModelSettings, PlanningMode
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
@@ -207,6 +216,7 @@ def result_text(text: str, *, is_error: bool) -> str:
     return msgspec.json.encode(result).decode()
 
 
+OBJECTION_OF_FILE = "A check of this answer found a problem."
 MAX_REPLAY_CHARACTERS = 2_000_000
 """Maximum characters of one message's replay data as JSON; adapters write some thousands."""
 
@@ -286,10 +296,19 @@ def _bytes_of(encoded: Any) -> bytes:
         return b""
 
 
+def _note(note: JsonObject) -> JsonObject:
+    """What the provider needs again. The words of an objection are not taken from a file: the model would get
+    them as a message of the user that no page shows."""
+    objection = objection_in(note)
+    if objection is None:
+        return {key: value for key, value in note.items() if key != OBJECTION_KEY}
+    return note | objection_note(OBJECTION_OF_FILE, objection[0])
+
+
 def _message(message: ExportedMessage, losses: Losses) -> DraftMessage:
     is_users = message.role == "user"
     images: dict[str, PromptImage] = {}
-    replay = message.replay
+    replay = [_note(each) for each in message.replay]
     if len(msgspec.json.encode(replay)) > MAX_REPLAY_CHARACTERS:
         losses.add("replay data of the model")
         replay = []

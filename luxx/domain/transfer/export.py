@@ -92,6 +92,8 @@ def _step(step: Step) -> list[str]:
     match step.type:
         case StepType.TEXT if isinstance(step.notice, str):
             return [f"*{inline(step.notice)}*"]
+        case StepType.TEXT if step.superseded is True:
+            return collapsible("Text that a check refused and that was written again", step.content)
         case StepType.TEXT if step.status != StepStatus.INTERRUPTED:
             return quoted(step.content)
         case StepType.TEXT:

@@ -23,8 +23,8 @@ from luxx.runs.requests import NewCompression
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import PromptResources, ResourceFinder
 from luxx.runs.turn.run_rows import read_chat, read_head
-from luxx.runs.turn.state import RunSpec, TurnState, fold, initial_state
-from luxx.runs.turn.turn_log import with_fallback
+from luxx.runs.turn.state import RunSpec, TurnState, fold
+from luxx.runs.turn.turn_log import initial_state, with_fallback
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.turn_event import ContextCompressed
 

@@ -48,9 +48,9 @@ from luxx.runs.orchestration.interface import (
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.chat import close_chat
 from luxx.runs.turn.context import BeginDrive
+from luxx.runs.turn.resources import TurnServices
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
-from luxx.runs.turn.turn import TurnServices
 from luxx.runs.turn.turn_log import CANCELLED, Closing, Ending, cost_entries, ending_for, full_output_row
 from luxx.wire.event import CallPurpose, CostUpdate, LoggedEvent, ProcessStep, TurnNote
 from luxx.wire.message import UserContent

@@ -62,9 +62,9 @@ class ChatRoomRow(OwnedColumns, Base):
 class RoomAgentRow(TurnColumns, Base):
     """A seat. With an agent, a null value is that of the agent; `name` and `color` are always the seat's own.
 
-    `name_key` is the name without regard to case. `fallbacks` and `prompted_thinking` are filled when the
-    agent is deleted: the seat then keeps the agent's last values (`seats.py`). Ids are never reused, because
-    messages keep the id of the seat that wrote them.
+    `name_key` is the name without regard to case. `fallbacks`, `prompted_thinking` and `checks` are filled
+    when the agent is deleted: the seat then keeps the agent's last values (`seats.py`). Ids are never reused,
+    because messages keep the id of the seat that wrote them.
     """
 
     __tablename__ = "room_agents"
@@ -82,6 +82,7 @@ class RoomAgentRow(TurnColumns, Base):
     muted: Mapped[bool] = mapped_column(default=False)
     fallbacks: Mapped[str | None] = mapped_column(Text)
     prompted_thinking: Mapped[bool | None] = mapped_column()
+    checks: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_agent: Mapped[str | None] = mapped_column(String(100))
 

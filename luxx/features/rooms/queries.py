@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, Select, and_, bindparam, func, or_, sele
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, TurnSettings
-from luxx.domain.agents.queries import AGENTS, AgentSettings, prompt_of, turn_settings_in
+from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, Check, TurnSettings
+from luxx.domain.agents.queries import AGENTS, AgentSettings, decode_checks, prompt_of, turn_settings_in
 from luxx.domain.conversations.search_index import SearchedSubject
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.rooms.models import (
@@ -32,7 +32,7 @@ from luxx.wire.run import RunStatus
 OPEN_FIELDS = ("role", "provider_id", "system_prompt", *TURN_SETTINGS)
 """The fields of a seat that may be null."""
 
-OVERRIDES = (*OPEN_FIELDS, "fallbacks", "prompted_thinking")
+OVERRIDES = (*OPEN_FIELDS, "fallbacks", "prompted_thinking", "checks")
 """The columns of a seat that override the value of its agent unless they are null. Nobody sets the last ones:
 they are the values of an agent that was deleted."""
 
@@ -241,6 +241,7 @@ def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> 
             system_prompt=prompt_of(row.name, role, values.system_prompt),
             fallbacks=values.fallbacks,
             prompted_thinking=values.prompted_thinking,
+            checks=values.checks,
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
             lost_agent=row.lost_agent if agent is None else None,
@@ -259,6 +260,7 @@ class SeatValues(TurnSettings, frozen=True, kw_only=True):
     system_prompt: str
     fallbacks: list[AgentFallback]
     prompted_thinking: bool
+    checks: list[Check]
     lost_provider: str | None
 
 
@@ -279,6 +281,7 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
         system_prompt=value("system_prompt") or "",
         fallbacks=[] if fallbacks is None else _fallbacks.decode(fallbacks),
         prompted_thinking=bool(value("prompted_thinking")),
+        checks=decode_checks(value("checks") or "[]"),
         # A lost provider of the seat's own is not replaced by that of the agent.
         lost_provider=value("lost_provider") if row.provider_id is None else row.lost_provider,
         **settings,

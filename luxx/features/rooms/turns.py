@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
@@ -266,7 +267,7 @@ def _message_to_store(
         sender_name=message.name,
         sender_color=message.color,
         round_number=message.round_number,
-        content=AssistantContent(steps=list(state.steps)),
+        content=AssistantContent(steps=list(state.steps), verdicts=list(state.verdicts) or UNSET),
         replay=[note.replay for note in state.notes] if any(note.replay for note in state.notes) else (),
         context=msgspec.structs.replace(stored_record(state.context, start.past), todos=None),
         status=status,

@@ -18,6 +18,7 @@ from luxx.features.tasks.graph import Problem, TaskStepStatus
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.infra.strict_json import IN_NAME, NAME
+from luxx.wire.check import Verdict
 from luxx.wire.model_settings import ProviderId
 from luxx.wire.orchestration_event import PlanEstimate
 from luxx.wire.turn import MODEL_LENGTH, Step, Usage
@@ -299,6 +300,7 @@ class TaskStepTranscript(Struct, frozen=True, kw_only=True):
     system_prompt: str
     input: str
     steps: list[Step]
+    verdicts: list[Verdict] = []
     usage: Usage
     cost: float | None
     error: str | None

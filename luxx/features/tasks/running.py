@@ -330,6 +330,7 @@ def _transcript_of(run_id: str, step_id: str, events: list[LoggedEvent]) -> Task
         system_prompt=request.system_prompt,
         input=turn_input_of(note).text,
         steps=list(state.steps),
+        verdicts=list(state.verdicts),
         usage=state.usage,
         cost=state.cost,
         error=end.error if end is not None and isinstance(end.error, str) else None,

@@ -72,6 +72,7 @@ class _Step(msgspec.Struct):
     name: str = ""
     content: str = ""
     status: str = StepStatus.DONE
+    superseded: bool = False
 
 
 class _StoredMessage(msgspec.Struct):
@@ -89,14 +90,14 @@ def searched_text(content: str) -> str:
     """The searched text of a message's stored JSON: its text and the names of its files.
 
     For an answer: its text steps, without those that a crash interrupted, because another completion repeats
-    them, and what people wrote while it was made, but not what Luxx did.
+    them, or that a check refused; and what people wrote while it was made, but not what Luxx did.
     """
     stored = _stored.decode(content)
     written = [
         step.content
         for step in stored.steps
         if (step.type == StepType.USER and step.name != REMINDER)
-        or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
+        or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED and not step.superseded)
     ]
     return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")
 

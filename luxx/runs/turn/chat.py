@@ -23,7 +23,7 @@ from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.log.retention import delete_content
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.context import BeginDrive, DriveContext
-from luxx.runs.turn.resources import UserAccess
+from luxx.runs.turn.resources import TurnServices, UserAccess
 from luxx.runs.turn.run_rows import RunHead, read_chat
 from luxx.runs.turn.state import (
     ChatRequest,
@@ -34,17 +34,17 @@ from luxx.runs.turn.state import (
     TurnState,
     decide,
     fold,
-    initial_state,
     model_used,
 )
 from luxx.runs.turn.steering import WAITING, pause_queue, settle_queue
-from luxx.runs.turn.turn import Turn, TurnServices
+from luxx.runs.turn.turn import Turn
 from luxx.runs.turn.turn_log import (
     Closing,
     Ending,
     TurnLog,
     ending_events,
     failure_ending,
+    initial_state,
     message_origin,
     message_status,
     with_fallback,
@@ -213,6 +213,8 @@ def _prepare_message(
         return None, 0
     in_conversation = isinstance(origin, InConversation)
     plan_run_id = spec.run_id if spec.has_plan else UNSET
+    verdicts = list(state.verdicts) or UNSET
+    content = AssistantContent(steps=list(state.steps), plan_run_id=plan_run_id, verdicts=verdicts)
     has_replay = any(note.replay for note in state.notes)
     row: dict[str, Any] = {
         "id": spec.message_id,
@@ -221,7 +223,7 @@ def _prepare_message(
         "parent_id": origin.message_id,
         "run_id": spec.run_id,
         "role": "assistant",
-        "content": _encode(AssistantContent(steps=list(state.steps), plan_run_id=plan_run_id)).decode(),
+        "content": _encode(content).decode(),
         "replay": _encode([note.replay for note in state.notes]).decode() if has_replay else None,
         "context": _encode(stored_record(state.context, spec.past)).decode(),
         "token_count": state.usage.completion_tokens,
@@ -236,15 +238,8 @@ def _prepare_message(
         if not in_conversation:
             return
         index_message(connection, row)
-        connection.execute(
-            _release_conversation,
-            {
-                "b_id": spec.subject_id,
-                "b_run": spec.run_id,
-                "leaf_id": spec.message_id,
-                "now": row["created_at"],
-            },
-        )
+        values = {"b_id": spec.subject_id, "b_run": spec.run_id, "leaf_id": spec.message_id}
+        connection.execute(_release_conversation, values | {"now": row["created_at"]})
 
     return write_message, len(row["content"]) + len(row["replay"] or "")
 

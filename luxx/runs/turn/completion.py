@@ -14,11 +14,11 @@ from luxx.domain.usage.ledger import clamped
 from luxx.errors import MalformedStream
 from luxx.infra.clock import new_id
 from luxx.infra.strict_json import REPLACEMENT, readable_escapes
+from luxx.providers.adapter import merge_fragments
 from luxx.runs.log.channel import Frame, OpenStep
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.repetition import LOOK_CHARACTERS, TEXT_CHARACTERS, RepeatedText
-from luxx.runs.turn.shown_parts import ShownParts
-from luxx.runs.turn.stop_phrases import StopPhrases
+from luxx.runs.turn.shown_parts import ShownParts, StopPhrases
 from luxx.runs.turn.turn_log import NOTICES, REGULAR
 from luxx.wire.run import LoopKind
 from luxx.wire.turn import (
@@ -45,7 +45,6 @@ from luxx.wire.turn import (
     TurnRef,
     Usage,
     UsageDelta,
-    merge_fragments,
     step_id,
     with_end,
 )

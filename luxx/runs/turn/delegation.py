@@ -25,14 +25,15 @@ from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.resources import ResourceFinder
 from luxx.runs.turn.run_rows import answered_message, insert_run, new_run
-from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold, initial_state
+from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold
+from luxx.runs.turn.turn_log import initial_state
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.history import Executed
 from luxx.wire.run import ENDED, Assignment, Delegated, RunStatus, SubagentEnd
 from luxx.wire.tool import Narrowing
-from luxx.wire.turn import Step, StepStatus, StepType
+from luxx.wire.turn import Step, StepType, steps_text
 from luxx.wire.turn_event import SubagentAssigned
 
 MAX_CONCURRENT_SUBAGENTS = 4
@@ -376,11 +377,5 @@ def count_descendants(connection: Connection, root_run_id: str) -> int:
 
 def _answer(state: TurnState) -> str:
     """The text after the last tool call or, if that is empty, all text."""
-    texts = [
-        (step.index, step.content)
-        for step in state.steps
-        if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED
-    ]
     last = max((step.index for step in state.steps if step.type == StepType.TOOL_RESULT), default=-1)
-    last_text = "".join(text for index, text in texts if index > last).strip()
-    return last_text or "".join(text for _, text in texts).strip()
+    return steps_text(state.steps[last + 1 :]).strip() or steps_text(state.steps).strip()

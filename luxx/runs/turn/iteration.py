@@ -21,9 +21,10 @@ from luxx.providers.retries import Retry
 from luxx.runs.cancel import RunCancelled, run_in_own_task
 from luxx.runs.log.channel import Frame
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.compaction import Compactor, NotCompressed, SummaryCut
+from luxx.runs.turn.compaction import Compactor, NotCompressed
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
+from luxx.runs.turn.extra_call import ExtraCallCut
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import RunResources, client_tools
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
@@ -144,7 +145,7 @@ class Iteration:
         compactor = Compactor(self._run, self._client, self.resources, self._prompt, is_asked=is_asked)
         try:
             await compactor.carry_out(cut, max_wait)
-        except SummaryCut as cancelled:
+        except ExtraCallCut as cancelled:
             raise CompletionCut(CompletionRecord([], cancelled.usage), None) from None
 
     async def note_failure(self, cause: ProviderError) -> None:
@@ -228,7 +229,7 @@ class Iteration:
             finish=reader.finish.value,
             usage=entry.usage,
             cost=entry.cost,
-            replay=reader.replay_of(self._spec.request.model),
+            replay=reader.replay_of(self._spec.request.model) | self._prompt.objection,
             has_tools=has_tools,
             estimate=self._prompt.estimate(state.context) if reader.has_usage else 0,
             estimator=ESTIMATOR,

@@ -28,12 +28,13 @@ from luxx.providers.adapter import CompletionRequest, run_sized
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.resources import PromptResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
+from luxx.runs.turn.verification import objection_text
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CallPurpose, CutNote
-from luxx.wire.message import ContextRecord, PromptMessage, tool_images
+from luxx.wire.message import ContextRecord, PromptMessage, objection_note, tool_images
 from luxx.wire.run import RunKind
 from luxx.wire.tool import ToolChoice, ToolChoiceMode
-from luxx.wire.turn import Usage
+from luxx.wire.turn import ReplayNote, Usage
 from luxx.wire.turn_event import ContextCompressed
 
 LEARNED_SHARE = 0.9
@@ -51,6 +52,8 @@ class TurnPrompt:
         self._images = RequestImages()
         self._made_of: Any = None
         self._prompt = Prompt([], History([]))
+        self.objection: ReplayNote = {}
+        """The part of the note of the next completion about what checks object to."""
 
     @property
     def prompt(self) -> Prompt:
@@ -283,6 +286,12 @@ class TurnPrompt:
             self._prompt = Prompt(
                 [*self._resources.sections, ToolsSection(owner="tools", tokens=tool_tokens)], history
             )
-        self._prompt.history.extend(state.steps, state.notes)
+        self.objection = self._objection(state)
+        self._prompt.history.extend(state.steps, state.notes, self.objection)
         if state.context.todos is not None:
             self._prompt.set_last(recited(state.context.todos))
+
+    def _objection(self, state: TurnState) -> ReplayNote:
+        if not state.objections:
+            return {}
+        return objection_note(objection_text(state, self.card_window), len(state.steps))

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -27,22 +28,27 @@ from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
+from luxx.providers.client import ModelClient
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
+from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
+from luxx.runs.turn.context import SubagentEngine
 from luxx.runs.turn.pins import Pins, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
-from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.sources import ToolSources, tool_caller
+from luxx.wire.event import CallPurpose
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import Step, StepFile, StepType, Usage
+from luxx.wire.turn_event import Warning
 
 THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf-8").strip()
 
@@ -189,6 +195,7 @@ class ResourceFinder:
             model=choice.model,
             max_iterations=agent.max_iterations,
             prompted_thinking=agent.prompted_thinking,
+            checks=agent.checks,
             skills=agent.skills,
             tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
             system_prompt=agent.system_prompt or "",
@@ -306,6 +313,22 @@ class ResourceFinder:
         return StoredOutput(output=result.output, total=result.total)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class TurnServices:
+    """The services of one process that only turns use. `engine` is called late: it needs the loop itself."""
+
+    client: ModelClient
+    resources: ResourceFinder
+    engine: Callable[[], SubagentEngine]
+
+    def read_access(self, session: Session, spec: RunSpec) -> UserAccess | LuxxError:
+        """What the user of a turn may use now, or the error with which the turn ends."""
+        try:
+            return self.resources.read(session, spec)
+        except LuxxError as error:
+            return error
+
+
 def _sections(request: ChatRequest, card: ModelCard, skills: str) -> list[TextSection]:
     """The texts of the prompt besides its messages; `skills` lists those that the model may activate."""
     sections = [TextSection(kind=SectionKind.SYSTEM, owner="runs", text=request.system_prompt)]
@@ -331,3 +354,20 @@ def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str
     depth = request.origin.depth if isinstance(request.origin, Delegated) else 0
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
     return frozenset((*names, READ_RESULT_TOOL) if names else ())
+
+
+def has_checks(spec: RunSpec) -> bool:
+    """Whether checks judge the turn: one that answers, not one that only plans or chooses."""
+    return bool(spec.request.checks) and spec.purpose == CallPurpose.ANSWER
+
+
+def next_fallback(request: ChatRequest, state: TurnState) -> int:
+    """The number of the next fallback that can be used; 0 if none is left."""
+    left = range(state.fallback, len(request.fallbacks))
+    return next((index + 1 for index in left if not request.fallbacks[index].problem), 0)
+
+
+def passed_over(request: ChatRequest, state: TurnState) -> Sequence[LogEntry]:
+    """A warning for each fallback before the next that can be used, or for all that are left."""
+    left = takewhile(lambda target: target.problem, request.fallbacks[state.fallback :])
+    return [Warning(message=lost.problem) for lost in left]

@@ -1,13 +1,27 @@
-"""What the text of a completion shows beside it: the web pages that it cites and the images that the model
-generated.
+"""What is shown of a completion: its text up to a stop of the request, and beside it the web pages that it
+cites and the images that the model generated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from luxx.wire.turn import Source, Step, StepFile, StepType, citable, step_id
+from luxx.wire.turn import (
+    CitationDelta,
+    Delta,
+    FinishDelta,
+    FinishReason,
+    ReplayDelta,
+    Source,
+    Step,
+    StepFile,
+    StepType,
+    TextDelta,
+    UsageDelta,
+    citable,
+    step_id,
+)
 
 MAX_SOURCES = 100
 """Of one completion."""
@@ -53,3 +67,61 @@ class ShownParts:
             return steps
         step = Step(id=step_id(next_index), index=next_index, type=StepType.TEXT)
         return [*steps, replace(step, sources=sources, files=images)]
+
+
+class StopPhrases:
+    """Ends a completion before the first stop in its text, also where the API takes no stops.
+
+    Text that may begin a stop is held back until more follows. Of several stops the one that is complete
+    first counts, so that the result does not depend on the fragments.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.is_stopped = False
+
+    def read(self, deltas: list[Delta]) -> list[Delta]:
+        """The deltas up to a stop, with the end of the completion there."""
+        out: list[Delta] = []
+        for delta in deltas:
+            if isinstance(delta, TextDelta):
+                out += self._read_text(delta.text)
+            elif isinstance(delta, UsageDelta | CitationDelta | ReplayDelta):
+                out.append(delta)
+            else:
+                # The text does not go on after a call, nor after thinking.
+                out += [TextDelta(text=held)] if (held := self.take_held()) else []
+                out.append(delta)
+            if self.is_stopped:
+                break
+        return out
+
+    def take_held(self) -> str:
+        """The text that is held back, once nothing can follow it."""
+        held, self._held = self._held, ""
+        return held
+
+    def _read_text(self, text: str) -> Iterator[Delta]:
+        text = self.take_held() + text
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.is_stopped = True
+            shown = text[: min(found)[1]]
+        else:
+            self._held = max((beginning_at_end(text, stop) for stop in self._stops), key=len)
+            shown = text.removesuffix(self._held)
+        if shown:
+            yield TextDelta(text=shown)
+        if self.is_stopped:
+            yield FinishDelta(reason=FinishReason.STOP, is_cut=True)
+
+
+def beginning_at_end(text: str, phrase: str) -> str:
+    """The longest beginning of a phrase, less than all of it, with which the text ends."""
+    start = max(0, len(text) - len(phrase) + 1)
+    while (start := text.find(phrase[0], start)) >= 0:
+        if phrase.startswith(text[start:]):
+            return text[start:]
+        start += 1
+    return ""

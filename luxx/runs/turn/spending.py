@@ -123,7 +123,8 @@ class Spending:
         spent_rows: list[SpentAmount] = []
 
         def extra_write(connection: Connection) -> None:
-            self.has_recorded_lost_call = bool(charge_orphaned_reserve(connection, self._spec.run_id, _runs))
+            charged = charge_orphaned_reserve(connection, self._spec.run_id, _runs)
+            self.has_recorded_lost_call = self._spec.turn.key in charged
             spent_rows.append(spent_by_run(connection, self._spec.run_id))
 
         await self._log.append([], extra_write=extra_write)
@@ -140,19 +141,20 @@ class Spending:
         signal: CancelSignal,
         *,
         tokens: int,
+        may_wait: bool = True,
     ) -> CompletionRequest:
         """Reserves for the request, whose prompt has about this many tokens; returns it with `max_tokens` of
         what the model can produce, and no larger than the reservation.
 
-        Waits while other calls hold the reservation that this one needs. Raises LimitReached if it does not
-        fit the limits, InvalidInput if cost is limited but the model's price is unknown.
+        If it `may_wait`, waits while other calls hold what it needs. Raises LimitReached if it does not fit
+        the limits, InvalidInput if cost is limited but the model's price is unknown.
         """
         request = replace(request, max_tokens=answer_limit(request, card, tokens))
         if not self.has_limits:
             return request
         check_price(card, self._limits, request.model)
         call = await run_sized(len(request.messages), worst_case, request, card)
-        until, pause = time.monotonic() + MAX_WAIT_SECONDS, MIN_POLL_SECONDS
+        until, pause = time.monotonic() + MAX_WAIT_SECONDS * may_wait, MIN_POLL_SECONDS
         while True:
             answer = await self._reserve(call, target, may_wait=time.monotonic() < until)
             if answer.verdict == ReserveVerdict.FITS:
@@ -258,14 +260,15 @@ class Spending:
         limits, extra, origin = self._limits, self._extra_spent, self._spec.request.origin
         if not (limits.tokens_per_run or limits.cost_per_run):
             return []
-        if not (isinstance(origin, Delegated) or state.subagents or self._spec.turn.key):
+        has_others = state.subagents or self._spec.turn.key or self._spec.request.checks
+        if not (isinstance(origin, Delegated) or has_others):
             logged_spending = spent_in(state)
             spent = SpentAmount(
                 tokens=logged_spending.tokens + extra.tokens, cost=logged_spending.cost + extra.cost
             )
             used = SpentAndReserved(spent, NO_SPENDING)
         else:
-            # The turns of a run and all its subagents share one limit and reserve concurrently.
+            # The turns of a run, its checks and all its subagents share one limit and reserve concurrently.
             lock_until_commit(connection, Lock.USER_RESERVES, self._spec.user_id)
             root = origin.root_run_id if isinstance(origin, Delegated) else self._spec.run_id
             used = spent_by_tree(connection, _tree_ids.params(root=root))

@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from luxx.domain.agents.models import Check
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.context.prompt import context_after, context_of
+from luxx.domain.context.prompt import context_after
 from luxx.runs.turn.repetition import MAX_PAIRS, LoopState, call_of_result
+from luxx.wire.check import Verdict
 from luxx.wire.event import (
     CallPurpose,
     CompletionNote,
@@ -93,7 +95,8 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     `response_schema`: a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
     ask a person. `stop`: texts that end a completion. `warnings` begin the log. `prompted_thinking`: a model
     that does not think by itself is asked to think in its text. `planning` is off unless a chat's answer may
-    be made by a plan of steps. `context_window` is that of the model in tokens, None if it is unknown."""
+    be made by a plan of steps. `context_window` is that of the model in tokens, None if it is unknown.
+    `checks` judge the answer and results."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -114,6 +117,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     warnings: list[str] = []
     prompted_thinking: bool = False
     planning: PlanningMode = PlanningMode.OFF
+    checks: list[Check] = []
 
     @property
     def rule_agents(self) -> tuple[int, ...]:
@@ -174,7 +178,8 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     each subagent. `fallback` is the number of the fallback in use. `loops`: what it repeats. `context`: how
     the next prompt is made. `has_overflowed`: a prompt was refused as too long and made again with less.
     `is_compressed`: more was left out for the next call of this model; nothing more is left out before it.
-    `reminded`: after so many iterations the model was reminded of open to-dos; 0: it was not.
+    `reminded`: after so many iterations the model was reminded of open to-dos; 0: it was not. `verdicts` are
+    those of checks, `objections` those of them that the next completion is told.
     """
 
     steps: tuple[Step, ...] = ()
@@ -198,6 +203,8 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     is_compressed: bool = False
     reminded: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    objections: tuple[Verdict, ...] = ()
 
 
 class NextAction(StrEnum):
@@ -224,11 +231,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
             return replace(cut, has_overflowed=overflow or state.has_overflowed, seq=logged.seq)
         case PlanUpdated():
             return replace(state, context=context_after(state.context, logged), seq=logged.seq)
-        case QuestionAsked():
-            asked = QuestionRecord(question=event)
-            return replace(state, questions=(*state.questions, asked), seq=logged.seq)
-        case QuestionAnswered():
-            return replace(state, questions=_with_answer(state.questions, event), seq=logged.seq)
+        case QuestionAsked() | QuestionAnswered():
+            return replace(state, questions=_with_question(state.questions, event), seq=logged.seq)
         case _:
             return replace(_with_other(state, event), seq=logged.seq)
 
@@ -236,6 +240,10 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
 def _with_other(state: TurnState, event: Event) -> TurnState:
     """The state after an event that few turns have."""
     match event:
+        case Verdict(round=number):
+            state = replace(state, verdicts=(*state.verdicts, event))
+            objected = {"objections": (*state.objections, event), "is_answered": False} if number else {}
+            return replace(state, **objected)
         case DoomLoopDetected():
             return replace(state, loops=state.loops.after(event))
         case DoomLoopIntervened(choice=choice):
@@ -259,8 +267,8 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
 
 
 def _with_completion(state: TurnState, logged: LoggedEvent, note: CompletionNote) -> TurnState:
-    usage, cost = state.usage + note.usage, add_cost(state.cost, note.cost)
-    completed = replace(state, usage=usage, cost=cost, seq=logged.seq)
+    usage = state.usage + note.usage
+    completed = replace(state, usage=usage, cost=add_cost(state.cost, note.cost), seq=logged.seq)
     if note.is_extra:
         return completed
     completed = replace(completed, finished_count=len(state.steps))
@@ -269,6 +277,7 @@ def _with_completion(state: TurnState, logged: LoggedEvent, note: CompletionNote
         iterations=state.iterations + 1,
         is_answered=note.finish != FinishReason.PAUSED and not open_calls(completed),
         notes=(*state.notes, note),
+        objections=(),
         context=context_after(state.context, logged),
         is_compressed=False,
     )
@@ -329,13 +338,15 @@ def _with_skill(state: TurnState, event: SkillActivated) -> TurnState:
     return replace(state, skills=(*state.skills, skill), narrowed=(*state.narrowed, *narrowing))
 
 
-def _with_answer(
-    questions: tuple[QuestionRecord, ...], answer: QuestionAnswered
+def _with_question(
+    questions: tuple[QuestionRecord, ...], event: QuestionAsked | QuestionAnswered
 ) -> tuple[QuestionRecord, ...]:
     """Only the first answer to a question counts."""
+    if isinstance(event, QuestionAsked):
+        return (*questions, QuestionRecord(question=event))
     return tuple(
-        replace(one, answer=answer)
-        if one.answer is None and one.question.question_id == answer.question_id
+        replace(one, answer=event)
+        if one.answer is None and one.question.question_id == event.question_id
         else one
         for one in questions
     )
@@ -376,13 +387,6 @@ def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUse
     """The provider and model that make the calls of a turn in this state; those of the request before it."""
     target = request.fallbacks[state.fallback - 1] if state is not None and state.fallback else request
     return ModelUsed(provider_id=target.provider_id, provider_name=target.provider_name, model=target.model)
-
-
-def initial_state(spec: RunSpec) -> TurnState:
-    """The state before the first event; a subagent starts with its parent's tool limits."""
-    origin = spec.request.origin
-    narrowed = origin.narrowed if isinstance(origin, Delegated) else ()
-    return TurnState(context=context_of(spec.past), narrowed=narrowed)
 
 
 def count_calls(state: TurnState) -> int:

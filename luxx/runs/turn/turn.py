@@ -6,32 +6,28 @@ A chat's run is one turn (`engine/driver.py`); rooms and tasks have many in one 
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import takewhile
 from typing import assert_never
 
 import structlog
 from msgspec.structs import replace
 from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
-from sqlalchemy.orm import Session
 
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
 from luxx.errors import ContextTooLong, LuxxError, ProviderError
 from luxx.infra.store.tables import table_of
-from luxx.providers.client import ModelClient
 from luxx.providers.failures import with_wait
 from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.log.events import LogEntry, LostRun
 from luxx.runs.models import RunRow
 from luxx.runs.turn.calls import ToolCalls
-from luxx.runs.turn.context import DriveContext, RunContext, SubagentEngine
+from luxx.runs.turn.context import DriveContext, RunContext
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration
 from luxx.runs.turn.loop_guard import EndedByLoop
-from luxx.runs.turn.resources import ResourceFinder, UserAccess
+from luxx.runs.turn.resources import TurnServices, UserAccess, has_checks, next_fallback, passed_over
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls
 from luxx.runs.turn.steering import (
@@ -61,6 +57,7 @@ from luxx.runs.turn.turn_log import (
     status_entry,
     with_fallback,
 )
+from luxx.runs.turn.verification import Verification, kept_answer
 from luxx.tools.schema import answer_problem
 from luxx.wire.run import ENDED, Compression, RunKind
 from luxx.wire.turn import StepStatus, Usage, steps_text
@@ -77,27 +74,9 @@ FALLBACK_WAIT_SECONDS = 5.0
 logger = structlog.get_logger()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class TurnServices:
-    """The services of one process that only turns use. `engine` is called late: it needs the loop itself."""
-
-    client: ModelClient
-    resources: ResourceFinder
-    engine: Callable[[], SubagentEngine]
-
-    def read_access(self, session: Session, spec: RunSpec) -> UserAccess | LuxxError:
-        """What the user of a turn may use now, or the error with which the turn ends."""
-        try:
-            return self.resources.read(session, spec)
-        except LuxxError as error:
-            return error
-
-
 class Turn:
     """Carries out the actions and writes the ending. `close` says what else the ending writes; `signal`
-    interrupts this turn.
-
-    `is_recovered`: an earlier drive may have made a model call whose end is not in the log.
+    interrupts this turn. `is_recovered`: an earlier drive may have made a call whose end is not in the log.
     """
 
     def __init__(
@@ -124,6 +103,7 @@ class Turn:
         self.usage: Usage | None = None
         self._services = services
         self._calls: ToolCalls | None = None
+        self._checks: Verification | None = None
         self._close = close
         self._log = run.log
         self._spending = run.spending
@@ -153,6 +133,9 @@ class Turn:
         except Exception:
             logger.exception("run_crashed", run_id=self.run.spec.run_id)
             await self._end(self._close_open_steps(StepStatus.ERROR), failure_ending(INTERNAL_ERROR))
+        finally:
+            if self._checks is not None:
+                self._checks.judges.close()
 
     async def _proceed(self, access: UserAccess | LuxxError) -> None:
         """Runs the iterations; ends the turn on cancel or on a LuxxError."""
@@ -165,12 +148,20 @@ class Turn:
                 if self._log.state.fallback != fallback:
                     fallback = self._log.state.fallback
                     iteration = await self._prepare_iteration(await self._use_fallback())
+            if self._checks is not None and not self.status:
+                await self._checks.settle()
         except RunCancelled:
             await self._end(self._close_open_steps(StepStatus.CANCELLED), self._stop_ending())
         except EndedByLoop as loop:
             await self._end([*loop.entries, *self._close_open_steps(StepStatus.CANCELLED)], DOOM_LOOP)
         except LuxxError as error:
             await self._end(self._close_open_steps(StepStatus.ERROR), ending_for(error))
+
+    def _checks_of(self, iteration: Iteration) -> Verification:
+        if self._checks is None:
+            self._checks = Verification(self._services.client, self._services.resources.providers)
+        self._checks.judges.run, self._checks.judges.resources = self.run, iteration.resources
+        return self._checks
 
     async def _prepare_iteration(self, access: UserAccess | LuxxError) -> Iteration:
         run = self.run
@@ -218,12 +209,15 @@ class Turn:
                 await self._compress(iteration)
             case NextAction.CALL_MODEL if not may_call(state, self._most_calls(state)):
                 # The completion without tools was not the last one: it paused, or called a tool anyway.
+                if self._checks is not None:
+                    await self._checks.settle(may_object=False)
                 await self._end([], OUT_OF_ITERATIONS)
             case NextAction.CALL_MODEL:
                 await self._before_call(iteration)
                 await self._call_model(iteration)
             case NextAction.FINISH:
-                await self._finish([], self._log.state)
+                self._is_recovered = False
+                await self._finish(iteration, [], self._log.state)
             case _:
                 assert_never(next_action)
         return not self.status
@@ -242,6 +236,10 @@ class Turn:
         """
         if any(one.status not in ENDED for one in self._log.state.subagents):
             await self._delegator.stop()
+        if self._checks is not None:
+            await self._checks.judges.stop()
+        if self._log.state.verdicts:
+            entries = [*entries, *kept_answer(self._log.state_after(entries))]
         while not self.status:
             try:
                 await self._write_end(entries, replace(ending, takes_todos=True), usage, is_cut=is_cut)
@@ -301,6 +299,8 @@ class Turn:
             if is_given or self.run.spec.level:
                 self.run.signal.has_input = False
                 await log_steers(self.run, only_todos=not is_given)
+        if has_checks(self.run.spec):
+            await self._checks_of(iteration).judge_results()
 
     def _most_calls(self, state: TurnState) -> int:
         return most_calls(state, self._max_iterations) if state.reminded else self._max_iterations
@@ -309,9 +309,10 @@ class Turn:
         return state.iterations < self._most_calls(state) and not self._spending.is_out_of_calls(state)
 
     async def _call_model(self, iteration: Iteration) -> None:
-        has_tools = self._has_tools(self._log.state)
+        has_tools, request = self._has_tools(self._log.state), self.run.spec.request
+        fallback = next_fallback(request, self._log.state)
         try:
-            max_wait = FALLBACK_WAIT_SECONDS if self._next_fallback else self.run.wall_time.left()
+            max_wait = FALLBACK_WAIT_SECONDS if fallback else self.run.wall_time.left()
             completion_record = await iteration.call_model(with_tools=has_tools, max_wait=max_wait)
         except CompletionCut as cut:
             if isinstance(cut.cause, ContextTooLong) and await iteration.send_less(cut):
@@ -320,10 +321,10 @@ class Turn:
             if cut.cause is not None and not entries:
                 await iteration.note_failure(cut.cause)
                 # Another provider can make the call: this one produced nothing.
-                if self._next_fallback:
-                    await self._log_fallback(cut.cause, self._next_fallback, usage)
+                if fallback:
+                    await self._log_fallback(cut.cause, fallback, usage)
                     return
-                entries = [*self._passed_over()]
+                entries = [*passed_over(request, self._log.state)]
             ending = self._stop_ending() if cut.cause is None else failure_ending(with_wait(cut.cause))
             await self._end(entries, ending, usage, is_cut=True)
         else:
@@ -340,45 +341,40 @@ class Turn:
         else:
             await self._end([], FINISHED)
 
-    @property
-    def _next_fallback(self) -> int:
-        """The number of the next fallback that can be used; 0 if none is left."""
-        fallbacks = self.run.spec.request.fallbacks
-        left = range(self._log.state.fallback, len(fallbacks))
-        return next((index + 1 for index in left if not fallbacks[index].problem), 0)
-
-    def _passed_over(self) -> Sequence[LogEntry]:
-        """A warning for each fallback before the next that can be used, or for all that are left."""
-        left = self.run.spec.request.fallbacks[self._log.state.fallback :]
-        return [Warning(message=lost.problem) for lost in takewhile(lambda target: target.problem, left)]
-
     async def _log_fallback(self, cause: ProviderError, number: int, usage: UsageEntry | None) -> None:
         """Logs the failure of a provider; the next call goes to the fallback of this number."""
         target = self.run.spec.request.fallbacks[number - 1]
         reason = f"{cause.message} The call goes to {target.model} of the provider '{target.provider_name}'."
         event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
-        await self._spending.log_retry(event, usage, self._passed_over(), is_over=True)
+        lost = passed_over(self.run.spec.request, self._log.state)
+        await self._spending.log_retry(event, usage, lost, is_over=True)
 
     async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
         """Logs an ended completion together with the start of its calls, or with the end of the run."""
         entries = completion_record.entries
         state_after = self._log.state_after(entries)
         if decide(state_after) == NextAction.FINISH:
-            await self._finish(entries, state_after, completion_record.usage)
+            await self._finish(iteration, entries, state_after, completion_record.usage)
             return
         if state_after.iterations == self._max_iterations:
             entries.append(Warning(message=LAST_ITERATION))
         await self._calls_of(iteration).start(state_after, entries, completion_record.usage)
 
     async def _finish(
-        self, entries: list[LogEntry], state: TurnState, usage: UsageEntry | None = None
+        self, iteration: Iteration, entries: list[LogEntry], state: TurnState, usage: UsageEntry | None = None
     ) -> None:
-        """Ends the turn with its answer. One that does not follow the demanded schema is partial, with a
-        warning that says why."""
+        """Ends the turn with its answer, unless a check sends it back; partial if it breaks its schema."""
         if state.context.todos is not None and may_remind(self.run.spec, state) and self._has_tools(state):
             await log_reminder(self.run, entries, usage)
             return
-        ending, spec, last = self._final_ending(state), self.run.spec, entries
+        ending, spec = self._final_ending(state), self.run.spec
+        if has_checks(spec) and is_judged(state, ending):
+            is_early = state.iterations < self._most_calls(state) and ending == FINISHED
+            verdicts = await self._checks_of(iteration).judge_answer(entries, usage, may_object=is_early)
+            if verdicts is None:
+                return
+            entries, state, usage = verdicts, self._log.state, None
+        last = entries
         schema = spec.request.response_schema if spec.kind == RunKind.CHAT and not spec.turn.key else None
         if schema is not None and is_judged(state, ending):
             problem = await asyncio.to_thread(answer_problem, schema, steps_text(state.steps))

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from luxx.domain.context.prompt import context_of
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import ContentRefused, LimitReached, LuxxError, ProviderError
 from luxx.runs.log.events import LogEntry
@@ -26,7 +27,7 @@ from luxx.wire.event import (
     LoggedEvent,
     ProcessStep,
 )
-from luxx.wire.run import InConversation, RunPhase, RunStatus, StopReason
+from luxx.wire.run import Delegated, InConversation, RunPhase, RunStatus, StopReason
 from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import (
     CUT_SHORT,
@@ -43,10 +44,14 @@ from luxx.wire.turn import (
 
 def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
     """The specification with the provider and model that make the next call."""
-    if not state.fallback:
-        return spec
-    used = msgspec.structs.asdict(model_used(spec.request, state))
-    return replace(spec, request=replace(spec.request, **used))
+    used = msgspec.structs.asdict(model_used(spec.request, state)) if state.fallback else {}
+    return replace(spec, request=replace(spec.request, **used)) if used else spec
+
+
+def initial_state(spec: RunSpec) -> TurnState:
+    """The state before the first event; a subagent starts with its parent's tool limits."""
+    narrowed = spec.request.origin.narrowed if isinstance(spec.request.origin, Delegated) else ()
+    return TurnState(context=context_of(spec.past), narrowed=narrowed)
 
 
 class LogWriter(Protocol):

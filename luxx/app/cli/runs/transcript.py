@@ -105,8 +105,7 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     """The fields of frames that a terminal shows, among them those of a question; a frame has some of them.
 
     `seq` is 0 for frames that are not in the event log. `turns` are steps that were approved, or how many
-    turns were left out of a prompt. `message` is a stored message in the event of that
-    name, else a sentence.
+    turns were left out of a prompt. `message` is a stored message in the event of that name, or a sentence.
     """
 
     type: str
@@ -123,6 +122,8 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     status: str = ""
     finish: str | None = None
     reason: str = ""
+    target: str = ""
+    reasons: list[str] = []
     delay_ms: int = 0
     duration_ms: int = 0
     error: str = ""
@@ -153,15 +154,16 @@ COMPRESSIONS = {
     "clear": "the model reads old results of tools shortened from here on",
     "summarize": "the model reads a summary of older messages from here on",
     "truncate": "the model does not read the oldest messages from here on",
-    "": "the model reads the whole conversation again",
 }
 
 
 def _about_call(frame: RunFrame) -> str:
-    """What is said about the next call of the model."""
+    """What is said about the next call of the model, or about what a check found."""
+    if frame.type == "verdict":
+        return _shortened(f"check of {frame.target}: {' '.join([frame.result or '', *frame.reasons])}")
     if frame.type == "retrying":
         return f"trying again in {frame.delay_ms / 1000:.1f} s: {frame.reason}"
-    return COMPRESSIONS.get(frame.compression_strategy, COMPRESSIONS[""])
+    return COMPRESSIONS.get(frame.compression_strategy, "the model reads the whole conversation again")
 
 
 class RunTranscript(ABC):
@@ -270,7 +272,7 @@ class RunTranscript(ABC):
             case "question_answered":
                 self.questions.pop(frame.question_id, None)
                 return []
-            case "retrying" | "context_compressed":
+            case "retrying" | "context_compressed" | "verdict":
                 return [note(f"{_prefix(self.turn_name(frame))}{_about_call(frame)}")]
             case "warning" if isinstance(frame.message, str):
                 return [note(frame.message)]
@@ -384,10 +386,9 @@ class RunTranscript(ABC):
             is_successful=step.success,
             duration_ms=step.duration_ms,
         )
-        mark = "✓" if step.success else "✗"
         duration = "" if step.duration_ms is None else f" ({step.duration_ms} ms)"
         line = _shortened(" ".join(result.split()), MAX_RESULT_CHARS)
-        text = f"{name} {mark} {step.name}{duration} {line}".removeprefix(" ")
+        text = f"{name} {'✓' if step.success else '✗'} {step.name}{duration} {line}".removeprefix(" ")
         return Piece(PieceKind.TOOL_RESULT, text, card=card)
 
 

@@ -12,6 +12,7 @@ type Logged =
   | Schema<'Warning'>
   | Schema<'DoomLoopDetected'>
   | Schema<'DoomLoopIntervened'>
+  | Schema<'Verdict'>
   | Schema<'QuestionAsked'>
   | Schema<'QuestionAnswered'>
   | Schema<'Tainted'>

@@ -12,6 +12,7 @@ const NOTES: ReadonlySet<string> = new Set<NoteType>([
   'retrying',
   'context_compressed',
   'doom_loop_detected',
+  'verdict',
   'tainted',
   'skill_activated',
   'steered',
@@ -332,7 +333,7 @@ function withdrawOpenSteps(state: RunState, key: string): RunState {
   const turn = state.turns[key]
   if (turn?.status !== 'open') return state
   const steps = turn.steps.filter((step) => !step.isOpen)
-  const written = steps.filter((step) => step.type === 'text' && step.status !== 'interrupted')
+  const written = steps.filter((step) => step.type === 'text' && step.status !== 'interrupted' && !step.superseded)
   const text = turn.text && written.map((step) => step.content).join('')
   return { ...state, turns: { ...state.turns, [key]: { ...turn, steps, text } } }
 }

@@ -55,7 +55,16 @@ export interface RunNote {
 }
 
 export type NoteType =
-  'warning' | 'retrying' | 'context_compressed' | 'doom_loop_detected' | 'tainted' | 'skill_activated' | 'steered' | 'floor_given' | 'agent_error'
+  | 'warning'
+  | 'retrying'
+  | 'context_compressed'
+  | 'verdict'
+  | 'doom_loop_detected'
+  | 'tainted'
+  | 'skill_activated'
+  | 'steered'
+  | 'floor_given'
+  | 'agent_error'
 
 export interface RunSummary {
   run: Schema<'Run'> | null

@@ -1,6 +1,7 @@
 /** The steps of a message as they are shown: a tool call and its result are one item. */
+import type { Schema } from '@/api/types'
 import type { Step } from './events'
-import type { Question } from './state'
+import type { Question, RunNote } from './state'
 
 export type ShownStep = Step & { isOpen?: boolean; startedAt?: string }
 
@@ -37,6 +38,31 @@ export function itemsOf(steps: readonly ShownStep[], questions: readonly Questio
 export function looseQuestions(steps: readonly ShownStep[], questions: readonly Question[]): Question[] {
   const calls = new Set(steps.filter((step) => step.type === 'tool_call').map((step) => step.id_ref))
   return questions.filter((question) => !calls.has(question.asked.call_id))
+}
+
+export type Verdict = Schema<'Verdict'>
+
+/** The verdicts of checks of one turn. */
+export function verdictsIn(notes: readonly RunNote[], turnKey: string): Verdict[] {
+  return notes.flatMap(({ event, turnKey: key }) => (event.type === 'verdict' && key === turnKey ? [event] : []))
+}
+
+/** Where verdicts stand: below calls, below the refused answers, which are texts, and below the answer. */
+export function verdictsOf(
+  steps: readonly ShownStep[],
+  verdicts: readonly Verdict[],
+): { byCall: Record<string, Verdict[]>; byText: Record<string, Verdict[]>; ofAnswer: Verdict[] } {
+  const refused = steps.filter((step) => step.superseded)
+  const byCall: Record<string, Verdict[]> = {}
+  const byText: Record<string, Verdict[]> = {}
+  const ofAnswer: Verdict[] = []
+  for (const verdict of verdicts) {
+    const text = verdict.round ? refused[verdict.round - 1] : undefined
+    if (verdict.target !== 'answer') (byCall[verdict.target] ??= []).push(verdict)
+    else if (text) (byText[text.id] ??= []).push(verdict)
+    else ofAnswer.push(verdict)
+  }
+  return { byCall, byText, ofAnswer }
 }
 
 const TELLING = ['command', 'path', 'query', 'url', 'expression', 'pattern', 'question', 'context', 'goal', 'task', 'name', 'code']

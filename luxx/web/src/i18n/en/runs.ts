@@ -66,6 +66,7 @@ const en = {
     warning: 'Warning',
     doom_loop_detected: 'Repetition',
     doom_loop_intervened: 'Decision on a repetition',
+    verdict: 'Verdict of a check',
     question_asked: 'Question',
     question_answered: 'Answer',
     tainted: 'Text from outside',

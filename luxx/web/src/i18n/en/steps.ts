@@ -4,6 +4,8 @@ const ANSWERS: Record<string, string> = { once: 'Once', always: 'Always', reject
 
 const LOOP_ANSWERS = { stop: 'End this answer', continue: 'Continue', skip: 'Skip the call', correct: 'Correct' }
 
+const VERDICTS = { valid: 'passed', invalid: 'not passed', unsure: 'unsure' }
+
 const en = {
   plan: 'Plan',
   stepsEnded: (ended: number, all: number) => `${ended} of ${all} steps`,
@@ -74,6 +76,9 @@ const en = {
     messages === 1 ? 'One earlier message is summarised for the model.' : `${messages} earlier messages are summarised for the model.`,
   readsAll: 'The context has room again: the model reads the whole conversation.',
   tainted: (tool: string) => `${tool} brought in text from outside. Calls that could do harm with it ask first.`,
+  verdict: (isOfAnswer: boolean, by: 'facts' | 'model', result: 'valid' | 'invalid' | 'unsure', reasons: string) =>
+    `${by === 'model' ? 'A model checked' : 'Check of'} ${isOfAnswer ? 'the answer' : 'the result'}: ${VERDICTS[result]}. ${reasons}`.trim(),
+  superseded: 'An answer that a check refused',
   skill: (name: string) => `Skill ${name} is active`,
   loop: (kind: string, tool: string, times: number) =>
     kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is informed.` : 'The model repeats itself.',

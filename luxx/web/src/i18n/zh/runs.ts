@@ -66,6 +66,7 @@ const zh: RunsText = {
     warning: '警告',
     doom_loop_detected: '重复',
     doom_loop_intervened: '对重复的决定',
+    verdict: '检查结果',
     question_asked: '提问',
     question_answered: '回答',
     tainted: '外来文本',

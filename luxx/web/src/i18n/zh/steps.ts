@@ -71,6 +71,9 @@ const zh: StepsText = {
   summarised: (messages) => `较早的 ${messages} 条消息已为模型总结。`,
   readsAll: '上下文空间充足：模型重新读取整个对话。',
   tainted: (tool) => `${tool} 带入了外部内容，可能造成危害的调用会先询问。`,
+  verdict: (isOfAnswer, by, result, reasons) =>
+    `${by === 'model' ? '模型检查' : '检查'}${isOfAnswer ? '回答' : '结果'}：${{ valid: '通过', invalid: '未通过', unsure: '无法判断' }[result]}。${reasons}`,
+  superseded: '未通过检查的回答',
   skill: (name) => `已启用技能 ${name}`,
   loop: (kind, tool, times) => (kind === 'error' ? `${tool} 已以相同方式失败 ${times} 次；已告知模型。` : '模型在重复自己。'),
   sources: '来源',

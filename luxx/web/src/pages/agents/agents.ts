@@ -11,11 +11,33 @@ export type Agent = Schema<'AgentView'>
 export const LIST_KEY = ['agents'] as const
 const PAGE_SIZE = 100
 export const MOST_FALLBACKS = 5
+export const MOST_CHECKS = 10
 
 export interface Fallback {
   key: number
   provider: string
   model: string
+}
+
+/** `provider` and `model` are those of a judge; empty: those of the answer. */
+export interface CheckDraft {
+  key: number
+  on: string
+  by: Schema<'CheckBy'>
+  criteria: string
+  provider: string
+  model: string
+  rounds: '1' | '2'
+}
+
+export function newCheck(check: Schema<'Check'> = { on: 'answer' }): CheckDraft {
+  const { on, by = 'facts', criteria = '', provider_id: provider, model } = check
+  return { key: ++lastKey, on, by, criteria, provider: String(provider ?? ''), model: model ?? '', rounds: check.rounds === 2 ? '2' : '1' }
+}
+
+function checkOf({ on, by, criteria, provider, model, rounds }: CheckDraft): Schema<'Check'> {
+  const judge = by === 'model' ? { provider_id: provider ? Number(provider) : null, model: model.trim() || null } : {}
+  return { on: on.trim(), by, criteria, ...judge, rounds: Number(rounds) }
 }
 
 export interface AgentDraft extends AnswererDraft {
@@ -26,6 +48,7 @@ export interface AgentDraft extends AnswererDraft {
   fallbacks: Fallback[]
   promptedThinking: boolean
   planning: NonNullable<Agent['planning']> | ''
+  checks: CheckDraft[]
   isShared: boolean
 }
 
@@ -56,6 +79,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     ...answererDraft(agent),
     color: agent?.color ?? '',
     fallbacks: (agent?.fallbacks ?? []).map((each) => newFallback(String(each.provider_id), each.model ?? '')),
+    checks: (agent?.checks ?? []).map((each) => newCheck(each)),
     promptedThinking: agent?.prompted_thinking ?? false,
     planning: agent?.planning ?? '',
     isShared: agent?.is_shared ?? false,
@@ -72,6 +96,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     fallbacks: draft.fallbacks
       .filter((each) => each.provider)
       .map((each) => ({ provider_id: Number(each.provider), model: each.model.trim() || null })),
+    checks: draft.checks.map(checkOf),
     prompted_thinking: draft.promptedThinking,
     // A draft that an earlier version kept has none.
     planning: draft.planning || null,

@@ -2,6 +2,7 @@
 import type { Schema } from '@/api/types'
 import type { Step } from '@/run/events'
 import type { LiveStep, Question, RunNote, RunState, Turn } from '@/run/state'
+import { type Verdict, verdictsIn } from '@/run/steps'
 
 export type StoredMessage = Schema<'MessageView'>
 
@@ -12,7 +13,7 @@ export interface Entry {
   seatId: number | null
   round: number
   text: string
-  /** Thinking and tools; the text is in `text`. */
+  /** Thinking, tools and refused answers; the text is in `text`. */
   steps: readonly (Step | LiveStep)[]
   /** Why there is no text. */
   notice: string
@@ -25,6 +26,7 @@ export interface Entry {
   error: string | null
   questions: readonly Question[]
   notes: readonly RunNote[]
+  verdicts: readonly Verdict[]
 }
 
 /** Ids are in the order of time, a seat's from when it took the floor; so one order holds for all. */
@@ -47,8 +49,9 @@ const kept = new WeakMap<object, { questions: string; entry: Entry }>()
 /** The same turn gives the same entry, so that only what changed is drawn again. */
 function ofTurn(turn: Turn, live: RunState): Entry {
   const questions = Object.values(live.questions).filter((question) => question.asked.msg_id === turn.key)
-  const notes = live.notes.filter((note) => note.turnKey === turn.key && note.event.type !== 'agent_error')
-  const mark = `${questions.map((each) => Number(each.answered !== null)).join('')} ${notes.length}`
+  const notes = live.notes.filter((note) => note.turnKey === turn.key && note.event.type !== 'agent_error' && note.event.type !== 'verdict')
+  const verdicts = verdictsIn(live.notes, turn.key)
+  const mark = `${questions.map((each) => Number(each.answered !== null)).join('')} ${notes.length} ${verdicts.length}`
   const present = kept.get(turn)
   if (present?.questions === mark) return present.entry
   const entry: Entry = {
@@ -58,7 +61,7 @@ function ofTurn(turn: Turn, live: RunState): Entry {
     seatId: turn.seatId,
     round: turn.round,
     text: turn.text,
-    steps: turn.steps.filter((step) => step.type !== 'text'),
+    steps: turn.steps.filter((step) => step.type !== 'text' || step.superseded),
     notice: noticeOf(turn.steps),
     status: turn.status,
     finish: turn.finish,
@@ -69,6 +72,7 @@ function ofTurn(turn: Turn, live: RunState): Entry {
     error: turn.error?.message ?? null,
     questions,
     notes,
+    verdicts,
   }
   kept.set(turn, { questions: mark, entry })
   return entry
@@ -84,7 +88,7 @@ function ofStored(message: StoredMessage): Entry {
     seatId: null,
     round: message.round_number ?? 0,
     text: message.content,
-    steps: message.steps.filter((step) => step.type !== 'text'),
+    steps: message.steps.filter((step) => step.type !== 'text' || step.superseded),
     notice: noticeOf(message.steps),
     status: message.status === 'partial' ? 'partial' : 'complete',
     finish: message.finish,
@@ -95,6 +99,7 @@ function ofStored(message: StoredMessage): Entry {
     error: null,
     questions: [],
     notes: [],
+    verdicts: message.verdicts ?? [],
   }
   kept.set(message, { questions: '', entry })
   return entry
@@ -128,6 +133,7 @@ function ofPerson(message: Schema<'RoomMessage'>): Entry {
     error: null,
     questions: [],
     notes: [],
+    verdicts: [],
   }
   kept.set(message, { questions: '', entry })
   return entry

@@ -73,6 +73,8 @@ function wordsOf(event: RunEvent): string {
       return nameOfStep(event.step_id, event.name)
     case 'step_complete':
       return event.error ? server.translate(event.error) : common.states[stateOf(event.status)]
+    case 'verdict':
+      return steps.verdict(event.target === 'answer', event.by, event.result, event.reasons.map((each) => server.translate(each)).join(' '))
     case 'skill_activated':
       return event.name
     case 'doom_loop_detected':

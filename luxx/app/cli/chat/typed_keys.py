@@ -16,8 +16,11 @@ from typing import Any, Self
 from luxx.app.cli.menu import FrameQuestion, Menu
 
 READ_BYTES = 4096
-ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|.)?")
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|O.|[^\[O])?", re.DOTALL)
 """Arrow keys and the like."""
+
+BEGUN_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*|O)?\Z")
+"""The beginning of one, whose rest may come with the next read."""
 
 ERASE, CLEAR, END = ("\x7f", "\b"), "\x15", ("\r", "\n")
 
@@ -46,6 +49,7 @@ class TypedKeys:
         self._show = show
         self._send = send
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._begun = ""
         self._before: list[Any] | None = None
 
     def __enter__(self) -> Self:
@@ -85,7 +89,12 @@ class TypedKeys:
             data = b""
         if not data:  # The terminal is gone.
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        for character in ESCAPES.sub("", self._decode(data)):
+        keys = self._begun + self._decode(data)
+        if self._begun == "\x1b" and keys[1:2] not in ("[", "O"):
+            keys = keys[1:]  # The key Escape, and then another one.
+        begun = BEGUN_ESCAPE.search(keys)
+        self._begun = "" if begun is None else begun[0]
+        for character in ESCAPES.sub("", keys.removesuffix(self._begun)):
             self._take(character)
         self._show(self.text)
 

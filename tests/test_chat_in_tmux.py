@@ -191,6 +191,13 @@ def test_lines_typed_while_it_answers_steer_it_or_wait(
         terminal.expect("dropped: one more")
         terminal.type("/queue", "Enter")
         terminal.expect("2. waits: later that")
+        terminal.type("/todos add Water the plants", "Enter", "/todos add Feed the cat", "Enter")
+        terminal.expect(" 2. [ ] Feed the cat")
+        terminal.type("/todos done 2", "Enter")
+        terminal.expect(" 2. [x] Feed the cat")
+        # Nothing is left to tell the model.
+        terminal.type("/todos drop 2", "Enter", "/todos drop 1", "Enter")
+        terminal.expect("the to-do list is empty")
         terminal.type("not sent")
         terminal.expect("> not sent")
         # An arrow key whose bytes come one by one, and Escape alone, type nothing and take nothing away.

@@ -480,6 +480,16 @@ def test_the_commands_choose_model_provider_agent_tools_and_files(
         ("hello", "Hello."),
         ("/queue", "nothing waits; while it answers, a line steers the answer"),
         ("/queue drop", "error: name a message that waits by its number; /queue lists them"),
+        ("/todos", "the to-do list is empty; /todos add TEXT begins it"),
+        ("/todos add Water the plants", "1. [ ] Water the plants"),
+        ("/todos done 1", "1. [x] Water the plants"),
+        ("/todos open 1", "1. [ ] Water the plants"),
+        ("/todos rename 1 Feed the cat", "1. [ ] Feed the cat"),
+        ("/todos done 2", "error: name a to-do by its number; /todos lists them"),
+        ("/todos done", "error: name a to-do by its number; /todos lists them"),
+        ("/todos later 1", "error: type /todos done 2, open 2, drop 2, rename 2 TEXT or add TEXT"),
+        ("/todos rename 1", "error: type /todos done 2, open 2, drop 2, rename 2 TEXT or add TEXT"),
+        ("/todos drop 1", "the to-do list is empty"),
     ):
         terminal.type(f"{typed}\r")
         terminal.expect(shown)

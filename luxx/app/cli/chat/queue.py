@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from luxx.app.cli.chat import todos
 from luxx.app.cli.screen import RunScreen
 from luxx.app.cli.server_api import ConnectionFailed, ServerApi
 from luxx.errors import InvalidInput, LuxxError
@@ -42,6 +43,7 @@ class TerminalQueue:
         self._screen = screen
         self._options = options
         self._writing = asyncio.Lock()
+        self.todos = todos.TerminalTodos(server, screen)
         self.has_given = False
 
     async def take_line(self, conversation_id: str, line: str) -> None:
@@ -52,6 +54,8 @@ class TerminalQueue:
                 word, _, rest = line.partition(" ")
                 if word == COMMAND:
                     await self.carry_out(conversation_id, rest.strip())
+                elif word == todos.COMMAND:
+                    await self.todos.carry_out(conversation_id, rest.strip())
                 elif word.startswith("/") and "/" not in word[1:]:
                     self._screen.note(f"{word} waits for the end of the answer; type it again then")
                 else:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from luxx.app.cli.agent_and_conversation_commands import agent_named
+from luxx.app.cli.chat import todos
 from luxx.app.cli.chat.session import ChatSession, ConversationPage
 from luxx.app.cli.chat.window import context_path, window_lines
 from luxx.app.cli.server_api import ObjectWithId
@@ -193,6 +194,9 @@ class SlashCommands:
             raise InvalidInput("there is no conversation yet")
         return self._session.conversation.id
 
+    async def todos(self, argument: str) -> None:
+        await self._session.queue.todos.carry_out(self._conversation_id, argument)
+
     async def thinking(self, _argument: str) -> None:
         self._say(self._session.thinking or "the model did not think for the last answer")
 
@@ -283,6 +287,12 @@ COMMANDS = {
             argument="[TEXT|drop N|resume]",
             help_text="what waits; TEXT is sent after the answer",
             run=SlashCommands.queue,
+        ),
+        SlashCommand(
+            name=todos.COMMAND,
+            argument="[done N|add TEXT]",
+            help_text="the to-do list; also open N, drop N, rename N TEXT",
+            run=SlashCommands.todos,
         ),
         SlashCommand(
             name="/context",

@@ -19,6 +19,7 @@ type Logged =
   | Schema<'MembersEnded'>
   | Schema<'SkillActivated'>
   | Schema<'SubagentAssigned'>
+  | Schema<'PlanUpdated'>
   | Schema<'ErrorEvent'>
   | Schema<'Done'>
   | Schema<'RoomStarted'>

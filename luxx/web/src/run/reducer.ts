@@ -87,6 +87,8 @@ function applyCommon(state: RunState, event: RunEvent): RunState {
       const isOpen = Object.values(questions).some((each) => each.answered === null)
       return { ...state, questions, status: isOpen ? 'waiting' : 'running' }
     }
+    case 'plan_updated':
+      return keyOf(event) === '' ? { ...state, todos: event.todos } : state
     case 'subagent_assigned':
       return { ...state, subagents: { ...state.subagents, [event.call_id]: event } }
     case 'error':

@@ -89,6 +89,8 @@ export interface RunState extends RunSummary {
   questions: Readonly<Record<string, Question>>
   notes: readonly RunNote[]
   subagents: Readonly<Record<string, Schema<'SubagentAssigned'>>>
+  /** The to-do list of a chat's answer, as the model or a person last wrote it; null: nobody has. */
+  todos: readonly Schema<'TodoItem'>[] | null
   round: { number: number; of: number | null } | null
   /** Messages of rooms that are stored, by their id: those of people too. */
   messages: readonly Schema<'RoomMessage'>[]
@@ -113,6 +115,7 @@ export const EMPTY: RunState = {
   questions: {},
   notes: [],
   subagents: {},
+  todos: null,
   round: null,
   messages: [],
   plan: null,

@@ -43,6 +43,7 @@ const en = {
     model: 'Choose the model',
     agent: 'Choose the agent',
     tools: 'Choose the tools',
+    todos: 'Show the to-do list',
     fork: 'Copy the conversation',
     export: 'Export as Markdown',
     stop: 'Stop the answer',

@@ -73,6 +73,7 @@ const en = {
     members_ended: 'Members ended',
     skill_activated: 'Skill',
     subagent_assigned: 'Subagent',
+    plan_updated: 'To-do list',
     error: 'Error',
     done: 'End',
     room_started: 'Room started',

@@ -84,6 +84,7 @@ const en = {
     kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is informed.` : 'The model repeats itself.',
   sources: 'Sources',
   steered: 'You wrote while it was answering:',
+  reminded: 'The model was reminded of open to-dos.',
 }
 
 export type StepsText = Texts<typeof en>

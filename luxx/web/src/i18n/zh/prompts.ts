@@ -42,6 +42,7 @@ const zh: PromptsText = {
     model: '选择模型',
     agent: '选择智能体',
     tools: '选择工具',
+    todos: '显示待办清单',
     fork: '复制对话',
     export: '导出为 Markdown',
     stop: '停止回答',

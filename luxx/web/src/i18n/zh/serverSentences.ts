@@ -144,6 +144,8 @@ export const SENTENCES: Record<string, string> = {
   '{} messages wait in this conversation already; delete one or wait': '此对话中已有 {1} 条消息在等待；请删除一条或稍候。',
   'an answer in progress takes no images; queue the message, or attach them to the next one':
     '进行中的回答不接受图片；请让消息排队，或将图片附加到下一条消息。',
+  'this conversation has no answer yet, so it has no to-do list; send a message first': '此对话还没有回答，因此没有待办清单；请先发送一条消息。',
+  'the title of a to-do item is not empty': '待办的标题不能为空。',
   'no message with this id waits here; it may have been sent': '这里没有等待中的此消息；它可能已经发送。',
   'a message was sent to this conversation a moment ago; try again': '刚刚有消息发送到此对话；请再试一次。',
   'a run of this conversation is still stopping; try again': '此对话的运行正在停止；请再试一次。',

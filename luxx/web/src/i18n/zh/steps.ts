@@ -78,6 +78,7 @@ const zh: StepsText = {
   loop: (kind, tool, times) => (kind === 'error' ? `${tool} 已以相同方式失败 ${times} 次；已告知模型。` : '模型在重复自己。'),
   sources: '来源',
   steered: '你在回答进行时写道：',
+  reminded: '已提醒模型还有未完成的待办。',
 }
 
 export default zh

@@ -11,6 +11,7 @@ import type { Conversation } from './conversations'
 import { useConversationChanges } from './conversations'
 import { type Message, useMessages } from './messages'
 import { useQueue, type WhenBusy } from './composer/queue'
+import { useTodos } from './composer/todos'
 
 export type AnswerOptions = Schema<'AnswerOptionsBody'>
 
@@ -33,6 +34,7 @@ export function useConversation(id: () => string | undefined) {
   const queue = useQueue(id, run)
   const notices = useNotices()
   const server = useServerText()
+  const todos = useTodos(id, run, () => messages.path.value.at(-1)?.id ?? '')
   const conversation = shallowRef<Conversation | null>(null)
   const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
@@ -125,6 +127,7 @@ export function useConversation(id: () => string | undefined) {
   /** Another tab, or another device, may have sent a message. */
   function onState(state: SessionState | null): void {
     queue.onState(state)
+    if (state) todos.onState()
     if (state === null || state.run_id === null || state.run_id === run.runId.value || !messages.isLoaded.value) return
     const isUnknown = state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
     if (isUnknown || isActive(state.status as Schema<'RunStatus'>)) void reload()
@@ -200,6 +203,7 @@ export function useConversation(id: () => string | undefined) {
     conversation,
     run,
     queue,
+    todos,
     isRunning,
     isCompressing,
     failure,

@@ -77,6 +77,8 @@ function wordsOf(event: RunEvent): string {
       return steps.verdict(event.target === 'answer', event.by, event.result, event.reasons.map((each) => server.translate(each)).join(' '))
     case 'skill_activated':
       return event.name
+    case 'plan_updated':
+      return event.todos.map(({ title }) => title).join(', ')
     case 'doom_loop_detected':
       return steps.loop(event.kind, event.tool, event.times)
     case 'doom_loop_intervened':

@@ -6,7 +6,7 @@ stream. Text and thinking are fragments; a tool call's fragments share a `slot`;
 completion (the last one counts).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
@@ -191,6 +191,12 @@ def steps_text(steps: Iterable[Step]) -> str:
     """
     texts = (step for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
     return "".join(step.content for step in texts if step.superseded is not True)
+
+
+def last_text(steps: Sequence[Step]) -> str:
+    """The text of the message after the last message with which a person steered it, if there is one."""
+    last = max((step.index for step in steps if step.type == StepType.USER), default=-1)
+    return steps_text(steps[last + 1 :])
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import pytest
 from api.server_process import ServerProcess
 from msgspec.structs import replace
 
-from luxx.providers.scripted import Counts, Faults, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Counts, Fail, Faults, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.restarting_client import RestartingClient
@@ -143,6 +143,29 @@ async def test_a_run_says_which_fallbacks_it_passes_over_and_why(server: ServerP
         assert "Fallback 2 of the agent 'Careful' cannot be used" in said[1]["message"]
         assert "is disabled" in said[1]["message"]
         assert said[2]["fallback"] == 3
+
+
+async def test_a_fallback_that_was_deleted_meanwhile_is_passed_over(server: ServerProcess) -> None:
+    late = Rule(name="refuses", reply=[Gate(name="late"), Fail(message="no", code=401)])
+    async with (
+        ScriptedProvider(Script(rules=[late])) as first,
+        ScriptedProvider(Script(rules=[])) as second,
+        ScriptedProvider(Script(rules=[Rule(reply=[Text(text="Third.")])])) as third,
+        AsyncApiClient(server.url) as ann,
+    ):
+        agent = await agent_with_fallbacks(ann, first.url, second.url, third.url)
+        conversation = (await ann.post("/conversations", {"agent_id": agent["id"]}))["id"]
+        run = await ann.start_run(conversation)
+        await first.reached("late")
+        lost = agent["fallbacks"][0]["provider_id"]
+        assert (await ann.ask("DELETE", f"/providers/{lost}")).is_success
+        first.release("late")
+        screen = await ann.wait_for_end(run["id"])
+    assert screen.text == "Third."
+    assert [one["fallback"] for one in screen.data_of("retrying")] == [1, 2]
+    assert second.url in screen.data_of("retrying")[1]["reason"]
+    assert screen.done is not None
+    assert screen.done["provider_name"] == third.url
 
 
 async def test_a_run_that_fails_names_the_fallbacks_that_could_not_be_used(server: ServerProcess) -> None:

@@ -369,3 +369,22 @@ async def test_an_image_that_waited_is_sent_now_and_counts_for_its_user(tmp_path
                 assert (await ann.ask("POST", "/messages", body)).status_code == 200
                 full = await ann.ask("POST", "/messages", body)
                 assert (full.status_code, full.json()["detail"]["kind"]) == (413, "quota_exceeded")
+
+
+async def test_only_what_follows_the_last_message_has_to_follow_a_schema(server: ServerProcess) -> None:
+    schema = {"type": "object", "properties": {"trees": {"type": "integer"}}, "required": ["trees"]}
+    demanded = {"type": "json_schema", "schema": schema}
+    rules = [
+        Rule(when=When(call=1), reply=[Text(text='{"trees": 1}'), Gate(name="counted")]),
+        Rule(reply=[Text(text='{"trees": 2}')]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = (await ann.post("/conversations", {"provider_id": await ann.connect(model.url)}))["id"]
+        run = await ann.start_run(conversation, "Count.", response_format=demanded)
+        await model.reached("counted")
+        await write(ann, conversation, "There is another one.", "steer")
+        model.release("counted")
+        screen = await ann.wait_for_end(run["id"])
+        assert screen.text.endswith('{"trees": 2}')
+        assert screen.data_of("warning") == []
+        assert (await ann.messages(conversation))[-1]["status"] == "complete"

@@ -6,7 +6,7 @@ A chat's run is one turn (`engine/driver.py`); rooms and tasks have many in one 
 
 import asyncio
 import dataclasses
-from functools import cached_property
+from functools import cached_property, partial
 from typing import assert_never
 
 import structlog
@@ -16,7 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
-from luxx.errors import ContextTooLong, LuxxError, ProviderError
+from luxx.errors import Conflict, ContextTooLong, InvalidInput, LuxxError
 from luxx.infra.store.tables import table_of
 from luxx.providers.failures import with_wait
 from luxx.runs.cancel import CancelSignal, RunCancelled
@@ -60,7 +60,7 @@ from luxx.runs.turn.turn_log import (
 from luxx.runs.turn.verification import Verification, kept_answer
 from luxx.tools.schema import answer_problem
 from luxx.wire.run import ENDED, Compression, RunKind
-from luxx.wire.turn import StepStatus, Usage, steps_text
+from luxx.wire.turn import StepStatus, Usage, last_text
 from luxx.wire.turn_event import Retrying, Warning, WarningCode
 
 INTERNAL_ERROR = LuxxError(
@@ -146,8 +146,8 @@ class Turn:
             fallback = self._log.state.fallback
             while await self._advance(iteration):
                 if self._log.state.fallback != fallback:
-                    fallback = self._log.state.fallback
                     iteration = await self._prepare_iteration(await self._use_fallback())
+                    fallback = self._log.state.fallback
             if self._checks is not None and not self.status:
                 await self._checks.settle()
         except RunCancelled:
@@ -182,12 +182,16 @@ class Turn:
         return Iteration(run, self._services.client, resources)
 
     async def _use_fallback(self) -> UserAccess:
-        """Gives the turn the provider and model of its fallback. Raises LuxxError if they cannot be used."""
-        spec = with_fallback(self.run.spec, self._log.state)
-        self.run = self._delegator.run = dataclasses.replace(self.run, spec=spec)
-        return await self.run.services.store.read(
-            lambda session: self._services.resources.read(session, spec)
-        )
+        """Gives the turn the provider and model of its next fallback that can be used. Raises LuxxError."""
+        while True:
+            spec = with_fallback(self.run.spec, self._log.state)
+            self.run = self._delegator.run = dataclasses.replace(self.run, spec=spec)
+            try:
+                return await self.run.services.store.read(partial(self._services.resources.read, spec=spec))
+            except (Conflict, InvalidInput) as lost:
+                if not (number := next_fallback(spec.request, self._log.state)):
+                    raise
+                await self._log_fallback(lost, number, None)
 
     async def _advance(self, iteration: Iteration) -> bool:
         """Carries out the next action; False once the run has ended or waits. Raises RunCancelled."""
@@ -341,7 +345,7 @@ class Turn:
         else:
             await self._end([], FINISHED)
 
-    async def _log_fallback(self, cause: ProviderError, number: int, usage: UsageEntry | None) -> None:
+    async def _log_fallback(self, cause: LuxxError, number: int, usage: UsageEntry | None) -> None:
         """Logs the failure of a provider; the next call goes to the fallback of this number."""
         target = self.run.spec.request.fallbacks[number - 1]
         reason = f"{cause.message} The call goes to {target.model} of the provider '{target.provider_name}'."
@@ -377,7 +381,7 @@ class Turn:
         last = entries
         schema = spec.request.response_schema if spec.kind == RunKind.CHAT and not spec.turn.key else None
         if schema is not None and is_judged(state, ending):
-            problem = await asyncio.to_thread(answer_problem, schema, steps_text(state.steps))
+            problem = await asyncio.to_thread(answer_problem, schema, last_text(state.steps))
             if problem is not None:
                 last = [*entries, Warning(message=problem, code=WarningCode.SCHEMA_NOT_MET)]
                 ending = replace(ending, is_partial=True)

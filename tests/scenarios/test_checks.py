@@ -122,6 +122,21 @@ async def test_a_judge_that_cannot_be_read_or_used_passes_the_answer_with_a_warn
     assert screen.text == "It is 42."
 
 
+async def test_a_judge_that_cannot_be_reached_passes_the_answer(impatient_server: ServerProcess) -> None:
+    async with (
+        ScriptedProvider(Script(rules=[answers("It is 42.")])) as model,
+        AsyncApiClient(impatient_server.url) as ann,
+    ):
+        nobody = await ann.connect("http://127.0.0.1:9")
+        conversation = await conversation_with(ann, model.url, {**BY_MODEL, "provider_id": nobody})
+        screen = await say(ann, conversation)
+    (verdict,) = verdicts(screen)
+    assert (verdict["result"], verdict["by"], verdict["cost"]) == ("unsure", "model", 0)
+    assert verdict["reasons"][0].startswith("The judge could not decide: ")
+    assert screen.events()[-1] == "done"
+    assert screen.text == "It is 42."
+
+
 async def test_a_failed_call_is_a_fact_that_the_model_learns_at_once(server: ServerProcess) -> None:
     rules = [
         Rule(
@@ -207,7 +222,14 @@ async def test_the_seat_of_an_agent_has_its_checks(server: ServerProcess) -> Non
         }
         room = await ann.post("/chat-rooms", body)
         frames = await run_to_the_end(ann, room["id"])
+        (message,) = [
+            each
+            for each in (await ann.get(f"/chat-rooms/{room['id']}/messages"))["items"]
+            if "verdicts" in each
+        ]
     assert said(frames) == [("Asker", "It is 42.")]
+    assert message["text"] == "It is 42."
+    assert [each["result"] for each in message["verdicts"]] == ["invalid", "valid"]
 
 
 BAD_CHECKS: list[tuple[Json, str, str]] = [

@@ -285,7 +285,7 @@ def _entry_after(message: OpenMessage, start: TurnStart, state: TurnState, text:
         text=text,
         steps=state.steps,
         replay=tuple(dict(note.replay) for note in state.notes),
-        context=state.context,
+        context=msgspec.structs.replace(state.context, todos=None),
         tainted_by=state.tainted_by or start.tainted_by,
     )
 

@@ -27,10 +27,11 @@ from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
 from luxx.wire.message import PromptImage
-from luxx.wire.model_settings import ModelSettings, PlanningMode
+from luxx.wire.model_settings import MODEL_SETTINGS, ModelSettings, PlanningMode
 from luxx.wire.run import Compression, InConversation, Invocation, WhenAsked
 
 CONVERSATION = "this conversation"
+SETTINGS = (*MODEL_SETTINGS, "sliding_window")
 
 
 class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
@@ -234,7 +235,7 @@ class RequestResolver:
             when_asked=options.when_asked or self.when_asked,
             stop=options.stop,
             warnings=[*options.warnings, *warnings],
-            **first_given(options, *sources, choice),
+            **first_given(options, *sources, choice, names=SETTINGS),
         )
 
     def _check(self, choice: ProviderChoice, attached: MessageAttachments) -> None:

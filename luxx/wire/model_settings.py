@@ -16,6 +16,10 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 MaxTokens = Annotated[int, Meta(ge=1, le=10_000_000)]
 
 
+SlidingWindow = Annotated[int, Meta(ge=0, le=10_000)]
+"""How many of the newest messages of a conversation its model reads; 0: all that fit."""
+
+
 class ReasoningEffort(StrEnum):
     """How much a model thinks, where it thinks. Vendors have more names for it; these all of them take."""
 

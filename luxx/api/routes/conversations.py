@@ -22,7 +22,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
-from luxx.wire.model_settings import ModelSettingsChange, PlanningMode
+from luxx.wire.model_settings import ModelSettingsChange, PlanningMode, SlidingWindow
 
 InjectedConversations = NamedDependency[ConversationService]
 InjectedProjects = NamedDependency[ProjectService]
@@ -41,6 +41,7 @@ class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_un
     model: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    sliding_window: SlidingWindow | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET

@@ -40,7 +40,7 @@ from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_com
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
 from luxx.wire.check import CheckBy
-from luxx.wire.model_settings import PlanningMode
+from luxx.wire.model_settings import PlanningMode, SlidingWindow
 from luxx.wire.tool import PermissionRule, RuleAction
 
 VERSION = 1
@@ -104,6 +104,7 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
     planning: PlanningMode | None = None
     checks: Annotated[list[CheckDocument], Meta(max_length=MAX_CHECKS)] = []
+    sliding_window: SlidingWindow | None = None
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
     prompted_thinking: PromptedThinking = False
     system_prompt: AgentPrompt = ""
@@ -142,6 +143,7 @@ def document_of(
         fallbacks=fallbacks,
         planning=agent.planning,
         checks=checks,
+        sliding_window=agent.sliding_window,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
         prompted_thinking=agent.prompted_thinking,
         system_prompt=agent.system_prompt,

@@ -8,10 +8,16 @@ from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.owned import SharedRow
-from luxx.infra.store.tables import ModelSettingsColumns, PlanningColumn
+from luxx.infra.store.tables import ModelSettingsColumns, PlanningColumn, SlidingWindowColumn
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
 from luxx.wire.check import CheckBy
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode, ProviderId
+from luxx.wire.model_settings import (
+    ModelSettings,
+    ModelSettingsChange,
+    PlanningMode,
+    ProviderId,
+    SlidingWindow,
+)
 from luxx.wire.tool import PermissionRule
 
 MAX_TOOLS = 200
@@ -76,7 +82,7 @@ class TurnColumns(ModelSettingsColumns):
 TURN_SETTINGS = TurnSettings.__struct_fields__
 
 
-class AgentRow(TurnColumns, PlanningColumn, SharedRow):
+class AgentRow(TurnColumns, PlanningColumn, SlidingWindowColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
     `fallbacks` and `checks` are JSON. Ids are never reused, so that the id of a deleted agent cannot refer to
@@ -167,6 +173,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prompted_thinking: PromptedThinking = False
     planning: PlanningMode | None = None
     checks: Checks = []
+    sliding_window: SlidingWindow | None = None
     is_shared: bool = False
 
 
@@ -181,6 +188,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     prompted_thinking: PromptedThinking | UnsetType = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
     checks: Checks | UnsetType = UNSET
+    sliding_window: SlidingWindow | UnsetType | None = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -200,6 +208,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     prompted_thinking: PromptedThinking
     planning: PlanningMode | None = None
     checks: list[Check]
+    sliding_window: SlidingWindow | None = None
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

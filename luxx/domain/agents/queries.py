@@ -53,6 +53,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     prompted_thinking: bool = False
     planning: PlanningMode | None = None
     checks: list[Check] = []
+    sliding_window: int | None = None
     owner_id: int | None = None
     is_shipped: bool = False
     lost_agent: str | None = None
@@ -97,6 +98,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         prompted_thinking=row.prompted_thinking,
         planning=row.planning,
         checks=decode_checks(row.checks),
+        sliding_window=row.sliding_window,
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,

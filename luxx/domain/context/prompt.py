@@ -164,6 +164,11 @@ class History:
             # What follows belongs to another completion, unless one has paused before its first step.
             self._complete, self._steps, self._notes = len(self.units), len(steps), len(notes)
 
+    def window_begin(self, size: int) -> int:
+        """The message with which the newest `size` messages begin, or the one of a user before it."""
+        users = (unit.place[0] for unit in self.units if unit.is_user)
+        return max((at for at in users if at <= self._own - size), default=0)
+
     def sent(self, record: ContextRecord) -> list[Unit]:
         """The units to send without what the record leaves out, and its summary."""
         at = self.begin(record)
@@ -312,7 +317,6 @@ class Prompt:
         parts[SectionKind.SUMMARY] = sum(unit.tokens for unit in sent if unit.place < (0, 0))
         task = sum(map(message_tokens, self.history.task))
         parts[SectionKind.HISTORY] = sum(unit.tokens for unit in sent) - parts[SectionKind.SUMMARY] + task
-        # The rest is what the messages take besides their texts.
         parts[SectionKind.SYSTEM] += self.estimate(record) - sum(parts.values())
         return parts
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 import msgspec
 from msgspec.structs import replace
 
-from luxx.domain.context.prompt import Prompt, Unit, correction
+from luxx.domain.context.prompt import History, Prompt, Unit, correction
 from luxx.infra.config.schema import ContextConfig
 from luxx.wire.message import CompressionStrategy, ContextRecord, UserPrompt
 
@@ -108,6 +108,26 @@ def next_cut(
     if not is_asked and tokens <= max(limits.trigger, min(record.next_at, limits.usable)):
         return None
     return _Fitting(prompt, record, limits).cut(summarizes=summarizes, is_asked=is_asked)
+
+
+def slid(history: History, record: ContextRecord, begin: int, limits: WindowLimits) -> ContextRecord:
+    """The record with the messages before `begin` left out, except the first one of a conversation."""
+    first = history.units[0] if history.units and not history.has_task else None
+    kept = (first.place,) if first is not None and first.is_user else ()
+    message = None if first is None or not kept else first.prompts[0]
+    characters = 0
+    if isinstance(message, UserPrompt) and first is not None and first.tokens > limits.first:
+        characters = max(1, len(message.text) * limits.first // first.tokens)
+    cleared = max(record.cleared, (begin, 0))
+    return replace(
+        record,
+        messages=begin,
+        part=0,
+        kept=kept,
+        first=characters,
+        cleared=cleared,
+        window=limits.window,
+    )
 
 
 def begun_anew(record: ContextRecord, limits: WindowLimits) -> ContextRecord:

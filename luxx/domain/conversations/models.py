@@ -6,7 +6,13 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, T
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, ModelSettingsColumns, PlanningColumn, UtcDateTime
+from luxx.infra.store.tables import (
+    Base,
+    ModelSettingsColumns,
+    PlanningColumn,
+    SlidingWindowColumn,
+    UtcDateTime,
+)
 from luxx.wire.turn import MODEL_LENGTH
 
 
@@ -21,7 +27,7 @@ class ProjectRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ConversationRow(ModelSettingsColumns, PlanningColumn, Base):
+class ConversationRow(ModelSettingsColumns, PlanningColumn, SlidingWindowColumn, Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules. `queue_paused`: its queued messages do not start by themselves; `queue_problem` is

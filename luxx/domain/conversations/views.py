@@ -14,7 +14,7 @@ from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.wire.check import Verdict
 from luxx.wire.message import Attachment
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode
+from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode, SlidingWindow
 from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
@@ -53,6 +53,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     model: str | None
     system_prompt: str | None
     planning: PlanningMode | None
+    sliding_window: int | None
     pinned: bool
     archived: bool
     tags: list[str]
@@ -105,6 +106,7 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     model: str | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    sliding_window: SlidingWindow | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET

@@ -41,7 +41,7 @@ from luxx.wire.message import (
     objection_in,
     objection_note,
 )
-from luxx.wire.model_settings import ModelSettings, PlanningMode
+from luxx.wire.model_settings import ModelSettings, PlanningMode, SlidingWindow
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
@@ -98,6 +98,7 @@ class ExportedConversation(ModelSettings, frozen=True, kw_only=True):
     model: Annotated[str, Meta(max_length=200)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
     planning: PlanningMode | None = None
+    sliding_window: SlidingWindow | None = None
     pinned: bool = False
     archived: bool = False
     tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
@@ -151,6 +152,7 @@ class ReadyConversation(ModelSettings, frozen=True, kw_only=True, tag="conversat
     model: str | None
     system_prompt: str | None
     planning: PlanningMode | None
+    sliding_window: int | None = None
     pinned: bool
     archived: bool
     tags: str

@@ -85,6 +85,7 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
     model: str | None = None
     system_prompt: str | None = None
     planning: PlanningMode | None = None
+    sliding_window: int | None = None
     pinned: bool = False
     archived: bool = False
     tags: list[str] = []
@@ -94,7 +95,7 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
 
 
 CONVERSATION_SETTINGS = (
-    "model", "system_prompt", "planning", "pinned", "archived", *MODEL_SETTINGS,
+    "model", "system_prompt", "planning", "sliding_window", "pinned", "archived", *MODEL_SETTINGS,
 )  # fmt: skip
 ORIGIN_DETAILS = ("finish", "provider_name", "model")
 """What a file says about the model of a message. A provider's id belongs to its server."""

@@ -113,7 +113,7 @@ class LoopsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class ContextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a prompt becomes too long, and what is left out then. `trigger` is a share of the context window
-    without the answer; the others are tokens."""
+    without the answer, `sliding_window` is a number of messages (0: none); the others are tokens."""
 
     trigger: Annotated[float, Meta(ge=0.5, le=0.95)] = 0.8
     max_tokens: Annotated[int, Meta(ge=1000)] = 200_000
@@ -123,6 +123,7 @@ class ContextConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         default_factory=lambda: ["activate_skill", "ask_clarification", "ask_decision", "todo_write"]
     )
     summary_tokens: Annotated[int, Meta(ge=500)] = 4_000
+    sliding_window: Annotated[int, Meta(ge=0, le=10_000)] = 0
 
 
 class McpServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -82,6 +82,13 @@ class PlanningColumn:
     )
 
 
+class SlidingWindowColumn:
+    """The column of a row that may choose how many messages a model reads; null leaves it to the next source,
+    0 is all."""
+
+    sliding_window: Mapped[int | None] = mapped_column()
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """A timezone-aware UTC datetime, stored without zone so that SQLite and PostgreSQL agree."""
 

@@ -18,6 +18,7 @@ from luxx.domain.context.window import (
     WindowLimits,
     begun_anew,
     next_cut,
+    slid,
     truncated,
     window_limits,
 )
@@ -31,7 +32,7 @@ from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.runs.turn.verification import objection_text
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CallPurpose, CutNote
-from luxx.wire.message import ContextRecord, PromptMessage, objection_note, tool_images
+from luxx.wire.message import CompressionStrategy, ContextRecord, PromptMessage, objection_note, tool_images
 from luxx.wire.run import RunKind
 from luxx.wire.tool import ToolChoice, ToolChoiceMode
 from luxx.wire.turn import ReplayNote, Usage
@@ -70,12 +71,15 @@ class TurnPrompt:
         """What must be left out before the call, which is logged first; None: nothing more than before."""
         window, is_larger = self._window(state.context), self._has_larger_window(state.context)
         is_safe = self.tokens(state.context) <= self._safe_tokens(window)
-        if state.is_compressed or (not is_larger and is_safe):
+        begin = self._window_begin(state.context)
+        if state.is_compressed or (not is_larger and is_safe and not begin):
             return None
         record = self.record(state)
         cut = await self._decided(record, is_asked=False)
         if cut is None and record is not state.context:
-            return Cut(record=record, before=self.tokens(state.context), after=self.tokens(record))
+            strategy = CompressionStrategy.TRUNCATE if begin else None
+            before, after = self.tokens(state.context), self.tokens(record)
+            return Cut(record=record, strategy=strategy, before=before, after=after)
         return cut
 
     async def asked_cut(self, state: TurnState) -> Cut | None:
@@ -88,11 +92,21 @@ class TurnPrompt:
         return await run_sized(len(self._prompt.history.units), decide)
 
     def record(self, state: TurnState) -> ContextRecord:
-        """How the next prompt is made if no more is left out: anew for a model with a larger window."""
+        """How the next prompt is made if it fits: anew for a model with a larger window, and without what a
+        sliding window leaves out."""
         record = state.context
         if self._has_larger_window(record) and record.learned_by != self._spec.request.model:
-            return begun_anew(record, self.limits(record))
+            record = begun_anew(record, self.limits(record))
+        if begin := self._window_begin(record):
+            record = slid(self._prompt.history, record, begin, self.limits(record))
         return record
+
+    def _window_begin(self, record: ContextRecord) -> int:
+        """The message with which the sliding window begins; 0: it leaves no more out than the record does."""
+        size = self._spec.request.sliding_window
+        size = self._config.sliding_window if size is None else size
+        begin = self._prompt.history.window_begin(size) if size else 0
+        return begin if begin > record.messages else 0
 
     def _has_larger_window(self, record: ContextRecord) -> bool:
         known = self.card_window

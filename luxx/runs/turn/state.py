@@ -118,6 +118,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     prompted_thinking: bool = False
     planning: PlanningMode = PlanningMode.OFF
     checks: list[Check] = []
+    sliding_window: int | None = None
 
     @property
     def rule_agents(self) -> tuple[int, ...]:

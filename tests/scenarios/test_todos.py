@@ -374,3 +374,30 @@ async def test_a_room_keeps_a_list_in_one_turn_alone(server: ServerProcess) -> N
         # In its second turn the seat has what it was told in the first, and no list.
         assert len({text for text in texts if text.startswith(REMINDER)}) == 1
         assert not any("of an earlier request" in text for text in texts)
+
+
+async def test_a_compression_keeps_the_list_and_a_change_meanwhile(patient_server: ServerProcess) -> None:
+    summary = "Nothing at all was decided here. " * 20
+    script = Script(
+        rules=[
+            rule(1, write(*NEW)),
+            Rule(when=When(user="[Ss]ummar"), reply=[Gate(name="summary"), Text(text=summary)]),
+            Rule(reply=[Text(text=" ".join(f"w{number}" for number in range(7000)))]),
+        ]
+    )
+    async with ScriptedProvider(script) as model, AsyncApiClient(patient_server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        body = {"conversation_id": conversation, "tools": TOOLS}
+        for number in range(3):
+            await ann.post("/messages", {**body, "content": f"go {number}"})
+        path, headers = f"/conversations/{conversation}/compress", {"accept": "application/json"}
+        run = (await ann.ask("POST", path, {}, headers)).json()["data"]
+        await model.reached("summary")
+        await put(ann, conversation, [B], [A, B])
+        model.release("summary")
+        await ann.wait_for_end(run["id"])
+        assert (await ann.run(run["id"]))["status"] == "completed"
+        assert await todos(ann, conversation) == [B]
+        at = len(model.requests)
+        await ann.post("/messages", {**body, "content": "next"})
+        assert last(model, at + 1).startswith(f"{OF_PERSON} the to-do list of an earlier request.")

@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "web_fetch": {"url": "http://127.0.0.1:9/"},
     "batch_fetch": {"urls": ["http://127.0.0.1:9/"]},
     "result_read": {"ref": "a"},
+    "todo_write": {"todos": [{"title": "a"}]},
     "delegate": {"task": "a", "tools": []},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {
@@ -255,7 +256,8 @@ def test_a_member_of_a_composition_is_refused_like_a_call_of_its_own(
 ) -> None:
     """Also a composition that was made at the highest level: its level is that of its tool."""
     person = people[level]
-    may_be = {name for name in tools if name != "delegate" and not name.startswith("ask_")}
+    not_members = ("delegate", "todo_write", "ask_clarification", "ask_decision")
+    may_be = {name for name in tools if name not in not_members}
     reached = {name for name in may_be if tools[name]["required_permission"] <= level}
     made = [composed(person, name) for name in reached]
     for kind, rules in RULES.items():

@@ -50,6 +50,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "file_multi_edit": {"path": "a.txt", "edits": [{"old_string": "a", "new_string": "b"}]},
     "delegate": {"task": "a"},
     "result_read": {"ref": "call-0"},
+    "todo_write": {"todos": [{"title": "a"}]},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
     "ask_decision": {"decision_type": "branch", "context": "Which way?", "options": [{"label": "left"}]},
@@ -92,7 +93,13 @@ def executor_of(
 async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
     name: str, level: CommandPermission, builtin_executor: ToolExecutor, context_of: Any, call: Any
 ) -> None:
-    context = context_of(level, ask=answer_left, read_result=read_stored_output, delegate=delegate_nothing)
+    context = context_of(
+        level,
+        ask=answer_left,
+        read_result=read_stored_output,
+        delegate=delegate_nothing,
+        write_todos=lambda items: None,
+    )
     (context.permissions.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]
     executed = await builtin_executor.execute(call(name, ARGUMENTS[name]), context)

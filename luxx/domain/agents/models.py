@@ -131,7 +131,7 @@ CheckTarget = Annotated[
         min_length=1,
         max_length=200,
         pattern=LINE,
-        description=f"`answer`, or the name of a tool, in which * stands for any characters; {IN_LINE}",
+        description=f"'answer', or the name of a tool, in which * stands for any characters; {IN_LINE}",
     ),
 ]
 Criteria = Annotated[

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from api.server_process import ServerProcess
 from command_line import register
 from files.sample_files import png
@@ -371,7 +372,10 @@ async def test_an_image_that_waited_is_sent_now_and_counts_for_its_user(tmp_path
                 assert (full.status_code, full.json()["detail"]["kind"]) == (413, "quota_exceeded")
 
 
-async def test_only_what_follows_the_last_message_has_to_follow_a_schema(server: ServerProcess) -> None:
+@pytest.mark.parametrize("checks", [[], [{"on": "answer"}]], ids=["without checks", "with a check"])
+async def test_only_what_follows_the_last_message_has_to_follow_a_schema(
+    server: ServerProcess, checks: list[Json]
+) -> None:
     schema = {"type": "object", "properties": {"trees": {"type": "integer"}}, "required": ["trees"]}
     demanded = {"type": "json_schema", "schema": schema}
     rules = [
@@ -379,7 +383,9 @@ async def test_only_what_follows_the_last_message_has_to_follow_a_schema(server:
         Rule(reply=[Text(text='{"trees": 2}')]),
     ]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
-        conversation = (await ann.post("/conversations", {"provider_id": await ann.connect(model.url)}))["id"]
+        agent = {"name": "Counter", "provider_id": await ann.connect(model.url), "checks": checks}
+        agent_id = (await ann.post("/agents", agent))["id"]
+        conversation = (await ann.post("/conversations", {"agent_id": agent_id}))["id"]
         run = await ann.start_run(conversation, "Count.", response_format=demanded)
         await model.reached("counted")
         await write(ann, conversation, "There is another one.", "steer")
@@ -387,4 +393,5 @@ async def test_only_what_follows_the_last_message_has_to_follow_a_schema(server:
         screen = await ann.wait_for_end(run["id"])
         assert screen.text.endswith('{"trees": 2}')
         assert screen.data_of("warning") == []
+        assert [one["result"] for one in screen.data_of("verdict")] == ["valid"] * len(checks)
         assert (await ann.messages(conversation))[-1]["status"] == "complete"

@@ -35,13 +35,7 @@ from luxx.wire.check import ANSWER_TARGET, CheckBy, Verdict, VerdictResult
 from luxx.wire.event import ProcessStep
 from luxx.wire.message import fenced, objection_in
 from luxx.wire.run import RunKind
-from luxx.wire.turn import (
-    FinishReason,
-    Step,
-    StepStatus,
-    StepType,
-    steps_text,
-)
+from luxx.wire.turn import FinishReason, Step, StepStatus, StepType, last_text, steps_text
 from luxx.wire.turn_event import Warning
 
 MAX_EVIDENCE = 2_000
@@ -230,7 +224,7 @@ class Verification:
         spec = self._run.spec
         schema = spec.request.response_schema if spec.kind == RunKind.CHAT and not spec.turn.key else None
         if schema is not None:
-            problem = await asyncio.to_thread(answer_problem, schema, steps_text(state.steps))
+            problem = await asyncio.to_thread(answer_problem, schema, last_text(state.steps))
             if problem is not None:
                 return FactProblem(reason=problem)
         last = next((each for each in reversed(state.steps) if each.type == StepType.TOOL_RESULT), None)

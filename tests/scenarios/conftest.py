@@ -32,7 +32,8 @@ def impatient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 
 SMALL_WINDOWS = {
     "LUXX_MODELS": "[{pattern: eight, context_window: 8000, max_output: 1000, tools: true}, "
-    "{pattern: twenty, context_window: 20000, max_output: 1000, tools: true}]",
+    "{pattern: twenty, context_window: 20000, max_output: 1000, tools: true}, "
+    "{pattern: large, context_window: 128000, max_output: 1000, tools: true}]",
     "LUXX_TOOLS__MAX_ITERATIONS": "400",
     "LUXX_CONTEXT__PROTECTED_TOOLS": "[file_exists]",
 }
@@ -41,7 +42,8 @@ SMALL_WINDOWS = {
 
 @pytest.fixture(scope="session")
 def long_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Shared: do not stop it. The windows of its models `eight` and `twenty` have 8,000 and 20,000 tokens."""
+    """Shared: do not stop it. The windows of its models `eight`, `twenty` and `large` have 8,000, 20,000 and
+    128,000 tokens."""
     with ServerProcess(tmp_path_factory.mktemp("long"), **SMALL_WINDOWS) as started_server:
         yield started_server
 

@@ -14,7 +14,7 @@ from scenarios.screen import Screen
 from scenarios.scripts import ASKS_FOR_SUMMARY
 from scenarios.test_tasks import execute, step
 
-WINDOWS = {"eight": 8_000, "twenty": 20_000}
+WINDOWS = {"eight": 8_000, "twenty": 20_000, "large": 128_000}
 QUESTION = "Find the number of the pear tree that the gardener forgot, and be kind to her."
 TOOLS = ["python_eval", "file_exists"]
 SUMMARY = "## Goal and limits\nFind the number of the pear tree.\n\n## Done\nThe first trees were looked at."
@@ -136,9 +136,12 @@ async def test_60_calls_in_a_window_of_8000_tokens_end_with_an_answer(long_serve
 
 
 @pytest.mark.heavy
-async def test_300_calls_in_a_window_of_20000_tokens_end_with_an_answer(long_server: ServerProcess) -> None:
+@pytest.mark.parametrize(("name", "cached"), [("twenty", 0.8), ("large", 0.95)])
+async def test_300_calls_in_a_larger_window_end_with_an_answer(
+    long_server: ServerProcess, name: str, cached: float
+) -> None:
     async with AsyncApiClient(long_server.url) as ann:
-        await check_long_turn(ann, 300, "twenty", cached=0.8)
+        await check_long_turn(ann, 300, name, cached=cached)
 
 
 @pytest.mark.heavy
@@ -224,3 +227,33 @@ async def test_the_newest_question_is_sent_where_hardly_anything_else_fits(
         assert screen.text.endswith("It is tree 7."), screen.frames[-2:]
         assert screen.data_of("context_compressed")[-1]["overflow"]
         assert contents(model.requests[-1].json["messages"], "user") == [*earlier, question]
+
+
+async def test_the_next_prompt_is_counted_as_its_provider_counts_it(long_server: ServerProcess) -> None:
+    """In texts of several kinds, from the third call on."""
+    kinds = [
+        "The gardener waters the old pear tree {} behind the wall every evening. ",
+        "老园丁每天傍晚给墙后的第{}棵梨树浇水，并记下它的叶子。",
+        '{{"id": {0}, "at": "2026-11-{0:02}", "is_wet": null, "leaves": [{0}, 3.5]}},',
+        "def water_{}(tree: Tree) -> int:\n    return sum(leaf.size for leaf in tree.leaves if leaf)\n\n",
+        "Der Gärtner gießt abends den Birnbaum {}; 🌳🌧️ Садовник поливает грушу. ",
+    ]
+    texts = ["".join(kind.format(number) for number in range(40)) for kind in kinds]
+    rules = [Rule(when=When(call=at + 1), reply=[Text(text=texts[at % 5], pieces=1)]) for at in range(20)]
+    async with (
+        ScriptedProvider(Script(rules=rules, window=WINDOWS["large"])) as model,
+        AsyncApiClient(long_server.url) as ann,
+    ):
+        body = {"provider_id": await ann.connect(model.url), "model": "large", "max_tokens": 1000}
+        conversation = (await ann.post("/conversations", body))["id"]
+        errors: list[float] = []
+        estimated = 0
+        for number in range(20):
+            async with ann.send_and_follow(conversation, "So?") as stream:
+                screen = await stream.to_the_end()
+            assert screen.done is not None
+            if number > 2:
+                errors.append(estimated / screen.done["usage"]["prompt_tokens"] - 1)
+            estimated = (await ann.get(f"/conversations/{conversation}/context"))["estimated_tokens"]
+    assert sum(map(abs, errors)) / len(errors) < 0.02, errors
+    assert sorted(map(abs, errors))[-1] < 0.05, errors

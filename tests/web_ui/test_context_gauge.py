@@ -83,3 +83,23 @@ def test_the_gauge_says_how_full_the_window_is_and_compresses(
         expect(page.get_by_role("button", name=f"Context window: {before}% used")).to_be_hidden()
         assert percent_of(page) > before
         assert is_wide_enough(page)
+
+
+def test_a_person_sets_how_many_messages_are_read(person: Person) -> None:
+    conversation = person.post("/conversations", {"title": "Plants"})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.get_by_role("button", name="Details").click()
+        field = page.get_by_label("Newest messages that it reads")
+        for typed, kept in (("20", 20), ("", None)):
+            field.fill(typed)
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("button", name="Save")).to_be_hidden()
+            assert person.get(f"/conversations/{conversation}")["sliding_window"] == kept
+        page = tab.open("/ui/agents/new")
+        page.get_by_label("Name", exact=True).fill("Anna")
+        page.get_by_label("Newest messages that it reads").fill("6")
+        page.get_by_role("button", name="Create the agent").click()
+        expect(page.get_by_role("heading", name="Anna")).to_be_visible()
+    [anna] = [each for each in person.get("/agents")["items"] if each["name"] == "Anna"]
+    assert anna["sliding_window"] == 6

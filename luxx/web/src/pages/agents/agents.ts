@@ -5,7 +5,7 @@ import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import { roleOf } from '@/components/agentRole'
-import { type AnswererDraft, answererBody, answererDraft } from '@/components/forms/modelSettings'
+import { type AnswererDraft, answererBody, answererDraft, numberIn } from '@/components/forms/modelSettings'
 
 export type Agent = Schema<'AgentView'>
 export const LIST_KEY = ['agents'] as const
@@ -48,6 +48,7 @@ export interface AgentDraft extends AnswererDraft {
   fallbacks: Fallback[]
   promptedThinking: boolean
   planning: NonNullable<Agent['planning']> | ''
+  slidingWindow: string
   checks: CheckDraft[]
   isShared: boolean
 }
@@ -82,6 +83,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     checks: (agent?.checks ?? []).map((each) => newCheck(each)),
     promptedThinking: agent?.prompted_thinking ?? false,
     planning: agent?.planning ?? '',
+    slidingWindow: String(agent?.sliding_window ?? ''),
     isShared: agent?.is_shared ?? false,
   }
 }
@@ -100,6 +102,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     prompted_thinking: draft.promptedThinking,
     // A draft that an earlier version kept has none.
     planning: draft.planning || null,
+    sliding_window: numberIn(draft.slidingWindow ?? ''),
     is_shared: draft.isShared,
   }
 }

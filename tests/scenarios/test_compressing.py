@@ -124,11 +124,16 @@ async def test_what_cannot_be_compressed_is_refused(long_server: ServerProcess) 
         await ann.wait_for_end(run["id"])
         assert await refusal_of(ann, conversation) == (409, "nothing_to_compress")
         assert (await refusal_of(ann, conversation, {"all": True}))[0] == 400
+        # The model of a conversation that its provider does not list is no fault of the request.
+        lost = (await ann.post("/conversations", {"provider_id": provider, "model": "gone"}))["id"]
+        assert (await ann.get(f"/providers/{provider}/models"))["models"] == ["scripted"]
+        response = await ann.ask("GET", f"/conversations/{lost}/context")
+        assert (response.status_code, response.json()["detail"]["kind"]) == (409, "model_unlisted")
         for other in (conversation, "none", "01a20ad0-0000-7000-8000-000000000001"):
             assert await refusal_of(ben, other) == (404, "conversation_not_found")
             response = await ben.ask("GET", f"/conversations/{other}/context")
             assert response.status_code == 404
-        assert len(model.requests) == 1, "no model was asked"
+        assert [each.path for each in model.requests if each.method == "POST"] == ["/v1/chat/completions"]
 
 
 async def test_a_summary_that_fails_or_is_cancelled_changes_nothing(long_server: ServerProcess) -> None:

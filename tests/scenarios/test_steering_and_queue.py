@@ -301,7 +301,7 @@ async def test_what_cannot_be_is_refused_with_a_sentence(server: ServerProcess) 
         ):  # fmt: skip
             assert (await ben.ask(method, where, body)).status_code == 404
         assert (await ann.ask("PUT", f"{path}/{conversation}", {"content": "x"})).status_code == 404
-        for body in ({}, {"content": " "}, {"content": ""}, {"mode": "now"}, {"other": 1}):
+        for body in ({"content": " "}, {"content": ""}, {"mode": "now"}, {"other": 1}):
             assert (await ann.ask("PUT", f"{path}/{first}", body)).status_code == 400
         for number in range(1, 20):
             await write(ann, conversation, str(number), "steer" if number % 2 else "queue")
@@ -362,6 +362,7 @@ async def test_an_image_that_waited_is_sent_now_and_counts_for_its_user(tmp_path
                 await ann.wait_for_end(run["id"])
                 # No answer is made, which it would have to steer.
                 path = f"/conversations/{conversation}/queue/{queued['queue_id']}"
+                assert (await ann.ask("PUT", path, {})).json()["data"]["content"] == "Look"
                 sent = await ann.ask("PUT", path, {"mode": "steer"})
                 assert sent.status_code == 200, sent.text
                 messages = await until_idle(ann, conversation, 4)

@@ -11,7 +11,6 @@ from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.request_input import TAKES_CUT_TEXT, InjectedCaller, TextId
 from luxx.api.routes.messages import InjectedQueue, MessageText, check_text
-from luxx.errors import InvalidInput
 from luxx.wire.queue import Queue, QueueItem, WhenBusy
 
 
@@ -52,8 +51,6 @@ class ConversationQueueController(Controller):
         data: JSONBody[QueueChangeBody],
     ) -> Success[QueueItem]:
         """Change the text of a message that waits, or what becomes of it."""
-        if data.content is None and data.mode is None:
-            raise InvalidInput("give content, mode or both", field="$.content")
         if data.content is not None:
             check_text(data.content)
         item = await chat_queue.change(caller, conversation_id, queue_id, data.content, data.mode)

@@ -15,7 +15,7 @@ from luxx.domain.context.prompt import SectionKind, context_of
 from luxx.domain.conversations.access import PATH_TO_ROOT, check_idle, own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.files.attachments import MessageAttachments
-from luxx.errors import Conflict, LuxxError
+from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
@@ -132,7 +132,11 @@ class NextPrompts:
 
     async def _read(self, caller: Caller, read: Callable[[Session], _T]) -> _T:
         store = self.chats.admission.services.store
-        return await self.chats.with_listed_models(caller, lambda: store.read(read))
+        try:
+            return await self.chats.with_listed_models(caller, lambda: store.read(read))
+        except InvalidInput as error:
+            # Of the conversation: the caller has given no model.
+            raise Conflict(error.message, kind=error.kind) from error
 
     async def _prompt(self, found: _Next) -> TurnPrompt:
         prompt = TurnPrompt(found.spec, found.resources, self.chats.admission.services.config.context)

@@ -109,9 +109,10 @@ def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
         recommended = [option.label for option in question.options if option.is_recommended]
         return (recommended if question.multiple else recommended[0]) if recommended else None
     numbers = [part for part in text.replace(",", " ").split() if part]
-    if question.multiple and len(numbers) > 1 and all(_is_number(question, part) for part in numbers):
+    most = len(question.options)
+    if question.multiple and len(numbers) > 1 and all(number_in(part, most) for part in numbers):
         return [question.options[int(part) - 1].label for part in numbers]
-    answer = question.options[int(text) - 1].label if _is_number(question, text) else text
+    answer = question.options[int(text) - 1].label if number_in(text, most) else text
     if question.decision_type == LOOP_DECISION and answer == LoopChoice.CORRECT:
         return None  # Own words are the correction.
     if question.kind in (CHOICE, QuestionKind.PERMISSION):
@@ -136,6 +137,7 @@ def wanted_answer(question: FrameQuestion) -> str:
     return f"type a number from 1 to {count}" if count else "type an answer"
 
 
-def _is_number(question: FrameQuestion, text: str) -> bool:
-    is_number = text.isascii() and text.isdigit() and len(text) < 4
-    return is_number and 1 <= int(text) <= len(question.options)
+def number_in(text: str, most: int) -> int:
+    """The number from 1 to `most` (below 10,000) that somebody typed; 0: it is none."""
+    is_number = text.isascii() and text.isdigit() and len(text) < 5
+    return int(text) if is_number and int(text) <= most else 0

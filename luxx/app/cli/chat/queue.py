@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from luxx.app.cli.chat import todos
+from luxx.app.cli.menu import number_in
 from luxx.app.cli.screen import RunScreen
 from luxx.app.cli.server_api import ConnectionFailed, ServerApi
 from luxx.errors import InvalidInput, LuxxError
@@ -113,11 +114,12 @@ class TerminalQueue:
         if given.queue_id:
             self._screen.note(f"waits for {waits_for}: {text}")
 
-    async def _drop(self, conversation_id: str, number: str) -> None:
+    async def _drop(self, conversation_id: str, typed: str) -> None:
         items = (await self.read(conversation_id)).items
-        if not (number.isascii() and number.isdigit() and 1 <= int(number[:4]) <= len(items)):
+        number = number_in(typed, len(items))
+        if not number:
             raise InvalidInput("name a message that waits by its number; /queue lists them")
-        item = items[int(number[:4]) - 1]
+        item = items[number - 1]
         await self._server.call("DELETE", f"{_path(conversation_id)}/{item.queue_id}", type(None))
         self._screen.note(f"dropped: {item.content}")
 

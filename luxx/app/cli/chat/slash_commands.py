@@ -8,7 +8,8 @@ import msgspec
 from luxx.app.cli.agent_and_conversation_commands import agent_named
 from luxx.app.cli.chat import todos
 from luxx.app.cli.chat.session import ChatSession, ConversationPage
-from luxx.app.cli.chat.window import context_path, window_lines
+from luxx.app.cli.chat.window import window_lines
+from luxx.app.cli.menu import number_in
 from luxx.app.cli.server_api import ObjectWithId
 from luxx.app.cli.server_commands import all_items, provider_named
 from luxx.domain.agents.models import AgentView
@@ -162,8 +163,8 @@ class SlashCommands:
     async def open(self, text: str) -> None:
         if not text:
             raise InvalidInput("name a conversation: a number of /list, a title or an id")
-        is_listed = text.isascii() and text.isdigit() and 1 <= int(text[:4]) <= len(self._listed)
-        await self._session.open_named(self._listed[int(text[:4]) - 1] if is_listed else text)
+        number = number_in(text, len(self._listed))
+        await self._session.open_named(self._listed[number - 1] if number else text)
         await self._session.show_history()
         await self._session.follow_open_run()
 
@@ -181,7 +182,7 @@ class SlashCommands:
             self._say(line)
 
     async def compress(self, argument: str) -> None:
-        path = context_path(self._conversation_id, "compress")
+        path = f"/conversations/{self._conversation_id}/compress"
         run = await self._session.server.call("POST", path, ObjectWithId)
         self._say("the model summarises the older messages; Ctrl-C cancels")
         if await self._session.follow_run(run.id) == 0:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from luxx.app.cli.menu import number_in
 from luxx.app.cli.screen import RunScreen
 from luxx.app.cli.server_api import ServerApi
 from luxx.errors import InvalidInput
@@ -40,13 +41,13 @@ def _changed(items: Sequence[TodoItem], word: str, rest: str) -> list[TodoItem |
     """The list after a command. Raises InvalidInput."""
     if word == "add" and rest:
         return [*items, TodoDraft(title=rest)]
-    number, _, title = rest.partition(" ")
-    title = title.strip()
+    typed, _, title = rest.partition(" ")
+    title, number = title.strip(), number_in(typed, len(items))
     if word not in ("done", "open", "drop", "rename") or bool(title) != (word == "rename"):
         raise InvalidInput(f"type {COMMAND} done 2, open 2, drop 2, rename 2 TEXT or add TEXT")
-    if not (number.isascii() and number.isdigit() and 1 <= int(number[:4]) <= len(items)):
+    if not number:
         raise InvalidInput(f"name a to-do by its number; {COMMAND} lists them")
-    at = int(number[:4]) - 1
+    at = number - 1
     item = items[at]
     match word:
         case "drop":

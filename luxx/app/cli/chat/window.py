@@ -1,7 +1,5 @@
 """How full the context window of a conversation is, as `luxx chat` says it."""
 
-from urllib.parse import quote
-
 import msgspec
 
 from luxx.app.cli.server_api import ServerApi
@@ -26,13 +24,9 @@ class WindowUse(msgspec.Struct, frozen=True, kw_only=True):
     last_compression: LastCompression | None
 
 
-def context_path(conversation_id: str, of: str = "context") -> str:
-    return f"/conversations/{quote(conversation_id, safe='')}/{of}"
-
-
 async def window_lines(server: ServerApi, conversation_id: str) -> list[str]:
     """The lines of `/context`. Raises LuxxError."""
-    use = await server.call("GET", context_path(conversation_id), WindowUse)
+    use = await server.call("GET", f"/conversations/{conversation_id}/context", WindowUse)
     lines = [
         f"{use.utilization_pct:g} % used: about {use.estimated_tokens:,} of {use.budget:,} tokens",
         ", ".join(f"{part.name} {part.tokens:,}" for part in use.parts) or "nothing is sent yet",

@@ -4,27 +4,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection
 
-from luxx.domain.conversations.access import PATH_TO_ROOT
+from luxx.domain.conversations.access import NEWEST_ANSWER, SET_CONTEXT
 from luxx.domain.conversations.models import MessageRow
 from luxx.infra.store.tables import table_of
 from luxx.wire.message import ContextRecord
 from luxx.wire.todos import TodoAuthor, TodoItem, TodoRecord
 
-_messages = table_of(MessageRow)
-_contexts = (
-    select(_messages.c.id, _messages.c.context)
-    .join(PATH_TO_ROOT, PATH_TO_ROOT.c.id == _messages.c.id)
-    .where(_messages.c.role == "assistant")
-    .order_by(PATH_TO_ROOT.c.height)
-    .limit(1)
-)
 # Within a text of the JSON the quotation marks would be escaped.
-_with_list = _contexts.where(_messages.c.context.contains('"todos":', autoescape=True))
-_set_context = (
-    update(_messages).where(_messages.c.id == bindparam("b_id")).values(context=bindparam("b_context"))
-)
+_with_list = NEWEST_ANSWER.where(table_of(MessageRow).c.context.contains('"todos":', autoescape=True))
 _decode = msgspec.json.Decoder(ContextRecord).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -40,7 +29,7 @@ def change_list(
     connection: Connection, leaf_id: str | None, change: Callable[[Sequence[TodoItem]], list[TodoItem]]
 ) -> list[TodoItem] | None:
     """Changes the list with the newest answer on the path, and returns it; None: there is no answer yet."""
-    answer = None if leaf_id is None else connection.execute(_contexts, {"leaf_id": leaf_id}).first()
+    answer = None if leaf_id is None else connection.execute(NEWEST_ANSWER, {"leaf_id": leaf_id}).first()
     if answer is None:
         return None
     before = read_list(connection, leaf_id)
@@ -48,5 +37,5 @@ def change_list(
     if items != before:
         record = _decode(answer.context) if answer.context else ContextRecord()
         record = replace(record, todos=TodoRecord(items=tuple(items), by=TodoAuthor.PERSON))
-        connection.execute(_set_context, {"b_id": answer.id, "b_context": _encode(record).decode()})
+        connection.execute(SET_CONTEXT, {"b_id": answer.id, "b_context": _encode(record).decode()})
     return items

@@ -250,6 +250,18 @@ PATH_TO_ROOT = _leaf.union_all(
 )
 """The messages from `leaf_id` to the root; `height` counts from the leaf."""
 
+NEWEST_ANSWER = (
+    select(_messages.c.id, _messages.c.context)
+    .join(PATH_TO_ROOT, PATH_TO_ROOT.c.id == _messages.c.id)
+    .where(_messages.c.role == "assistant")
+    .order_by(PATH_TO_ROOT.c.height)
+    .limit(1)
+)
+"""The newest answer on the path to `leaf_id`, and how its prompt was made."""
+
+SET_CONTEXT = (
+    update(_messages).where(_messages.c.id == bindparam("b_id")).values(context=bindparam("b_context"))
+)
 _path_ids = select(PATH_TO_ROOT.c.id).order_by(PATH_TO_ROOT.c.height.desc())
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.context.messages import read_path
 from luxx.domain.context.prompt import SectionKind, context_of
-from luxx.domain.conversations.access import PATH_TO_ROOT, check_idle, own_conversation
+from luxx.domain.conversations.access import NEWEST_ANSWER, PATH_TO_ROOT, check_idle, own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.files.attachments import MessageAttachments
 from luxx.errors import Conflict, InvalidInput, LuxxError
@@ -21,21 +21,14 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
 from luxx.runs.requests import NewCompression
 from luxx.runs.turn.prompting import TurnPrompt
-from luxx.runs.turn.resources import PromptResources, ResourceFinder
+from luxx.runs.turn.resources import PromptResources, ResourceFinder, with_fallback
 from luxx.runs.turn.run_rows import read_chat, read_head
 from luxx.runs.turn.state import RunSpec, TurnState, fold
-from luxx.runs.turn.turn_log import initial_state, with_fallback
+from luxx.runs.turn.turn_log import initial_state
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.turn_event import ContextCompressed
 
 _messages, _runs, _events = table_of(MessageRow), table_of(RunRow), table_of(RunEventRow)
-_newest_answer = (
-    select(_messages.c.id)
-    .join(PATH_TO_ROOT, PATH_TO_ROOT.c.id == _messages.c.id)
-    .where(_messages.c.role == "assistant")
-    .order_by(PATH_TO_ROOT.c.height)
-    .limit(1)
-)
 _newest_compression = (
     select(_events.c.data)
     .join(_runs, _runs.c.id == _events.c.run_id)
@@ -116,7 +109,7 @@ class NextPrompts:
         def read(session: Session) -> tuple[str, _Next]:
             conversation = own_conversation(session, caller, conversation_id)
             check_idle(conversation)
-            answer_id = session.scalar(_newest_answer, {"leaf_id": conversation.selected_leaf_id or ""})
+            answer_id = session.scalar(NEWEST_ANSWER, {"leaf_id": conversation.selected_leaf_id or ""})
             if answer_id is None:
                 raise _nothing("this conversation has no answer yet, so there is nothing to compress")
             return answer_id, self._after(session, caller, conversation, answer_id)

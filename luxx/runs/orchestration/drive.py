@@ -42,11 +42,11 @@ from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
 from luxx.runs.slots import SLOT_POLL_SECONDS, TurnSlots
 from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
 from luxx.runs.turn.context import BeginDrive, DriveContext
-from luxx.runs.turn.resources import TurnServices, UserAccess
+from luxx.runs.turn.resources import TurnServices, UserAccess, with_fallback
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import RunSpec, fold
 from luxx.runs.turn.turn import Turn
-from luxx.runs.turn.turn_log import TurnLog, initial_state, with_fallback
+from luxx.runs.turn.turn_log import TurnLog, initial_state
 from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
 from luxx.wire.run import ENDED, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, Usage, turn_of

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, bindparam, insert, null
 from sqlalchemy.orm import Session
 
 from luxx.domain.context.prompt import context_of, stored_record
+from luxx.domain.conversations.access import SET_CONTEXT
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import index_message
 from luxx.domain.usage.ledger import UsageEntry
@@ -23,7 +24,7 @@ from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.log.retention import delete_content
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.context import BeginDrive, DriveContext
-from luxx.runs.turn.resources import TurnServices, UserAccess
+from luxx.runs.turn.resources import TurnServices, UserAccess, with_fallback
 from luxx.runs.turn.run_rows import RunHead, read_chat
 from luxx.runs.turn.state import (
     ChatRequest,
@@ -47,15 +48,14 @@ from luxx.runs.turn.turn_log import (
     initial_state,
     message_origin,
     message_status,
-    with_fallback,
 )
 from luxx.wire.message import AssistantContent
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import Compression, Delegated, InConversation, Invocation, RunStatus
 from luxx.wire.turn import Usage
 
-_messages, _conversations = table_of(MessageRow), table_of(ConversationRow)
-_insert = insert(_messages)
+_insert = insert(table_of(MessageRow))
+_conversations = table_of(ConversationRow)
 _release_conversation = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
@@ -65,9 +65,6 @@ _release_without_answer = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
     .values(run_id=null())
-)
-_set_context = (
-    _messages.update().where(_messages.c.id == bindparam("b_id")).values(context=bindparam("b_context"))
 )
 _encode = msgspec.json.Encoder().encode
 
@@ -257,7 +254,7 @@ def _prepare_record(
 
     def write_record(connection: Connection) -> None:
         if stored:
-            connection.execute(_set_context, {"b_id": answer_id, "b_context": stored})
+            connection.execute(SET_CONTEXT, {"b_id": answer_id, "b_context": stored})
         connection.execute(_release_without_answer, {"b_id": spec.subject_id, "b_run": spec.run_id})
 
     return write_record, len(stored)

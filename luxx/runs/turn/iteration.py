@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from luxx.domain.context.prompt import ESTIMATOR
 from luxx.domain.context.window import Cut
 from luxx.domain.usage.ledger import UsageEntry, record
-from luxx.errors import ContentRefused, ContextTooLong, ProviderError, ProviderRefused
+from luxx.errors import ContentRefused, ContextTooLong, LuxxError, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
 from luxx.providers.choosing import note_failure
 from luxx.providers.client import CompletionStream, ModelClient
@@ -26,7 +26,7 @@ from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.extra_call import ExtraCallCut
 from luxx.runs.turn.prompting import TurnPrompt
-from luxx.runs.turn.resources import RunResources, client_tools
+from luxx.runs.turn.resources import RunResources, client_tools, passed_over
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
@@ -257,6 +257,14 @@ class Iteration:
             with_hidden=self._spending.with_hidden,
             is_silent=self._deltas == 0,
         )
+
+    async def log_fallback(self, cause: LuxxError, number: int, usage: UsageEntry | None) -> None:
+        """Logs that the provider cannot make the call; it goes to the fallback of this number."""
+        request = self._spec.request
+        target = request.fallbacks[number - 1]
+        reason = f"{cause.message} The call goes to {target.model} of the provider '{target.provider_name}'."
+        event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
+        await self._spending.log_retry(event, usage, passed_over(request, self._log.state), is_over=True)
 
     async def log_lost_call(self) -> None:
         """Logs that a call is made again that ended with its process, and whose usage and cost are unknown;

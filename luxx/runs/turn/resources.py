@@ -1,5 +1,5 @@
 """What a drive of a run reads before it begins: the request and the log, the provider with its key, the tools
-that the user may use, the rules and the workspace.
+that the user may use, the rules and the workspace; and which provider and model make the calls of a turn.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import SubagentEngine
 from luxx.runs.turn.pins import Pins, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
-from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState, model_used
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
@@ -359,6 +359,14 @@ def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str
 def has_checks(spec: RunSpec) -> bool:
     """Whether checks judge the turn: one that answers, not one that only plans or chooses."""
     return bool(spec.request.checks) and spec.purpose == CallPurpose.ANSWER
+
+
+def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
+    """The specification with the provider and model that make the next call."""
+    if not state.fallback:
+        return spec
+    used = msgspec.structs.asdict(model_used(spec.request, state))
+    return msgspec.structs.replace(spec, request=msgspec.structs.replace(spec.request, **used))
 
 
 def next_fallback(request: ChatRequest, state: TurnState) -> int:

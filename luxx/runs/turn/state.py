@@ -180,7 +180,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     the next prompt is made. `has_overflowed`: a prompt was refused as too long and made again with less.
     `is_compressed`: more was left out for the next call of this model; nothing more is left out before it.
     `reminded`: after so many iterations the model was reminded of open to-dos; 0: it was not. `verdicts` are
-    those of checks, `objections` those of them that the next completion is told.
+    those of checks, `objections` those of them that the next completion gets.
     """
 
     steps: tuple[Step, ...] = ()

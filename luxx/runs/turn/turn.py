@@ -27,7 +27,14 @@ from luxx.runs.turn.context import DriveContext, RunContext
 from luxx.runs.turn.delegation import Delegator
 from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration
 from luxx.runs.turn.loop_guard import EndedByLoop
-from luxx.runs.turn.resources import TurnServices, UserAccess, has_checks, next_fallback, passed_over
+from luxx.runs.turn.resources import (
+    TurnServices,
+    UserAccess,
+    has_checks,
+    next_fallback,
+    passed_over,
+    with_fallback,
+)
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls
 from luxx.runs.turn.steering import (
@@ -55,13 +62,12 @@ from luxx.runs.turn.turn_log import (
     may_be_steered,
     may_call,
     status_entry,
-    with_fallback,
 )
 from luxx.runs.turn.verification import Verification, kept_answer
 from luxx.tools.schema import answer_problem
 from luxx.wire.run import ENDED, Compression, RunKind
 from luxx.wire.turn import StepStatus, Usage, last_text
-from luxx.wire.turn_event import Retrying, Warning, WarningCode
+from luxx.wire.turn_event import Warning, WarningCode
 
 INTERNAL_ERROR = LuxxError(
     "An internal error stopped this run; see the server's log. What was produced is kept.",
@@ -146,7 +152,7 @@ class Turn:
             fallback = self._log.state.fallback
             while await self._advance(iteration):
                 if self._log.state.fallback != fallback:
-                    iteration = await self._prepare_iteration(await self._use_fallback())
+                    iteration = await self._prepare_iteration(await self._use_fallback(iteration))
                     fallback = self._log.state.fallback
             if self._checks is not None and not self.status:
                 await self._checks.settle()
@@ -181,7 +187,7 @@ class Turn:
         self._calls = None
         return Iteration(run, self._services.client, resources)
 
-    async def _use_fallback(self) -> UserAccess:
+    async def _use_fallback(self, iteration: Iteration) -> UserAccess:
         """Gives the turn the provider and model of its next fallback that can be used. Raises LuxxError."""
         while True:
             spec = with_fallback(self.run.spec, self._log.state)
@@ -191,7 +197,7 @@ class Turn:
             except (Conflict, InvalidInput) as lost:
                 if not (number := next_fallback(spec.request, self._log.state)):
                     raise
-                await self._log_fallback(lost, number, None)
+                await iteration.log_fallback(lost, number, None)
 
     async def _advance(self, iteration: Iteration) -> bool:
         """Carries out the next action; False once the run has ended or waits. Raises RunCancelled."""
@@ -326,7 +332,7 @@ class Turn:
                 await iteration.note_failure(cut.cause)
                 # Another provider can make the call: this one produced nothing.
                 if fallback:
-                    await self._log_fallback(cut.cause, fallback, usage)
+                    await iteration.log_fallback(cut.cause, fallback, usage)
                     return
                 entries = [*passed_over(request, self._log.state)]
             ending = self._stop_ending() if cut.cause is None else failure_ending(with_wait(cut.cause))
@@ -344,14 +350,6 @@ class Turn:
             await self._end([], self._stop_ending(), cut.completion_record.usage, is_cut=True)
         else:
             await self._end([], FINISHED)
-
-    async def _log_fallback(self, cause: LuxxError, number: int, usage: UsageEntry | None) -> None:
-        """Logs the failure of a provider; the next call goes to the fallback of this number."""
-        target = self.run.spec.request.fallbacks[number - 1]
-        reason = f"{cause.message} The call goes to {target.model} of the provider '{target.provider_name}'."
-        event = Retrying(attempt=1, delay_ms=0, reason=reason, fallback=number)
-        lost = passed_over(self.run.spec.request, self._log.state)
-        await self._spending.log_retry(event, usage, lost, is_over=True)
 
     async def _log_completion(self, iteration: Iteration, completion_record: CompletionRecord) -> None:
         """Logs an ended completion together with the start of its calls, or with the end of the run."""

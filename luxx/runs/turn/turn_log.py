@@ -42,12 +42,6 @@ from luxx.wire.turn import (
 )
 
 
-def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
-    """The specification with the provider and model that make the next call."""
-    used = msgspec.structs.asdict(model_used(spec.request, state)) if state.fallback else {}
-    return replace(spec, request=replace(spec.request, **used)) if used else spec
-
-
 def initial_state(spec: RunSpec) -> TurnState:
     """The state before the first event; a subagent starts with its parent's tool limits."""
     narrowed = spec.request.origin.narrowed if isinstance(spec.request.origin, Delegated) else ()

@@ -40,7 +40,7 @@ from luxx.wire.turn_event import Warning
 
 MAX_EVIDENCE = 2_000
 OBJECTION_TOKENS = 1_000
-"""The most that a model is told at once about what checks found, and a twentieth of its context window."""
+"""The most that a model gets at once of what checks found, and a twentieth of its context window."""
 
 _FILES = re.compile(r"`([^`\n]{1,500})`")
 
@@ -298,7 +298,7 @@ def kept_answer(state: TurnState) -> list[LogEntry]:
 
 
 def objection_text(state: TurnState, window: int | None) -> str:
-    """What the model is told before its next completion, of a model with this context window."""
+    """What checks found, for the next completion of a model with this context window."""
     names = {str(step.id_ref): str(step.name) for step in state.steps if step.type == StepType.TOOL_RESULT}
     text = "\n\n".join(_objection(verdict, names.get(verdict.target, "")) for verdict in state.objections)
     return beginning(text, min(OBJECTION_TOKENS, (window or OBJECTION_TOKENS * 20) // 20))

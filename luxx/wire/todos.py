@@ -80,7 +80,7 @@ class TodoRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def to_store(self) -> "TodoRecord | None":
         """The record as an answer keeps it; None: the list is that of an earlier answer of the path.
 
-        The model of this answer was told what a person had changed before, so the next one is not.
+        The model of this answer got what a person had changed before, so the next one does not.
         """
         if not self.is_earlier:
             return self

@@ -1,4 +1,4 @@
-"""The to-do list of a conversation: the model writes it, is told of open items, and a person changes it."""
+"""The to-do list of a conversation: the model writes it and reads open items again; a person changes it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -371,7 +371,7 @@ async def test_a_room_keeps_a_list_in_one_turn_alone(server: ServerProcess) -> N
         )
         await run_to_the_end(ann, room["id"])
         texts = [str(one["content"]) for request in model.requests for one in request.json["messages"]]
-        # In its second turn the seat has what it was told in the first, and no list.
+        # In its second turn the seat has what it read in the first, and no list.
         assert len({text for text in texts if text.startswith(REMINDER)}) == 1
         assert not any("of an earlier request" in text for text in texts)
 

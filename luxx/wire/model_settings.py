@@ -28,6 +28,15 @@ class ReasoningEffort(StrEnum):
     HIGH = "high"
 
 
+class MemoryMode(StrEnum):
+    """Whether runs use memory. `off`: they read and write nothing; `ask`: a model's write asks, and nothing
+    is extracted."""
+
+    OFF = "off"
+    ASK = "ask"
+    ON = "on"
+
+
 class PlanningMode(StrEnum):
     """Whether messages are answered by a plan of steps: never, where they look complex, or always."""
 

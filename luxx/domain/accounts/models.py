@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, ModelSettingsColumns, PlanningColumn, UtcDateTime
+from luxx.infra.store.tables import Base, MemoryColumn, ModelSettingsColumns, PlanningColumn, UtcDateTime
 
 
 class Tenant(Base):
@@ -49,6 +49,7 @@ class Tenant(Base):
     allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
+    extraction: Mapped[bool | None] = mapped_column()
     default_provider_id: Mapped[int | None] = mapped_column(Integer)
 
 
@@ -130,7 +131,7 @@ class TicketRow(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UserSettings(ModelSettingsColumns, PlanningColumn, Base):
+class UserSettings(MemoryColumn, ModelSettingsColumns, PlanningColumn, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
     `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.
@@ -148,3 +149,4 @@ class UserSettings(ModelSettingsColumns, PlanningColumn, Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
+    extraction: Mapped[bool | None] = mapped_column()

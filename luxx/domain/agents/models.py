@@ -8,7 +8,7 @@ from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.owned import SharedRow
-from luxx.infra.store.tables import ModelSettingsColumns, PlanningColumn, SlidingWindowColumn
+from luxx.infra.store.tables import MemoryColumn, ModelSettingsColumns, PlanningColumn, SlidingWindowColumn
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
 from luxx.wire.check import CheckBy
 from luxx.wire.model_settings import (
@@ -82,7 +82,7 @@ class TurnColumns(ModelSettingsColumns):
 TURN_SETTINGS = TurnSettings.__struct_fields__
 
 
-class AgentRow(TurnColumns, PlanningColumn, SlidingWindowColumn, SharedRow):
+class AgentRow(TurnColumns, MemoryColumn, PlanningColumn, SlidingWindowColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
     `fallbacks` and `checks` are JSON. Ids are never reused, so that the id of a deleted agent cannot refer to

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import (
     Base,
+    MemoryColumn,
     ModelSettingsColumns,
     PlanningColumn,
     SlidingWindowColumn,
@@ -16,7 +17,7 @@ from luxx.infra.store.tables import (
 from luxx.wire.turn import MODEL_LENGTH
 
 
-class ProjectRow(Base):
+class ProjectRow(MemoryColumn, Base):
     __tablename__ = "projects"
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -27,7 +28,7 @@ class ProjectRow(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ConversationRow(ModelSettingsColumns, PlanningColumn, SlidingWindowColumn, Base):
+class ConversationRow(MemoryColumn, ModelSettingsColumns, PlanningColumn, SlidingWindowColumn, Base):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules. `queue_paused`: its queued messages do not start by themselves; `queue_problem` is

@@ -22,7 +22,7 @@ from luxx.domain.conversations.views import MessageView
 from luxx.domain.owned import OwnedColumns
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import Stop
-from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.infra.store.tables import Base, MemoryColumn, UtcDateTime
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.model_settings import ProviderId
 from luxx.wire.run import MemberRight
@@ -36,7 +36,7 @@ NAME_KEY_LENGTH = 300
 """Case folding makes a name up to three times as long."""
 
 
-class ChatRoomRow(OwnedColumns, Base):
+class ChatRoomRow(OwnedColumns, MemoryColumn, Base):
     """`policy` and `stop` are JSON (`RoomPolicy`, `Stop`); a null `stop` means `max_rounds`.
 
     `run_id` is the newest run, null before the first start and after a reset. The row has no status: the

@@ -35,7 +35,7 @@ from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.errors import Conflict
 from luxx.infra.clock import utc_now
-from luxx.wire.model_settings import MODEL_SETTINGS, PlanningMode, ReasoningEffort
+from luxx.wire.model_settings import MODEL_SETTINGS, MemoryMode, PlanningMode, ReasoningEffort
 
 T = TypeVar("T")
 
@@ -79,6 +79,15 @@ class PlanningColumn:
 
     planning: Mapped[PlanningMode | None] = mapped_column(
         Enum(PlanningMode, native_enum=False, length=10, values_callable=list)
+    )
+
+
+class MemoryColumn:
+    """The column of a row that may restrict how runs use memory; the strictest of several counts, null
+    restricts nothing."""
+
+    memory: Mapped[MemoryMode | None] = mapped_column(
+        Enum(MemoryMode, native_enum=False, length=10, values_callable=list)
     )
 
 

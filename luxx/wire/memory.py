@@ -1,0 +1,47 @@
+"""Words of memory that settings, events and answers share."""
+
+from enum import StrEnum
+
+
+class ScopeKind(StrEnum):
+    """Whose memory a scope is. A scope is the unit of isolation and deletion."""
+
+    USER = "user"
+    PROJECT = "project"
+    ROOM = "room"
+    TENANT = "tenant"
+
+
+class FactCategory(StrEnum):
+    """What a fact is about: what somebody prefers, what is so, or what happened."""
+
+    PREFERENCE = "preference"
+    KNOWLEDGE = "knowledge"
+    HISTORY = "history"
+
+
+class FactOrigin(StrEnum):
+    """Who stored a fact: a person, a model (by a tool, or extracted), or an import."""
+
+    PERSON = "person"
+    MODEL = "model"
+    IMPORT = "import"
+
+
+class SourceKind(StrEnum):
+    """What a fact was taken from."""
+
+    MESSAGE = "message"
+    DOCUMENT = "document"
+    PAGE = "page"
+    PERSON = "person"
+
+
+class EpisodeStatus(StrEnum):
+    """Whether facts of an episode were extracted. `skipped`: not, for a reason that is no failure."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SYNCED = "synced"
+    SKIPPED = "skipped"
+    FAILED = "failed"

@@ -60,8 +60,21 @@ _of_turn = (
     .where(_run_parts.c.run_id == bindparam("run_id"), _run_parts.c.turn == bindparam("turn"))
 )
 _delete_of_ended = delete(_run_parts).where(~exists().where(_runs.c.id == _run_parts.c.run_id, is_unended))
+_kept = (
+    select(_parts.c.sha256)
+    .where(
+        _parts.c.tenant_id == bindparam("tenant"), _parts.c.sha256.in_(bindparam("hashes", expanding=True))
+    )
+    .with_for_update(read=True, key_share=True)
+)
+_is_unused = ~exists().where(
+    _run_parts.c.tenant_id == _parts.c.tenant_id, _run_parts.c.sha256 == _parts.c.sha256
+)
+_unused = (
+    select(_parts.c.tenant_id, _parts.c.sha256).where(_is_unused).with_for_update(of=_parts, skip_locked=True)
+)
 _delete_unused = delete(_parts).where(
-    ~exists().where(_run_parts.c.tenant_id == _parts.c.tenant_id, _run_parts.c.sha256 == _parts.c.sha256)
+    _parts.c.tenant_id == bindparam("tenant"), _parts.c.sha256 == bindparam("sha"), _is_unused
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -80,7 +93,11 @@ def store_pins(connection: Connection, run_id: str, turn: str, tenant_id: int, p
         {"run_id": run_id, "turn": turn, "kind": kind, "tenant_id": tenant_id, "sha256": hashed}
         for kind, hashed in hashes.items()
     ]
+    wanted: dict[str, Any] = {"tenant": tenant_id, "hashes": list({*hashes.values()})}
     connection.execute(_insert_part[dialect], parts)
+    # Another process may be deleting a text that was unused until now. Locked, it stays until the commit.
+    while dialect != "sqlite" and len(connection.scalars(_kept, wanted).all()) < len(wanted["hashes"]):
+        connection.execute(_insert_part[dialect], parts)
     connection.execute(_insert_run_part[dialect], of_run)
 
 
@@ -95,4 +112,6 @@ def read_pins(connection: Connection, run_id: str, turn: str) -> Pins | None:
 def delete_unused_pins(connection: Connection) -> None:
     """Deletes the pins of runs that have ended, and the texts that no run has any more."""
     connection.execute(_delete_of_ended)
-    connection.execute(_delete_unused)
+    # Locked first, then looked at again: a run may have begun to use a text that the first look found unused.
+    if unused := connection.execute(_unused).all():
+        connection.execute(_delete_unused, [{"tenant": row.tenant_id, "sha": row.sha256} for row in unused])

@@ -4,12 +4,10 @@ import json
 import random
 from typing import Any
 
-import pytest
 from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
-from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import run_to_the_end, said
 from scenarios.screen import Screen
 
@@ -276,23 +274,3 @@ async def test_the_provider_of_somebody_else_judges_nothing(server: ServerProces
         refused = await bob.ask("POST", "/agents", {"name": "Careful", "checks": [check]})
     assert refused.status_code == 404
     assert "$.checks[0].provider_id" in refused.text
-
-
-@pytest.mark.heavy
-async def test_an_answer_that_is_being_judged_survives_a_crash(own_server: ServerProcess) -> None:
-    waits = Rule(name="judge waits", when=When(system=JUDGE, call=1), reply=[Gate(name="judge"), USAGE])
-    rules = [waits, judges("valid", name="judge later"), answers("It is 42.")]
-    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
-        conversation = await conversation_with(ann, model.url, BY_MODEL)
-        async with ann.send_and_follow(conversation, "6 times 7?", tools=False) as stream:
-            await stream.until("cost_update")
-            await model.reached("judge")
-            run_id = stream.screen.run_id
-            await ann.kill()
-        await ann.start()
-        screen = await ann.follow_to_end(run_id)
-        answered = [each for each in model.requests if JUDGE not in each.body.decode()]
-        model.release("judge")
-    assert len(answered) == 1, "the answer is not made again"
-    assert [each["result"] for each in verdicts(screen)] == ["valid"]
-    assert screen.text == "It is 42."

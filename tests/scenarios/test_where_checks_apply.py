@@ -1,5 +1,6 @@
 """Checks in tasks, plans, calls of agents and exports, and under limits and in small windows."""
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
+from scenarios.restarting_client import RestartingClient
+from scenarios.rooms import RoomScreen
 from scenarios.test_checks import (
     BY_MODEL,
     JUDGE,
@@ -43,6 +46,7 @@ def reserves_of(server: ServerProcess) -> int:
 def spent_on_checks(server: ServerProcess, run_id: str) -> list[int]:
     query = (
         "SELECT prompt_tokens + completion_tokens FROM usage_records WHERE run_id = ? AND purpose = 'check'"
+        " ORDER BY id"
     )
     with closing(sqlite3.connect(server.data_dir / "luxx.db", timeout=20)) as database:
         return [int(row[0]) for row in database.execute(query, (run_id,))]
@@ -278,3 +282,49 @@ async def test_what_a_judge_is_shown_and_an_objection_fit_a_small_window(long_se
     assert again.startswith("A check of your answer found a problem. Give the whole answer again, corrected.")
     assert len(again) < 5_000
     assert screen.text == "Short."
+
+
+@pytest.mark.heavy
+async def test_judges_that_a_kill_interrupts_judge_once(
+    own_server: ServerProcess,
+) -> None:
+    """Of an answer, of a result while the answer waits for its verdict, and of a step of a task."""
+    waits = Rule(name="waits", when=When(system=JUDGE), reply=[Gate(name="judge"), USAGE], times=3)
+    calls = Rule(
+        name="calls",
+        when=When(user="Compute", has_tool_result=False),
+        reply=[Call(name="python_eval", arguments={"expression": "6*7"}), USAGE],
+    )
+    rules = [waits, judges("valid", name="judge later"), calls, answers("It is 42.")]
+    of_result = {"on": "python_eval", "by": "model", "criteria": "It is a number."}
+    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
+        conversation = await conversation_with(ann, model.url, BY_MODEL)
+        runs = [(await ann.start_run(conversation, "6 times 7?", tools=False))["id"]]
+        computing = await conversation_with(ann, model.url, of_result)
+        run = await ann.start_run(computing, "Compute", tools=["python_eval"])
+        async with ann.follow(run["id"]) as stream:
+            await stream.until("process_step", type="text", status="done")
+        runs.append(run["id"])
+        agent_id = await agent_with(ann, model.url, BY_MODEL)
+        task_id = await new_task(ann, model.url, step("a", agent_id=agent_id))
+        accept = {"accept": "application/json"}
+        started = await ann.ask("POST", f"/tasks/{task_id}/execute", headers=accept)
+        runs.append(started.json()["data"]["id"])
+        async with asyncio.timeout(20):
+            while sum(request.rule == "waits" for request in model.requests) < 3:
+                await model.arrived(len(model.requests) + 1)
+        await ann.kill()
+        await ann.start()
+        screens = [await ann.follow_to_end(runs[0]), await ann.follow_to_end(runs[1])]
+        frames = (await ann.wait_for_end(runs[2], RoomScreen())).frames
+        asked = Counter(request.rule for request in model.requests)
+        model.release("judge")
+    assert asked == {"waits": 3, "judge later": 3, "calls": 1, "answer None": 3}, "no answer is made again"
+    for shown in (*(screen.frames for screen in screens), frames):
+        assert [frame.data["result"] for frame in shown if frame.event == "verdict"] == ["valid"]
+        warnings = [frame.data["message"] for frame in shown if frame.event == "warning"]
+        assert warnings == ["What the interrupted model call cost is not known."]
+    assert [screen.text for screen in screens] == ["It is 42."] * 2
+    for run_id in runs:
+        # The lost call is known, as that of an answer is, and what it took is not.
+        assert spent_on_checks(own_server, run_id) == [0, 15]

@@ -1,10 +1,11 @@
-"""The texts that prompts begin with, where one process deletes unused ones while another begins to use one."""
+"""The texts that prompts begin with: one process deletes unused ones, another begins to use one."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from migrated_databases import new_ready_database
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
@@ -14,7 +15,6 @@ from luxx.runs.models import RunRow
 from luxx.runs.turn.pins import Pins, delete_unused_pins, read_pins, store_pins
 from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.tool import ToolSpec
-from migrated_databases import new_ready_database
 
 PINS = Pins(tools=[ToolSpec(name="file_read", description="Reads a file.", parameters={})], skills="Skills.")
 

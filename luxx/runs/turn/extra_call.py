@@ -28,6 +28,10 @@ THINKING_TOKENS = 8_000
 """What a model that thinks may produce besides the text that is asked for."""
 
 
+UNKNOWN_COST = "What the interrupted model call cost is not known."
+"""The warning of a call that ended with its process."""
+
+
 class ExtraCallCut(Exception):
     """The signal fired during the call. `usage`: what the call may cost."""
 
@@ -61,7 +65,7 @@ class ExtraCall:
         logs_retries: bool = True,
     ) -> None:
         self._client, self._resources, self._spec = client, resources, spec
-        self._spending, self._metrics = spending, metrics
+        self.spending, self._metrics = spending, metrics
         self._logs_retries = logs_retries
         self._open: dict[int, OpenStep] = {}
         self._reader = CompletionReader(spec.run_id, 0, self._open)
@@ -69,6 +73,10 @@ class ExtraCall:
         self._deltas = 0
         self._is_spent = False
         self._steps: dict[int, Step] = {}
+
+    def lost_entry(self) -> UsageEntry:
+        """The ledger entry of the same call of an earlier drive that ended with its process."""
+        return self._resources.lost_entry(self._spec)
 
     def longest_answer(self, limit: int) -> int:
         """The `max_tokens` for a text of so many tokens."""
@@ -92,7 +100,7 @@ class ExtraCall:
     ) -> CompletionRequest:
         """Reserves for the call, see `Spending.admit`."""
         target, card = self._resources.target, self._resources.card
-        return await self._spending.admit(request, target, card, signal, tokens=tokens, may_wait=may_wait)
+        return await self.spending.admit(request, target, card, signal, tokens=tokens, may_wait=may_wait)
 
     async def read(self, request: CompletionRequest, signal: CancelSignal, *, max_wait: float) -> ExtraReply:
         """Makes the call. Raises ExtraCallCut."""
@@ -106,7 +114,7 @@ class ExtraCall:
             raise ExtraCallCut(self._cut(request, StepStatus.CANCELLED) if is_billed else None) from None
         except ProviderError as error:
             self._metrics.model_called(error.kind, self._deltas)
-            is_billed = self._is_spent or self._spending.is_counted(self._stream, self._deltas, error)
+            is_billed = self._is_spent or self.spending.is_counted(self._stream, self._deltas, error)
             usage = self._cut(request, StepStatus.ERROR) if is_billed else None
             return ExtraReply(problem=error.message, usage=usage)
         self._metrics.model_called("ok", self._deltas)
@@ -118,8 +126,8 @@ class ExtraCall:
 
     async def _read(self, request: CompletionRequest, max_wait: float) -> None:
         lost = partial(self._estimated, request, [])
-        on_retry = partial(self._spending.on_retry, lost=lost) if self._logs_retries else self._on_retry
-        before = partial(self._spending.before_retry, self._resources.target) if self._logs_retries else None
+        on_retry = partial(self.spending.on_retry, lost=lost) if self._logs_retries else self._on_retry
+        before = partial(self.spending.before_retry, self._resources.target) if self._logs_retries else None
         async with self._client.stream_completion(
             request, self._resources.target, on_retry=on_retry, before_retry=before, max_wait=max_wait
         ) as self._stream:
@@ -131,7 +139,7 @@ class ExtraCall:
                         self._open.pop(output.index, None)
 
     async def _on_retry(self, retry: Retry) -> None:
-        self._is_spent = retry.may_be_billed and self._spending.has_limits
+        self._is_spent = retry.may_be_billed and self.spending.has_limits
         if self._is_spent:
             raise ProviderError(retry.reason)
 
@@ -150,7 +158,7 @@ class ExtraCall:
             request,
             self._reader.usage,
             steps,
-            with_hidden=self._spending.with_hidden,
+            with_hidden=self.spending.with_hidden,
             is_silent=self._deltas == 0,
         )
 

@@ -24,18 +24,17 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.compaction import Compactor, NotCompressed
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
-from luxx.runs.turn.extra_call import ExtraCallCut
+from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import RunResources, client_tools, passed_over
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
-from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, Usage, steps_text
+from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, steps_text
 from luxx.wire.turn_event import Retrying, Warning
 
 INTERRUPTED_CALL = "The server stopped while the model was being called."
-UNKNOWN_COST = "What the interrupted model call cost is not known."
 
 STATUSES_OF_REQUESTS = frozenset({400, 413, 422})
 """Of a provider that refuses one request; it may answer others."""
@@ -269,8 +268,7 @@ class Iteration:
     async def log_lost_call(self) -> None:
         """Logs that a call is made again that ended with its process, and whose usage and cost are unknown;
         with `retrying`, clients discard what they have of it."""
-        entry = self.resources.usage_entry(self._spec, Usage(), is_estimated=True)
-        lost = msgspec.structs.replace(entry, cost=None)
+        lost = self.resources.lost_entry(self._spec)
 
         def extra_write(connection: Connection) -> None:
             # With a limit, the reservation of the call has been charged already.

@@ -19,7 +19,7 @@ from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.agents.models import Check
 from luxx.domain.context.messages import user_text
 from luxx.domain.context.tokens import estimated_tokens
-from luxx.domain.usage.ledger import UsageEntry
+from luxx.domain.usage.ledger import UsageEntry, record
 from luxx.domain.usage.reserve import limits_of
 from luxx.errors import ContextTooLong, LuxxError
 from luxx.infra.config.schema import LimitsConfig
@@ -30,7 +30,7 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.context import RunContext
-from luxx.runs.turn.extra_call import ExtraCall, ExtraCallCut, extra_cost
+from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCall, ExtraCallCut, extra_cost
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.spending import COUNT_MARGIN, Spending
 from luxx.runs.turn.state import RunSpec
@@ -38,6 +38,7 @@ from luxx.wire.check import VerdictResult
 from luxx.wire.event import CallPurpose
 from luxx.wire.message import PromptMessage, SystemPrompt, UserPrompt, fenced
 from luxx.wire.turn import TURN_LENGTH, TurnRef
+from luxx.wire.turn_event import Warning
 
 JUDGE_SECONDS = 30.0
 JUDGE_TOKENS = 1_000
@@ -96,7 +97,8 @@ class Judges:
     """The models that judge in one drive of a turn. `providers` finds them, for the user of the run.
     `resources` are those of the provider that makes the calls of the turn now.
 
-    `asked`: those that are asked, by the target and the number of the check.
+    `asked`: those that are asked, by the target and the number of the check; `lost`: those that an earlier
+    drive may have asked, and whose answers are not in the log.
     """
 
     run: RunContext
@@ -107,6 +109,7 @@ class Judges:
         self._providers = providers
         self._numbers = count(1)
         self.asked: dict[tuple[str, int], AskedJudge] = {}
+        self.lost: set[tuple[str, int]] = set()
 
     def close(self) -> None:
         """Ends the judges that have not answered, without writing anything."""
@@ -143,33 +146,44 @@ class Judges:
         self, target: str, check: Check, author: str, shown: str, seconds: float, number: int = 0
     ) -> Judged | None:
         """Asks a model to judge within so many seconds; unsure, with a problem, if it cannot be asked."""
-        run = self.run
         try:
-            access = await run.services.store.read(partial(self._select, check))
-            resolved = await run.signal.wait(self._providers.resolve_selection(access.selection))
-            spec = self._spec_of_judge(resolved.choice.model)
-            spending = Spending(run.services.config.limits, spec, run.log)
-            spending.use(spec, access.limits)
-            resources = replace(self.resources, target=resolved.target, card=resolved.choice.card)
-            call = ExtraCall(
-                self._client, resources, spec, spending, run.services.metrics, logs_retries=False
-            )
-            messages = self._messages(check, author, shown, resources.card)
-            request = CompletionRequest(
-                model=resolved.choice.model,
-                messages=messages,
-                response_schema=SCHEMA,
-                max_tokens=call.longest_answer(JUDGE_TOKENS),
-            )
-            tokens = estimated_tokens(messages, (), SCHEMA)
+            call, request = await self._call_of(check, author, shown)
+            await self._log_lost(target, number, call)
+            tokens = estimated_tokens(request.messages, (), SCHEMA)
             # Others wait for what a judge has reserved, but no judge for others: it would hold up the turn.
-            request = await call.admit(request, run.signal, tokens=tokens, may_wait=False)
+            request = await call.admit(request, self.run.signal, tokens=tokens, may_wait=False)
         except LuxxError as error:
             return unsure(error.message)
         signal = CancelSignal()
         task = asyncio.create_task(_reply(call, request, signal, seconds))
-        self.asked[target, number] = AskedJudge(check=check, task=task, signal=signal, spending=spending)
+        self.asked[target, number] = AskedJudge(check=check, task=task, signal=signal, spending=call.spending)
         return None
+
+    async def _call_of(self, check: Check, author: str, shown: str) -> tuple[ExtraCall, CompletionRequest]:
+        """The call of a judge, and what it is asked. Raises LuxxError if it cannot be asked."""
+        run = self.run
+        access = await run.services.store.read(partial(self._select, check))
+        resolved = await run.signal.wait(self._providers.resolve_selection(access.selection))
+        spec = self._spec_of_judge(resolved.choice.model)
+        spending = Spending(run.services.config.limits, spec, run.log)
+        spending.use(spec, access.limits)
+        resources = replace(self.resources, target=resolved.target, card=resolved.choice.card)
+        call = ExtraCall(self._client, resources, spec, spending, run.services.metrics, logs_retries=False)
+        request = CompletionRequest(
+            model=resolved.choice.model,
+            messages=self._messages(check, author, shown, resources.card),
+            response_schema=SCHEMA,
+            max_tokens=call.longest_answer(JUDGE_TOKENS),
+        )
+        return call, request
+
+    async def _log_lost(self, target: str, number: int, call: ExtraCall) -> None:
+        """Logs that a judge is asked again whose call ended with its process: what that cost is not known,
+        where no limit holds, or is charged by what was reserved."""
+        if (target, number) in self.lost:
+            self.lost.discard((target, number))
+            write = None if call.spending.has_limits else partial(record, entry=call.lost_entry())
+            await self.run.log.append([Warning(message=UNKNOWN_COST)], extra_write=write)
 
     def _spec_of_judge(self, model: str) -> RunSpec:
         """The turn as the call of a judge sees it: what it reserves has a key of its own."""

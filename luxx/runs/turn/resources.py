@@ -93,6 +93,10 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
             is_estimated=is_estimated,
         )
 
+    def lost_entry(self, spec: RunSpec) -> UsageEntry:
+        """The ledger entry of a completion that ended with its process, whose usage and cost are unknown."""
+        return replace(self.usage_entry(spec, Usage(), is_estimated=True), cost=None)
+
     def estimated_entry(
         self,
         spec: RunSpec,

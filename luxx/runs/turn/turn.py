@@ -149,6 +149,8 @@ class Turn:
             iteration = await self._prepare_iteration(access)
             if not self._log.state.seq and self.run.spec.request.warnings:
                 await self._log.append([Warning(message=text) for text in self.run.spec.request.warnings])
+            if self._is_recovered and has_checks(self.run.spec):
+                self._checks_of(iteration).recall_judges()
             fallback = self._log.state.fallback
             while await self._advance(iteration):
                 if self._log.state.fallback != fallback:

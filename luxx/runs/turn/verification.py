@@ -27,7 +27,7 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.judging import JUDGE_SECONDS, Judged, Judgement, Judges
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import TurnState
+from luxx.runs.turn.state import TurnState, open_calls
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.pattern import matches_wildcards
 from luxx.tools.schema import answer_problem
@@ -89,6 +89,16 @@ class Verification:
     @property
     def _checks(self) -> list[Check]:
         return self._run.spec.request.checks
+
+    def recall_judges(self) -> None:
+        """Finds the judges that an earlier drive may have asked, and whose verdicts are not in the log."""
+        state = self._run.log.state
+        # The judges of results are asked once all calls of their completion have ended.
+        end = min((call.index for call in open_calls(state)), default=len(state.steps))
+        results = {str(step.id_ref) for step in state.steps[:end] if step.type == StepType.TOOL_RESULT}
+        unjudged = results - {verdict.target for verdict in state.verdicts}
+        numbers = range(len(self._checks) if state.is_answered else 0)
+        self.judges.lost = {(call_id, 0) for call_id in unjudged} | {(ANSWER_TARGET, at) for at in numbers}
 
     async def judge_results(self, *, may_object: bool = True) -> None:
         """Logs the verdicts on results of tools that there are; asks the judges of the others. `may_object`:

@@ -1,22 +1,23 @@
-"""All parts of one server process, constructed and connected, and its periodic jobs.
+"""All parts of one server process, constructed and connected.
 
-`core_services.py` constructs the parts that work before `open`. `application.py` makes the web application
+`core_services.py` constructs the parts that work before `open`, `background.py` has the periodic jobs.
+`application.py` makes the web application
 of a `Services`.
 """
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import structlog
 from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from luxx import __version__
 from luxx.api.openai.models import ModelNames
 from luxx.api.routes.service import ServiceState
+from luxx.app.background import background_jobs
 from luxx.app.core_services import CoreServices
 from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
@@ -25,7 +26,6 @@ from luxx.domain.accounts.tenants import TenantService
 from luxx.domain.accounts.user_data import SettingsService
 from luxx.domain.agents.document import store_shipped_agents
 from luxx.domain.agents.queries import AGENTS, check_default_agent, default_agent_id
-from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
@@ -51,8 +51,6 @@ from luxx.features.tasks.service import TaskService
 from luxx.features.tasks.templates import TaskTemplateService
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import set_traversable
-from luxx.infra.observe import watch_event_loop
-from luxx.infra.store.tables import deletion_time
 from luxx.infra.store.upgrade import upgrade_database
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
@@ -69,24 +67,16 @@ from luxx.runs.admission import Admission
 from luxx.runs.engine.driver import RunDriver, RunLoop
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.log.failure import fail_run
-from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_endings, delete_old_logs, discard_old_calls
 from luxx.runs.orchestration.drive import load_orchestrated
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
 from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
-from luxx.runs.streams.watch import WAKE_SECONDS
 from luxx.runs.turn.chat import fail_chat, load_chat
 from luxx.runs.turn.context import RunServices
-from luxx.runs.turn.pins import delete_unused_pins
 from luxx.runs.turn.resources import ResourceFinder, TurnServices
 from luxx.wire.run import RunKind, WhenAsked
 
 FAILURES = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
-PRUNE_SECONDS = 3600.0
-"""The interval between deletions of old audit entries and run logs. The first one runs at the start."""
-
-SWEEP_SECONDS = 3600.0
-"""The interval between deletions of data that killed servers left of imports. PostgreSQL only."""
 
 logger = structlog.get_logger()
 
@@ -131,7 +121,7 @@ class Services(CoreServices):
         await self._warn_of_open_registration()
         await self.run_driver.open()
         await self._start_local_model()
-        self._background = self._start_background()
+        self._background = [asyncio.create_task(job) for job in background_jobs(self)]
         self.mcp.open()
         tune_gc()
 
@@ -150,39 +140,6 @@ class Services(CoreServices):
         is_available = self.config.local.enabled and self.local.unavailable_reason() is None
         if is_available and await has_local_provider(self.store):
             self.local.start()
-
-    def _start_background(self) -> list[asyncio.Task[None]]:
-        jobs = [
-            self._keep_streams_alive(),
-            watch_event_loop(self.metrics),
-            _repeat(self.refusals.flush_if_due, REFUSAL_WINDOW_SECONDS / 2, "audit_prune_failed"),
-            _repeat(self._delete_old_audit_entries, PRUNE_SECONDS, "audit_prune_failed"),
-            _repeat(self._delete_old_run_logs, PRUNE_SECONDS, "run_log_cleanup_failed"),
-            _repeat(self._discard_old_calls, DISCARD_SECONDS, "call_cleanup_failed"),
-            self.notices.keep_notifying(),
-            self.sockets.check_sign_ins(),
-            self.streams.check_sign_ins(),
-        ]
-        if not self.store.is_sqlite:
-            sweep = self.transfer.sweep
-            jobs.append(_repeat(sweep, SWEEP_SECONDS, "transfer_cleanup_failed", delay=SWEEP_SECONDS))
-        return [asyncio.create_task(job) for job in jobs]
-
-    async def _delete_old_audit_entries(self) -> None:
-        if (now := await self.store.read(deletion_time)) is not None:
-            await delete_old_entries(self.store, now, days=self.config.runs.retention_days)
-
-    async def _delete_old_run_logs(self) -> None:
-        if (now := await self.store.read(deletion_time)) is not None:
-            deleted = await delete_old_logs(self.store, now, days=self.config.runs.retention_days)
-            if deleted:
-                logger.info("run_logs_deleted", runs=deleted)
-
-    async def _discard_old_calls(self) -> None:
-        if (now := await self.store.read(deletion_time)) is not None:
-            await discard_old_calls(self.store, now)
-            await delete_old_endings(self.store, now)
-            await self.store.write_rows(delete_unused_pins)
 
     async def _warn_of_open_registration(self) -> None:
         auth, limits = self.config.auth, self.config.limits
@@ -352,11 +309,6 @@ class Services(CoreServices):
         """The caller's directory; created if workspace.auto_create is on."""
         return await asyncio.to_thread(self.workspaces.prepare_if_enabled, caller.user_id)
 
-    async def _keep_streams_alive(self) -> None:
-        while True:
-            await asyncio.sleep(WAKE_SECONDS)
-            self.hub.wake_all()
-
     def service_state(self) -> ServiceState:
         """The parts that the public routes report about."""
 
@@ -380,16 +332,3 @@ class Services(CoreServices):
             is_metrics_public=self.config.observability.metrics_public,
             checks={"database": database, "engine": engine},
         )
-
-
-async def _repeat(
-    job: Callable[[], Awaitable[object]], seconds: float, failure_event: str, *, delay: float = 0.0
-) -> None:
-    """Runs the job after `delay` and then every `seconds`. Logs a failure of the database and continues."""
-    await asyncio.sleep(delay)
-    while True:
-        try:
-            await job()
-        except SQLAlchemyError as error:
-            logger.warning(failure_event, error=str(error))
-        await asyncio.sleep(seconds)

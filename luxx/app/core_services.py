@@ -41,6 +41,8 @@ from luxx.domain.skills.registry import Skill, read_skills
 from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.memory.facts import FactWriter
+from luxx.features.memory.service import MemoryService
 from luxx.features.prompts import PROMPTS, PromptService
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
@@ -220,6 +222,8 @@ class CoreServices:
         )
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
+        self.fact_writer = FactWriter()
+        self.memory = MemoryService(self.store, self.fact_writer)
         self.rules = RuleService(
             self.store,
             self.tools,

@@ -45,3 +45,13 @@ class EpisodeStatus(StrEnum):
     SYNCED = "synced"
     SKIPPED = "skipped"
     FAILED = "failed"
+
+
+class ChangeKind(StrEnum):
+    """What happened to a fact (`edit`, `retire`, `restore`) or to an entity (`merge`, `split`)."""
+
+    EDIT = "edit"
+    RETIRE = "retire"
+    RESTORE = "restore"
+    MERGE = "merge"
+    SPLIT = "split"

@@ -224,6 +224,9 @@ class Lock(IntEnum):
     USER_NAMES = 7_402_134
     """Adding and renaming what a user owns with unique names, which are checked before the write."""
 
+    MEMORY_NAMES = 7_402_135
+    """Finding or making entities by name in a scope of memory."""
+
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")
 _lock_of_owner = text("SELECT pg_advisory_xact_lock(:lock, :owner_id)")

@@ -1,0 +1,187 @@
+"""The words of facts and entities in the index, and finding them by words.
+
+A row of `memory_texts` begins with a word that says what it is of and in which scope, so that a search reads
+nothing of other scopes. `infra/store/search_words.py` makes the words.
+"""
+
+import unicodedata
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import (
+    ColumnClause,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    bindparam,
+    column,
+    false,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from luxx.features.memory.models import NAME_LENGTH, EntityRow, FactRow, MemoryTextRow, MentionRow
+from luxx.infra.store.search_words import Term, composed, terms_of, words_of
+from luxx.infra.store.tables import table_of
+
+Subject = Literal["fact", "episode", "entity"]
+
+MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip
+"""Names that people write for months in searches, whatever the locale of the server."""
+
+_texts = table_of(MemoryTextRow)
+_facts = table_of(FactRow)
+_entities = table_of(EntityRow)
+_mentions = table_of(MentionRow)
+_fact_texts = select(_facts.c.id, _facts.c.scope_id, _facts.c.text, _facts.c.valid_at).where(
+    _facts.c.id.in_(bindparam("ids", expanding=True))
+)
+_fact_names = (
+    select(_mentions.c.fact_id, _entities.c.name)
+    .join(_entities, _entities.c.id == _mentions.c.entity_id)
+    .where(_mentions.c.fact_id.in_(bindparam("ids", expanding=True)))
+)
+_entity_texts = select(
+    _entities.c.id, _entities.c.scope_id, _entities.c.name, _entities.c.type, _entities.c.aliases
+).where(_entities.c.id.in_(bindparam("ids", expanding=True)))
+_rowid: ColumnClause[int] = column("rowid", Integer)
+_names = msgspec.json.Decoder(list[str])
+_insert = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def memory_name(name: str) -> str:
+    """A name as names are compared: without regard to case, width and blanks. Marks and signs count, because
+    'C', 'C++' and 'C#' are three things."""
+    folded = unicodedata.normalize("NFKC", composed(name)).casefold()
+    return " ".join(folded.split())[:NAME_LENGTH]
+
+
+def name_word(name: str) -> str:
+    """The word under which the index finds an entity by a name or an alias."""
+    return f"name={blake2b(memory_name(name).encode(), digest_size=10).hexdigest()}"
+
+
+def date_words(at: datetime | None) -> str:
+    """A day as people write it in searches: 2026-06-12, June."""
+    return "" if at is None else f"{at:%Y-%m-%d} {MONTHS[at.month - 1]}"
+
+
+def scope_word(subject: Subject, scope_id: int) -> str:
+    """The index word that all texts of a scope and kind share. Words of texts never contain a `=`."""
+    return f"{subject}={scope_id}"
+
+
+def indexed_words(dialect: str, first: Sequence[str], content: str) -> str:
+    """The index column's value: special words, then those of the content."""
+    words = [*first, *words_of(content)]
+    if dialect == "postgresql":
+        return " ".join(f"'{word}':{position}" for position, word in enumerate(words, 1))
+    return " ".join(words)
+
+
+def index_facts(connection: Connection, fact_ids: Collection[int]) -> None:
+    """Indexes facts with the names of their entities and their day. Call it again after a change."""
+    ids = list(fact_ids)
+    names: dict[int, list[str]] = {}
+    for row in connection.execute(_fact_names, {"ids": ids}):
+        names.setdefault(row.fact_id, []).append(row.name)
+    dialect = connection.dialect.name
+    rows = [
+        {
+            "scope_id": row.scope_id,
+            "fact_id": row.id,
+            "words": indexed_words(
+                dialect,
+                [scope_word("fact", row.scope_id)],
+                "\n".join([row.text, *names.get(row.id, ()), date_words(row.valid_at)]),
+            ),
+        }
+        for row in connection.execute(_fact_texts, {"ids": ids})
+    ]
+    _store(connection, "fact_id", rows)
+
+
+def index_entities(connection: Connection, entity_ids: Collection[int]) -> None:
+    """Indexes entities with all their names. Call it again after a change of a name or alias."""
+    dialect = connection.dialect.name
+    rows: list[dict[str, Any]] = []
+    for row in connection.execute(_entity_texts, {"ids": list(entity_ids)}):
+        names = [row.name, *_names.decode(row.aliases)]
+        first = [scope_word("entity", row.scope_id), *map(name_word, names)]
+        content = "\n".join([*names, row.type])
+        rows.append(
+            {
+                "scope_id": row.scope_id,
+                "entity_id": row.id,
+                "words": indexed_words(dialect, first, content),
+            }
+        )
+    _store(connection, "entity_id", rows)
+
+
+def _store(connection: Connection, column: str, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        statement = _insert[connection.dialect.name](_texts)
+        words = {"words": statement.excluded.words}
+        where = _texts.c[column].is_not(None)
+        upsert = statement.on_conflict_do_update(index_elements=[column], index_where=where, set_=words)
+        connection.execute(upsert, rows)
+
+
+def find_facts(
+    connection: Connection, scope_ids: Collection[int], query: str, *conditions: ColumnElement[bool]
+) -> Select[int]:
+    """The ids of the facts in these scopes that have all words of the query, as a statement to go on with.
+
+    `conditions` are on the table of facts. A query without words finds nothing.
+    """
+    expression = _expression(connection.dialect.name, "fact", scope_ids, terms_of(query))
+    base = select(_facts.c.id).where(_facts.c.scope_id.in_(scope_ids), *conditions)
+    if expression is None:
+        return base.where(false())
+    return base.where(_facts.c.id.in_(_matching(connection.dialect.name, _texts.c.fact_id, expression)))
+
+
+def entities_by_word(connection: Connection, scope_id: int, word: str) -> Sequence[Any]:
+    """Id, type and `canonical_id` of the entities of a scope with this word, oldest first."""
+    dialect = connection.dialect.name
+    terms = [Term(words=(word,), pieces=())]
+    matching = _matching(dialect, _texts.c.entity_id, _expression(dialect, "entity", [scope_id], terms) or "")
+    query = select(_entities.c.id, _entities.c.type, _entities.c.canonical_id)
+    query = query.where(_entities.c.scope_id == scope_id, _entities.c.id.in_(matching))
+    return connection.execute(query.order_by(_entities.c.id)).all()
+
+
+def _matching(dialect: str, column: ColumnElement[Any], expression: str) -> Select[Any]:
+    """The subjects of the texts that match an expression."""
+    if dialect == "postgresql":
+        return (
+            select(column).where(text("words @@ CAST(:expression AS tsquery)")).params(expression=expression)
+        )
+    hits = text("SELECT rowid FROM search_index_memory WHERE search_index_memory MATCH :expression")
+    return select(column).where(_texts.c.id.in_(hits.columns(_rowid))).params(expression=expression)
+
+
+def _expression(dialect: str, subject: Subject, scope_ids: Collection[int], terms: list[Term]) -> str | None:
+    """The terms, all of which must be in a text of one of the scopes, in the query syntax of the database.
+    Words contain no quotes, so nothing can break out of them. None: nothing can match."""
+    if not terms or not scope_ids:
+        return None
+    if dialect == "postgresql":
+        quote, follows, ends, conjunction, alternative = "'{}'", " <-> ", ":*", " & ", " | "
+    else:
+        quote, follows, ends, conjunction, alternative = '"{}"', " + ", " *", " AND ", " OR "
+    scopes = alternative.join(quote.format(scope_word(subject, scope_id)) for scope_id in scope_ids)
+    parts = [f"({scopes})"]
+    for term in terms:
+        words = follows.join(map(quote.format, term.words))
+        parts.append(f"({words}{ends if term.is_prefix else ''})")
+    return conjunction.join(parts)

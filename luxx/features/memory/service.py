@@ -1,0 +1,235 @@
+"""What people do with memory: list, store, change, retire, restore, delete and export facts; undo changes."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
+
+from luxx.domain.accounts.caller import Caller
+from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.features.memory.changes import (
+    FACT_CHANGES,
+    MemoryChange,
+    change_view,
+    changes,
+    check_newest,
+    find_change,
+    list_changes,
+    restore,
+    undo_fact_change,
+)
+from luxx.features.memory.facts import Author, FactWriter, delete_facts
+from luxx.features.memory.lexical import find_facts
+from luxx.features.memory.scopes import (
+    Scopes,
+    check_writable,
+    parse_scope,
+    stored_scope,
+    visible_scopes,
+)
+from luxx.features.memory.sources import SourceFilter
+from luxx.features.memory.views import (
+    Fact,
+    FactChanges,
+    NewFact,
+    facts,
+    in_utc,
+    read_facts,
+    was_known,
+    was_true,
+)
+from luxx.infra.clock import utc_now
+from luxx.infra.store.engine import Store
+from luxx.wire.memory import ChangeKind, FactCategory
+
+DELETED_AT_ONCE = 500
+"""Facts that one transaction deletes, so that other writes do not wait."""
+
+
+class FactFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which facts are listed; None does not filter. `as_of`: those that were true then. `known_at`: those
+    that Luxx knew then, instead of those that it knows now. `q`: words, all of which a fact has."""
+
+    category: FactCategory | None = None
+    scope: str | None = None
+    q: str | None = None
+    as_of: datetime | None = None
+    known_at: datetime | None = None
+
+
+class MemoryService:
+    """One per process."""
+
+    def __init__(self, store: Store, writer: FactWriter) -> None:
+        self._store = store
+        self._writer = writer
+
+    async def list_page(
+        self, caller: Caller, wanted: FactFilter, *, page: int, page_size: int
+    ) -> tuple[list[Fact], int]:
+        """A page of the facts that the caller may read, newest first, and their number.
+
+        Raises InvalidInput and NotFound for a wrong scope.
+        """
+
+        def work(connection: Connection) -> tuple[list[Fact], int]:
+            scopes = _scopes(connection, caller, wanted.scope)
+            query = facts_in(connection, scopes, wanted)
+            total = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
+            query = query.order_by(facts.c.id.desc()).limit(page_size).offset((page - 1) * page_size)
+            return read_facts(connection, scopes, connection.scalars(query).all()), total
+
+        return await self._store.read_rows(work)
+
+    async def get(self, caller: Caller, fact_id: str) -> Fact:
+        """Raises NotFound."""
+
+        def work(connection: Connection) -> Fact:
+            scopes = visible_scopes(connection, caller)
+            return _shown(connection, scopes, find_fact(connection, scopes, fact_id).id)
+
+        return await self._store.read_rows(work)
+
+    async def create(self, caller: Caller, new: NewFact) -> Fact:
+        """Raises InvalidInput for wrong values, NotFound and NotAllowed for a scope that the caller may not
+        read or write, Conflict at a limit of the scope."""
+        name = parse_scope(new.scope, "$.scope")
+
+        def work(connection: Connection) -> Fact:
+            scopes = visible_scopes(connection, caller)
+            scope = stored_scope(connection, scopes, name)
+            author = Author(user_id=caller.user_id)
+            fact_id = self._writer.add(connection, scope, new, author, utc_now())
+            return _shown(connection, scopes.with_scope(scope), fact_id)
+
+        return await self._store.write_rows(work)
+
+    async def change(self, caller: Caller, fact_id: str, wanted: FactChanges) -> Fact:
+        """Sets the given fields of a fact; the state before is kept. Raises what `create` raises, and
+        Conflict for a fact that is retired or an earlier wording."""
+
+        def work(connection: Connection) -> Fact:
+            scopes = visible_scopes(connection, caller)
+            row = _find_writable(connection, scopes, fact_id)
+            if row.expired_at is not None:
+                raise Conflict(
+                    "this fact is retired, or an earlier wording of one; restore it before you change it",
+                    kind="fact_retired",
+                )
+            self._writer.change(connection, scopes, row, wanted, Author(user_id=caller.user_id), utc_now())
+            return _shown(connection, scopes, row.id)
+
+        return await self._store.write_rows(work)
+
+    async def restore(self, caller: Caller, fact_id: str) -> Fact:
+        """Ends the retirement of a fact. Raises NotFound, NotAllowed, and Conflict for one that is not
+        retired."""
+
+        def work(connection: Connection) -> Fact:
+            scopes = visible_scopes(connection, caller)
+            row = _find_writable(connection, scopes, fact_id)
+            restore(connection, scopes, self._writer, row, Author(user_id=caller.user_id), utc_now())
+            return _shown(connection, scopes, row.id)
+
+        return await self._store.write_rows(work)
+
+    async def delete(self, caller: Caller, fact_id: str) -> None:
+        """Deletes a fact for good. Raises NotFound and NotAllowed."""
+
+        def work(connection: Connection) -> None:
+            row = _find_writable(connection, visible_scopes(connection, caller), fact_id)
+            delete_facts(connection, [row.id])
+
+        await self._store.write_rows(work)
+
+    async def delete_many(self, caller: Caller, scope: str | None, source: str | None) -> int:
+        """Deletes all facts of a scope or a source, or of both together, which the caller may change; returns
+        their number. Raises InvalidInput, NotFound and NotAllowed."""
+        if scope is None and source is None:
+            raise InvalidInput("give a scope, a source, or both", field="scope")
+        condition = None if source is None else SourceFilter.parse(source).condition()
+
+        def work(connection: Connection) -> int:
+            scopes = _scopes(connection, caller, scope)
+            if scope is not None:
+                check_writable(next(iter(scopes)))
+            ids = [each.id for each in scopes if each.can_write and each.id is not None]
+            query = select(facts.c.id).where(facts.c.scope_id.in_(ids)).limit(DELETED_AT_ONCE)
+            found = connection.scalars(query if condition is None else query.where(condition)).all()
+            delete_facts(connection, found)
+            return len(found)
+
+        deleted = 0
+        while count := await self._store.write_rows(work):
+            deleted += count
+        return deleted
+
+    async def changes(
+        self, caller: Caller, scope: str | None, fact_id: str | None, *, page: int, page_size: int
+    ) -> tuple[list[MemoryChange], int]:
+        """A page of the changes of memory, newest first, and their number. Raises InvalidInput, NotFound."""
+
+        def work(connection: Connection) -> tuple[list[MemoryChange], int]:
+            scopes = _scopes(connection, caller, scope)
+            query = list_changes(scopes, fact_id)
+            total = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
+            rows = connection.execute(query.limit(page_size).offset((page - 1) * page_size))
+            return [change_view(row, scopes) for row in rows], total
+
+        return await self._store.read_rows(work)
+
+    async def undo(self, caller: Caller, change_id: str) -> MemoryChange:
+        """Brings back the state before a change. Raises NotFound, NotAllowed, and Conflict for one that was
+        undone, or that a later one builds on."""
+
+        def work(connection: Connection) -> MemoryChange:
+            scopes = visible_scopes(connection, caller)
+            row = find_change(connection, scopes, change_id)
+            check_writable(scopes.by_id[row.scope_id])
+            check_newest(connection, row)
+            if ChangeKind(row.kind) in FACT_CHANGES:
+                undo_fact_change(connection, row, utc_now())
+            query = list_changes(scopes).where(changes.c.id == row.id)
+            return change_view(connection.execute(query).one(), scopes)
+
+        return await self._store.write_rows(work)
+
+
+def _scopes(connection: Connection, caller: Caller, scope: str | None) -> Scopes:
+    name = None if scope is None else parse_scope(scope)
+    return visible_scopes(connection, caller).only(name)
+
+
+def facts_in(connection: Connection, scopes: Scopes, wanted: FactFilter) -> Select[int]:
+    """The ids of the facts in these scopes that the filter leaves; its `scope` was applied before."""
+    conditions: list[ColumnElement[bool]] = []
+    known_at = None if wanted.known_at is None else in_utc(wanted.known_at, "known_at")
+    conditions.append(was_known(known_at))
+    if wanted.as_of is not None:
+        conditions.append(was_true(in_utc(wanted.as_of, "as_of")))
+    if wanted.category is not None:
+        conditions.append(facts.c.category == wanted.category.value)
+    if wanted.q is not None:
+        return find_facts(connection, scopes.ids, wanted.q, *conditions)
+    return select(facts.c.id).where(facts.c.scope_id.in_(scopes.ids), *conditions)
+
+
+def find_fact(connection: Connection, scopes: Scopes, fact_id: str, *, is_locked: bool = False) -> Row[Any]:
+    """The row of a fact in one of these scopes. Raises NotFound. `is_locked`: locks it for a write."""
+    query = select(*facts.c).where(facts.c.uid == fact_id, facts.c.scope_id.in_(scopes.ids))
+    row = connection.execute(query.with_for_update() if is_locked else query).first()
+    if row is None:
+        raise NotFound("nothing with this id is remembered", kind="fact_not_found")
+    return row
+
+
+def _find_writable(connection: Connection, scopes: Scopes, fact_id: str) -> Row[Any]:
+    row = find_fact(connection, scopes, fact_id, is_locked=True)
+    check_writable(scopes.by_id[row.scope_id])
+    return row
+
+
+def _shown(connection: Connection, scopes: Scopes, row_id: int) -> Fact:
+    (fact,) = read_facts(connection, scopes, [row_id])
+    return fact

@@ -1,15 +1,20 @@
 """What the terminal shows of the frames of a room's or a task's run; no server."""
 
+import asyncio
+import io
 import json
 from typing import Any
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from luxx.app.cli.chat.rich_screen import RichScreen
+from luxx.app.cli.menu import parse_answer, wanted_answer
 from luxx.app.cli.runs.room import RoomTranscript, ShownPolicy, ShownRoom, ShownSeat
 from luxx.app.cli.runs.task import ShownTask, ShownTaskStep, TaskTranscript
 from luxx.app.cli.runs.transcript import RunFrame, RunTranscript
-from luxx.app.cli.screen import Piece, PieceKind, Screen, cut_to_width, note
+from luxx.app.cli.screen import Piece, PieceKind, Screen, ToolCard, cut_to_width, note
 from luxx.features.rooms.policies import PolicyName
 
 
@@ -224,6 +229,20 @@ def test_questions_of_a_turn_end_with_it() -> None:
     assert transcript.questions == {}
 
 
+def test_a_correction_is_typed_and_not_chosen_by_its_number() -> None:
+    transcript = room()
+    options = [{"label": label} for label in ("stop", "continue", "correct", "skip")]
+    asked = frame(
+        "question_asked", 2, question_id="q", run_id="r", msg_id="m", kind="decision",
+        decision_type="doom_loop", prompt="Go on?", options=options,
+    )  # fmt: skip
+    shown(transcript, attached(), starts("m", "Ann", 1), asked)
+    question = transcript.questions["q"]
+    lines = ("2", "3", "correct", "Look elsewhere.")
+    assert [parse_answer(question, line) for line in lines] == ["continue", None, None, "Look elsewhere."]
+    assert "in your own words" in wanted_answer(question)
+
+
 # --- tasks ------------------------------------------------------------------------------------------
 
 
@@ -406,3 +425,20 @@ def test_what_is_shown_during_a_question_comes_after_it(capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", "? Which?\n")
     screen.release()
     assert capsys.readouterr() == ("Hello\n", "")
+
+
+def test_a_card_shows_the_items_of_a_to_do_list_and_no_json() -> None:
+    items = [{"id": "t1", "title": "Sow leeks", "completed": True}, {"id": "t2", "title": "Water them"}]
+    output = io.StringIO()
+    card = ToolCard(
+        call_id="c", name="todo_write", arguments='{"todos":[]}', duration_ms=3,
+        result=json.dumps({"success": True, "data": {"todos": items}}),
+    )  # fmt: skip
+
+    async def show() -> None:
+        RichScreen(Console(file=output, width=30)).show(Piece(PieceKind.TOOL_RESULT, "", card=card))
+
+    asyncio.run(show())
+    lines = [line.strip("│ ") for line in output.getvalue().splitlines()]
+    assert lines[1:3] == ["[x] Sow leeks", "[ ] Water them"]
+    assert "{" not in output.getvalue()

@@ -350,6 +350,8 @@ def test_a_larger_window_is_not_shown_as_messages_that_are_left_out(
         person.post("/messages", message)
     with person.tab() as tab:
         page = tab.open(f"/ui/chat/{conversation}")
+        # That of the agent, not the default of its user.
+        expect(page.get_by_role("button", name="Model: smollm2-360m")).to_be_visible()
         send(page, "gated grows")
         answer = page.get_by_role("article", name="Answer").last
         expect(answer.get_by_text("one two three")).to_be_visible()

@@ -12,6 +12,7 @@ from web_ui.person import Person
 from web_ui.test_chat_runs import choose_all_tools, said, send
 
 WIDTHS = (1280, 390)
+PLANS = (*WIDTHS, "stopped")
 STEPS = [
     {"id": "a", "name": "Read the figures of both quarters", "goal": "The revenue of each quarter."},
     {"id": "b", "name": "Read what customers say", "goal": "What they praise and what they miss."},
@@ -20,11 +21,11 @@ STEPS = [
 SEEN = Call(name="file_exists", arguments={"path": "seen.txt"})
 
 
-def plan(width: int) -> Rule:
-    """A plan whose second step names the width: each test has an answer of its own to let go on."""
-    steps = [one if one["id"] != "b" else one | {"goal": f"{one['goal']} {width}"} for one in STEPS]
+def plan(name: int | str) -> Rule:
+    """A plan whose second step has its name: each test has an answer of its own to let go on."""
+    steps = [one if one["id"] != "b" else one | {"goal": f"{one['goal']} {name}"} for one in STEPS]
     return Rule(
-        when=When(system="Split the goal", user=str(width)), reply=[Text(text=json.dumps({"steps": steps}))]
+        when=When(system="Split the goal", user=str(name)), reply=[Text(text=json.dumps({"steps": steps}))]
     )
 
 
@@ -36,17 +37,17 @@ def step(step_id: str, *reply: Text | Gate, goal: str = "") -> Rule:
 def script() -> Script:
     return Script(
         rules=[
-            *(plan(width) for width in WIDTHS),
+            *(plan(name) for name in PLANS),
             step("a", Text(text="The fourth quarter was better.")),
             *(
                 step(
                     "b",
                     Text(text="They like "),
-                    Gate(name=f"plan{width}"),
+                    Gate(name=f"plan{name}"),
                     Text(text="it."),
-                    goal=str(width),
+                    goal=str(name),
                 )
-                for width in WIDTHS
+                for name in PLANS
             ),
             step("c", Text(text="A report.")),
             *(Rule(when=When(user=f"look {width}"), times=3, reply=[SEEN]) for width in WIDTHS),
@@ -87,6 +88,18 @@ def test_a_plan_shows_its_steps_while_they_run_and_afterwards(
         expect(plan.get_by_text("A report.")).to_be_visible()
         check_both_themes(tab, f"chat-plan-stored-{width}")
         assert is_wide_enough(page)
+
+
+def test_a_stopped_plan_says_which_steps_will_not_be_carried_out(person: Person) -> None:
+    conversation = person.post("/conversations", {"planning": "always"})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        send(page, "Compare the quarters stopped")
+        plan = page.get_by_role("region", name="Plan")
+        expect(plan.get_by_text("1 of 3 steps")).to_be_visible()
+        page.get_by_role("button", name="Stop").click()
+        expect(plan.get_by_text("Stopped", exact=True)).to_have_count(2)
+        expect(plan.get_by_text("Done", exact=True)).to_have_count(1)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

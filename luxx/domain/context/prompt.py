@@ -315,9 +315,10 @@ class Prompt:
             parts[section.kind] += text_tokens(section.sent_text()) if is_text else section.tokens
         sent = self.history.sent(record)
         parts[SectionKind.SUMMARY] = sum(unit.tokens for unit in sent if unit.place < (0, 0))
-        task = sum(map(message_tokens, self.history.task))
-        parts[SectionKind.HISTORY] = sum(unit.tokens for unit in sent) - parts[SectionKind.SUMMARY] + task
-        parts[SectionKind.SYSTEM] += self.estimate(record) - sum(parts.values())
+        tokens = chain((unit.tokens for unit in sent), map(message_tokens, self.history.task))
+        parts[SectionKind.HISTORY] = sum(tokens) - parts[SectionKind.SUMMARY]
+        kind = SectionKind.SYSTEM if parts[SectionKind.SYSTEM] else SectionKind.TAIL
+        parts[kind] += self.estimate(record) - sum(parts.values())
         return parts
 
 
@@ -387,11 +388,8 @@ def _short_result(result: ToolPrompt, read_tool: str) -> ToolPrompt:
     The text is the same in later turns, in which only the results of their own run can be read.
     """
     left_out = len(result.content) - HEAD_CHARACTERS - TAIL_CHARACTERS
-    how = (
-        f"; {read_tool} with the ref {result.call_id} reads all of it during this turn, in parts"
-        if read_tool
-        else ""
-    )
+    reading = f"; {read_tool} with the ref {result.call_id} reads all of it during this turn, in parts"
+    how = reading if read_tool else ""
     note = f"[{left_out:,} characters left out to fit the context window{how}]"
     short = f"{result.content[:HEAD_CHARACTERS]}\n{note}\n{result.content[-TAIL_CHARACTERS:]}"
     content = short if len(short) < len(result.content) else result.content

@@ -19,7 +19,9 @@ from rich.text import Text
 from rich.theme import Theme
 
 from luxx.app.cli.chat.markdown_blocks import MarkdownBlocks
+from luxx.app.cli.chat.todos import item_line
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Piece, PieceKind, ToolCard, note
+from luxx.wire.todos import TODO_TOOL, TodoList
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 PAINT_SECONDS = 0.05
@@ -33,6 +35,12 @@ CODE_THEME = "ansi_dark"
 
 RESERVED_LINES = 4
 """Lines of the terminal that growing text leaves to the line of status and to the prompt."""
+
+
+class _WrittenTodos(msgspec.Struct, frozen=True):
+    """The result of a call that wrote the to-do list."""
+
+    data: TodoList
 
 
 class LeftHeading(Heading):
@@ -247,13 +255,17 @@ class RichScreen:
 
 
 def _card_panel(card: ToolCard) -> Panel:
-    """A card: the tool's name, its arguments, its result and its time."""
+    """A card: the tool's name, its arguments, its result and its time; of a to-do list the items alone."""
     mark, style = ("✓", "green") if card.is_successful else ("✗", "red")
-    arguments = [Text(line, style="dim") for line in _shortened(_argument_lines(card.arguments))]
-    result = _shortened(_result_text(card.result).split("\n"))
     duration = None if card.duration_ms is None else _duration_text(card.duration_ms)
+    if todos := _todo_lines(card):
+        lines = [Text(line) for line in todos]
+    else:
+        lines = [Text(line, style="dim") for line in _shortened(_argument_lines(card.arguments))]
+        result = _shortened(_result_text(card.result).split("\n"))
+        lines.append(Text.assemble((f"{mark} ", style), "\n  ".join(result)))
     return Panel(
-        Group(*arguments, Text.assemble((f"{mark} ", style), "\n  ".join(result))),
+        Group(*lines),
         title=Text(CONTROL_CHARACTERS.sub("", card.name)),
         title_align="left",
         subtitle=duration,
@@ -294,6 +306,17 @@ def _result_text(result: str) -> str:
     fields = msgspec.convert(values, dict[str, Any])
     data: Any = fields.get("error") or fields.get("data")
     return _clean(data if isinstance(data, str) else _json(data)).strip("\n")
+
+
+def _todo_lines(card: ToolCard) -> list[str]:
+    """The items of the to-do list that a call has written; empty for other calls."""
+    if card.name != TODO_TOOL or not card.is_successful:
+        return []
+    try:
+        items = msgspec.json.decode(card.result, type=_WrittenTodos).data.todos
+    except msgspec.DecodeError:
+        return []
+    return _shortened([_clean(item_line(item)) for item in items])
 
 
 def _json(value: object) -> str:

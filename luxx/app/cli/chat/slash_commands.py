@@ -17,7 +17,7 @@ from luxx.errors import InvalidInput, LuxxError
 from luxx.providers.models import ProviderView, UpstreamModels
 
 LISTED_CONVERSATIONS = 20
-HELP_COLUMN = 26
+HELP_COLUMN = 28
 NONE = "none"
 DEFAULT = "default"
 

@@ -13,6 +13,11 @@ from luxx.wire.todos import TodoDraft, TodoItem, TodoList
 COMMAND = "/todos"
 
 
+def item_line(item: TodoItem) -> str:
+    """An item with its box, as the terminal shows it."""
+    return f"[{'x' if item.completed else ' '}] {item.title}"
+
+
 class TerminalTodos:
     """Reads and changes the lists of conversations, on a screen."""
 
@@ -32,7 +37,7 @@ class TerminalTodos:
             body = {"base": items, "todos": _changed(items, word, rest.strip())}
             items = (await self._server.call("PUT", path, TodoList, msgspec.to_builtins(body))).todos
         for number, item in enumerate(items, 1):
-            self._screen.note(f"{number:>2}. [{'x' if item.completed else ' '}] {item.title}")
+            self._screen.note(f"{number:>2}. {item_line(item)}")
         if not items:
             self._screen.note(f"the to-do list is empty; {COMMAND} add TEXT begins it")
 

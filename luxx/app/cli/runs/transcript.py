@@ -316,17 +316,9 @@ class RunTranscript(ABC):
         if question.question_id in self._asking_turns:
             return
         self._asking_turns[question.question_id] = turn
-        self.questions[question.question_id] = FrameQuestion(
-            question_id=question.question_id,
-            run_id=question.run_id,
-            kind=question.kind,
-            prompt=f"{prefix}{question.prompt}",
-            options=question.options,
-            multiple=question.multiple,
-            required=question.required,
-            arguments=question.arguments,
-            because=question.because,
-        )
+        fields = {name: getattr(question, name) for name in FrameQuestion.__struct_fields__}
+        fields["prompt"] = f"{prefix}{question.prompt}"
+        self.questions[question.question_id] = FrameQuestion(**fields)
 
     def _add_asked(self, frame: RunFrame) -> None:
         self._add_question(frame, _prefix(self.turn_name(frame)), frame.msg_id or frame.step_id)

@@ -29,6 +29,9 @@ export const useModels = defineStore('models', () => {
     return nameOf(wanted) || (settings.data.value?.lost_default_provider ?? '')
   })
   const nameOf = (id: number): string => providers.data.value?.items.find((provider) => provider.id === id)?.name ?? ''
+  function namesProvider(chosen: { provider_id?: number | null; lost_provider?: string | null }): boolean {
+    return chosen.provider_id != null || Boolean(chosen.lost_provider)
+  }
   /** The name of the provider that something has chosen and that cannot be used any more; null: it can. */
   function lostProvider(chosen: { provider_id?: number | null; lost_provider?: string | null } | null): string | null {
     const id = chosen?.provider_id ?? null
@@ -73,5 +76,5 @@ export const useModels = defineStore('models', () => {
     await Promise.all([providers.refetch(), settings.refetch()])
   }
 
-  return { enabled, demo, isKnown, defaultProvider, lostDefault, lostProvider, offered, isLoading, loadOffered, loadModels, reload }
+  return { enabled, demo, isKnown, defaultProvider, lostDefault, namesProvider, lostProvider, offered, isLoading, loadOffered, loadModels, reload }
 })

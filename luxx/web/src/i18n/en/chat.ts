@@ -32,7 +32,7 @@ const en = {
     steer: 'Enter lets this answer see the message, Shift+Enter makes a new line',
   },
   whenBusy: 'While an answer is made',
-  whenBusyModes: { queue: 'Send after it', steer: 'Steer it' },
+  whenBusyModes: { queue: 'Queue it', steer: 'Steer it' },
   queue: 'Messages that wait',
   waits: 'Waits for the end of the answer:',
   steers: 'Waits for the next step of the answer:',
@@ -146,6 +146,8 @@ const en = {
     gauge: (percent: string) => `Context window: ${percent} used`,
     used: (tokens: string, budget: string) => `The next prompt takes about ${tokens} of ${budget} tokens.`,
     window: (model: string, tokens: string) => `The window of ${model} has ${tokens} tokens; a part of it is kept for the answer.`,
+    limitedWindow: (model: string, tokens: string, budget: string) =>
+      `The window of ${model} has ${tokens} tokens; this server uses at most ${budget} of it for a prompt.`,
     unknownWindow: (model: string) => `The window of ${model} is not known.`,
     parts: {
       system: 'System prompt',

@@ -1,5 +1,7 @@
 /** What the next message is sent with: model and agent belong to the conversation, tools and thinking to the message. */
+import { useQuery } from '@pinia/colada'
 import { computed } from 'vue'
+import { api, ask } from '@/api/client'
 import type { Schema } from '@/api/types'
 import { useDraft } from '@/components/forms/useDraft'
 import { useModels } from '@/stores/models'
@@ -36,18 +38,32 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
   })
 
   const own = computed<Schema<'ConversationBody'>>(() => (id() === undefined ? begun.value : {}))
-  const providerId = computed(() => conversation()?.provider_id ?? own.value.provider_id ?? null)
+  const agentId = computed(() => conversation()?.agent_id ?? own.value.agent_id ?? null)
+  const agents = useQuery({
+    key: ['agents', 'all'],
+    query: () => ask(api.GET('/agents', { params: { query: { page_size: 100 } } })),
+  })
+  const agent = computed(() => agents.data.value?.items.find(({ id: each }) => each === agentId.value) ?? null)
+
+  /** Whoever names the provider: the conversation, or its agent. Null: nobody, so it is the default. */
+  const chooser = computed(() => {
+    const sources = [conversation() ?? own.value, agent.value]
+    return sources.find((source) => source !== null && models.namesProvider(source)) ?? null
+  })
+  const providerId = computed(() => chooser.value?.provider_id ?? null)
   /** The name of what was chosen and cannot be used any more; null: it can. */
-  const lostProvider = computed(() =>
-    providerId.value === null && !conversation()?.lost_provider ? models.lostDefault : models.lostProvider(conversation() ?? own.value),
-  )
+  const lostProvider = computed(() => (chooser.value === null ? models.lostDefault : models.lostProvider(chooser.value)))
   const lostAgent = computed(() => (conversation()?.agent_id == null ? (conversation()?.lost_agent ?? null) : null))
   const provider = computed(() => {
     if (lostProvider.value !== null) return null
     return models.enabled.find((each) => each.id === providerId.value) ?? models.defaultProvider
   })
-  const model = computed(() => conversation()?.model ?? own.value.model ?? provider.value?.default_model ?? '')
-  const agentId = computed(() => conversation()?.agent_id ?? own.value.agent_id ?? null)
+  /** The model of an agent does not apply to another provider than its own. */
+  const agentModel = computed(() => {
+    const isOfProvider = chooser.value === null || chooser.value.provider_id === agent.value?.provider_id
+    return isOfProvider ? agent.value?.model : null
+  })
+  const model = computed(() => conversation()?.model || own.value.model || agentModel.value || provider.value?.default_model || '')
   const card = computed(() => {
     const offered = provider.value ? models.offered[provider.value.id] : undefined
     return offered?.cards.find((each) => each.name === model.value) ?? null
@@ -76,7 +92,7 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
     begun.value = {}
   }
 
-  return { begun, ofMessage, carryOver, provider, lostProvider, lostAgent, model, agentId, card, tools, thinking, options, change }
+  return { begun, ofMessage, carryOver, provider, lostProvider, lostAgent, model, agents, agentId, card, tools, thinking, options, change }
 }
 
 export type Choices = ReturnType<typeof useChoices>

@@ -101,6 +101,20 @@ async def test_an_answer_goes_back_no_more_often_than_its_check_says(server: Ser
     assert screen.done["status"] == "completed"
 
 
+async def test_a_judge_that_writes_lists_for_texts_is_read(server: ServerProcess) -> None:
+    found = json.dumps({"result": "invalid", "reasons": "The sum is wrong.", "evidence": ["It is", "41."]})
+    rules = [
+        Rule(name="judge", when=When(system=JUDGE), reply=[Text(text=found), USAGE]),
+        answers("It is 41."),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        conversation = await conversation_with(ann, model.url, BY_MODEL)
+        first, _ = verdicts(await say(ann, conversation))
+    assert (first["result"], first["reasons"], first["evidence"]) == (
+        "invalid", ["The sum is wrong."], "It is\n41.",
+    )  # fmt: skip
+
+
 async def test_a_judge_that_cannot_be_read_or_used_passes_the_answer_with_a_warning(
     server: ServerProcess,
 ) -> None:

@@ -61,11 +61,20 @@ _FENCE = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a judge answers."""
+    """What a judge finds."""
 
     result: VerdictResult
     reasons: list[str] = []
     evidence: str = ""
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a judge answers. One that is not held to the schema also writes one text for several, or several
+    for one."""
+
+    result: VerdictResult
+    reasons: list[str] | str = []
+    evidence: str | list[str] = ""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,9 +249,15 @@ async def _reply(call: ExtraCall, request: CompletionRequest, signal: CancelSign
 def _read(text: str) -> Judged:
     """The judgement in the answer of a judge."""
     try:
-        judgement = msgspec.json.decode(_FENCE.sub(r"\1", text), type=Judgement)
+        answer = msgspec.json.decode(_FENCE.sub(r"\1", text), type=_Answer)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return unsure("its answer is not the JSON that was asked for")
+    reasons, evidence = answer.reasons, answer.evidence
+    judgement = Judgement(
+        result=answer.result,
+        reasons=[reasons] if isinstance(reasons, str) else reasons,
+        evidence=evidence if isinstance(evidence, str) else "\n".join(evidence),
+    )
     return Judged(judgement=judgement)
 
 

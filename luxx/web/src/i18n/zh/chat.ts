@@ -144,9 +144,9 @@ const zh: ChatText = {
   context: {
     title: '上下文窗口',
     gauge: (percent) => `上下文窗口：已用 ${percent}`,
-    used: (tokens, budget) => `下一次请求约占 ${budget} 个 token 中的 ${tokens} 个。`,
-    window: (model, tokens) => `${model} 的窗口有 ${tokens} 个 token，其中一部分留给回答。`,
-    limitedWindow: (model, tokens, budget) => `${model} 的窗口有 ${tokens} 个 token，本服务器的一次请求最多使用其中 ${budget} 个。`,
+    used: (tokens, budget) => `下一次请求约占 ${budget} 个词元中的 ${tokens} 个。`,
+    window: (model, tokens) => `${model} 的窗口有 ${tokens} 个词元，其中一部分留给回答。`,
+    limitedWindow: (model, tokens, budget) => `${model} 的窗口有 ${tokens} 个词元，本服务器的一次请求最多使用其中 ${budget} 个。`,
     unknownWindow: (model) => `${model} 的窗口大小未知。`,
     parts: {
       system: '系统提示词',

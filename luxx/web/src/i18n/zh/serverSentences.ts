@@ -26,7 +26,7 @@ export const SENTENCES: Record<string, string> = {
   // The context window of a conversation
   'this conversation has no answer yet, so there is nothing to compress': '此对话还没有回答，没有可压缩的内容。',
   'the next prompt of this conversation takes about {} tokens; a summary of its older part would save too little':
-    '此对话的下一次请求约占 {1} 个 token；总结较早的部分节省太少。',
+    '此对话的下一次请求约占 {1} 个词元；总结较早的部分节省太少。',
   'the model could not summarise the conversation: {}': '模型无法总结此对话：{+1}',
   'there is not enough that a summary could replace': '可以用摘要代替的内容太少。',
 
@@ -163,6 +163,12 @@ export const SENTENCES: Record<string, string> = {
     '模型在写出文字之前就达到了词元上限。请提高最大词元数，或减少要求。',
   'the model could not summarise the earlier conversation: {}. Its oldest part is left out of what the model reads':
     '模型无法总结较早的对话：{+1}最早的部分不再发送给模型。',
+  'the judge could not decide: {}': '评判者无法判断：{+1}',
+  'its answer is not the JSON that was asked for': '它的回答不是所要求的 JSON。',
+  'it did not answer within {} seconds': '它在 {1} 秒内没有回答。',
+  'the call of {} failed': '{1} 的调用失败了。',
+  '{} ended with exit code {}': '{1} 以退出码 {2} 结束。',
+  'these files do not exist: {}': '这些文件不存在：{1}。',
   'it does not fit its context window': '对话超出了它的上下文窗口。',
   'it wrote none that is short enough': '它没有写出足够短的总结。',
   'the context window of the model was full before it wrote any text. Send less, or begin a new conversation':

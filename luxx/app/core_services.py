@@ -30,7 +30,7 @@ from luxx.domain.audit import Actor, Refusals
 from luxx.domain.conversations.search import SearchService
 from luxx.domain.conversations.search_index import SubjectReaders
 from luxx.domain.conversations.service import ProjectService, own_project
-from luxx.domain.files.attachments import AttachmentReader, PdfReader
+from luxx.domain.files.attachments import AttachmentReader, DocumentReader
 from luxx.domain.files.service import FileService
 from luxx.domain.files.tool_files import ToolImages, quota_hooks
 from luxx.domain.files.upload import Uploads
@@ -118,7 +118,7 @@ class CoreServices:
         self._make_tool_services()
         self.files = FileService(self.store, self.workspaces)
         self.uploads = Uploads(self.store, self.files, config.files)
-        self.attachments = AttachmentReader(self.files, PdfReader(self.sandbox.readers.run))
+        self.attachments = AttachmentReader(self.files, DocumentReader(self.sandbox.readers.run))
         self.transfer = TransferService(self.store, self.data_dir, config.files, delete_runs=delete_runs)
         self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)

@@ -13,7 +13,7 @@ from pypdf import PdfWriter
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.bounds import PageRequest
-from luxx.infra.documents.reader import PageProcess, PdfProcess, RunReader, read_in_process
+from luxx.infra.documents.reader import DocumentProcess, PageProcess, RunReader, read_in_process
 from luxx.tools.sandbox.service import Sandbox
 from tests.bench.figures import Figures
 from tests.bench.load import Broken
@@ -78,13 +78,15 @@ async def _measure(sandbox: Sandbox, figures: Figures) -> None:
         costs: dict[str, _Cost] = {}
         runs: dict[str, RunReader] = {"bare": read_in_process, "sandbox": sandbox.readers.run}
         for name, run in runs.items():
-            pages, pdfs = PageProcess(run), PdfProcess(run)
+            pages, pdfs = PageProcess(run), DocumentProcess(run)
 
-            async def read(pages: PageProcess = pages, pdfs: PdfProcess = pdfs, kind: str = kind) -> None:
+            async def read(
+                pages: PageProcess = pages, pdfs: DocumentProcess = pdfs, kind: str = kind
+            ) -> None:
                 if kind == "page":
                     answer = await pages.read(PAGE, PageRequest(url="http://a/", characters=100_000))
                 else:
-                    answer = await pdfs.read(pdf, characters=100_000, user_id=1)
+                    answer = await pdfs.read(pdf, extension="pdf", characters=100_000, user_id=1)
                 if answer.error:
                     raise Broken(f"the {kind} was not read: {answer.error}")
 

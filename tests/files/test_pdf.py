@@ -9,7 +9,7 @@ import pytest
 from pypdf import PdfWriter
 
 from files.sample_files import pdf, pdf_of
-from luxx.domain.files.attachments import PdfReader
+from luxx.domain.files.attachments import DocumentReader
 from luxx.domain.files.storage import OpenFile, WorkspaceFiles
 from luxx.errors import InvalidInput, TooLarge
 
@@ -26,7 +26,7 @@ def read(tmp_path: Path, data: bytes, characters: int = 100_000, **bounds: int) 
     file = open_file(tmp_path, data)
 
     async def work() -> str:
-        return await PdfReader(**bounds).text_of(file, characters=characters, user_id=1)
+        return await DocumentReader(**bounds).text_of(file, characters=characters, user_id=1)
 
     try:
         return asyncio.run(work())
@@ -84,7 +84,7 @@ async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> N
     slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
     file = open_file(tmp_path, slow)
 
-    task = asyncio.create_task(PdfReader().text_of(file, characters=1000, user_id=1))
+    task = asyncio.create_task(DocumentReader().text_of(file, characters=1000, user_id=1))
     async with asyncio.timeout(WAIT_SECONDS):
         while not children():  # noqa: ASYNC110 - another process gives no event
             await asyncio.sleep(0.01)

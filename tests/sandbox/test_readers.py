@@ -11,7 +11,7 @@ from files.sample_files import pdf, pdf_of
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.bounds import PageRequest
-from luxx.infra.documents.reader import PageProcess, PdfProcess
+from luxx.infra.documents.reader import DocumentProcess, PageProcess
 from luxx.tools.sandbox.service import Sandbox
 from sandbox.attacked_server import Attacker, Child, Json, attacked_server, children_once, in_force
 
@@ -76,7 +76,9 @@ def read_beneath(shown: Path, backend: str) -> tuple[str, str]:
             with tempfile.TemporaryFile() as file:
                 file.write(pdf("one", "two"))
                 file.flush()
-                text_read = await PdfProcess(run).read(file.fileno(), characters=100, user_id=1)
+                text_read = await DocumentProcess(run).read(
+                    file.fileno(), extension="pdf", characters=100, user_id=1
+                )
             return text.text, text_read.text
         finally:
             await sandbox.close()
@@ -102,13 +104,17 @@ async def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_
     try:
         slow = pdf_of(b"1 0 0 1 5 5 Tm (a) Tj " * 1_000_000)
         bomb = pdf_of(b"(" + b"A" * (60 << 20) + b") Tj")
-        late = await PdfProcess(run, seconds=1).read(slow, characters=1000, user_id=1)
+        late = await DocumentProcess(run, seconds=1).read(slow, extension="pdf", characters=1000, user_id=1)
         assert late.error == "time"
-        swollen = await PdfProcess(run, memory_bytes=180 << 20).read(bomb, characters=1000, user_id=1)
+        swollen = await DocumentProcess(run, memory_bytes=180 << 20).read(
+            bomb, extension="pdf", characters=1000, user_id=1
+        )
         assert swollen.error == "memory"
-        long = await PdfProcess(run).read(pdf(*["a" * 50] * 20), characters=500, user_id=1)
+        long = await DocumentProcess(run).read(
+            pdf(*["a" * 50] * 20), extension="pdf", characters=500, user_id=1
+        )
         assert long.error == "long"
-        fine = await PdfProcess(run).read(pdf("one"), characters=500, user_id=1)
+        fine = await DocumentProcess(run).read(pdf("one"), extension="pdf", characters=500, user_id=1)
         assert fine.text == "one"
     finally:
         await sandbox.close()

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from luxx.infra.config.schema import ToolsConfig
-from luxx.infra.documents.reader import PageProcess, PdfProcess
+from luxx.infra.documents.reader import DocumentProcess, PageProcess
 from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import Resolve, WebGuard
 from luxx.tools.builtin.web import WebAccess, web_tools
@@ -58,7 +58,7 @@ class WebTools:
         fetcher = Fetcher(WebGuard(allowed), FetchBounds(**({"seconds": 10.0} | bounds)), tls=tls)
         pages = PageProcess()
         access = WebAccess(
-            WebReader(fetcher, pages, PdfProcess()),
+            WebReader(fetcher, pages, DocumentProcess()),
             WebSearch(engines(fetcher, pages)),
             WebClients(self._resolve_for),
         )

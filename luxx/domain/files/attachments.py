@@ -1,4 +1,4 @@
-"""Message attachments: reads texts, images, PDFs and workspace files into what a message stores.
+"""Message attachments: reads texts, images, documents and workspace files into what a message stores.
 
 A file is read when the message is sent; later changes to the file do not affect the message.
 """
@@ -17,13 +17,15 @@ from luxx.domain.files.image_formats import MAX_GIVEN_PIXELS, has_too_many_pixel
 from luxx.domain.files.names import extension_of, image_type
 from luxx.domain.files.service import FileService
 from luxx.domain.files.storage import OpenFile
-from luxx.errors import InvalidInput, LuxxError, TooLarge
+from luxx.errors import InvalidInput, TooLarge
 from luxx.infra.clock import new_id
+from luxx.infra.documents.formats import problem_sentence
+from luxx.infra.documents.parts import Problem
 from luxx.infra.documents.reader import (
-    MAX_PDF_BYTES,
-    PDF_MEMORY_BYTES,
-    PDF_SECONDS,
-    PdfProcess,
+    DOCUMENT_MEMORY_BYTES,
+    DOCUMENT_SECONDS,
+    MAX_DOCUMENT_BYTES,
+    DocumentProcess,
     RunReader,
     read_in_process,
 )
@@ -38,53 +40,35 @@ from luxx.wire.message import (
 )
 
 
-class PdfReader:
+class DocumentReader:
     """One per process; `run_reader` runs the reader module in a child process."""
 
     def __init__(
         self,
         run_reader: RunReader = read_in_process,
         *,
-        memory_bytes: int = PDF_MEMORY_BYTES,
-        seconds: int = PDF_SECONDS,
+        memory_bytes: int = DOCUMENT_MEMORY_BYTES,
+        seconds: int = DOCUMENT_SECONDS,
     ) -> None:
-        self._process = PdfProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
+        self._process = DocumentProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
 
     async def text_of(self, file: OpenFile, *, characters: int, user_id: int) -> str:
-        """The text of a PDF, at most `characters` long.
+        """The text of a document, at most `characters` long.
 
-        Raises InvalidInput or TooLarge with the reason, Unavailable if too many PDFs are being read.
+        Raises InvalidInput or TooLarge with the reason, Unavailable if too many documents are being read.
         """
-        if file.size > MAX_PDF_BYTES:
-            raise TooLarge(f"{file.name} is larger than {MAX_PDF_BYTES // 2**20} MiB, the limit for a PDF")
+        if file.size > MAX_DOCUMENT_BYTES:
+            limit = f"{MAX_DOCUMENT_BYTES // 2**20} MiB, the limit for a document"
+            raise TooLarge(f"{file.name} is larger than {limit}")
         with file.using() as fd:
             os.lseek(fd, 0, os.SEEK_SET)
-            result = await self._process.read(fd, characters=characters, user_id=user_id)
-        if result.error:
-            raise _failure(file.name, result.error)
-        if not result.text.strip():
-            raise _unreadable_pdf(f"{file.name} contains no text; its pages are images")
-        return result.text
-
-
-def _failure(name: str, error: str) -> LuxxError:
-    match error:
-        case "encrypted":
-            return _unreadable_pdf(f"{name} is encrypted; attach a copy without a password")
-        case "memory":
-            return _unreadable_pdf(f"{name} needs too much memory to be read")
-        case "time":
-            return _unreadable_pdf(f"{name} takes too long to be read")
-        case "pages":
-            return TooLarge(f"{name} has too many pages; attach a part of it")
-        case "long":
-            return TooLarge(f"{name} has too much text to be attached; attach a part of it")
-        case _:
-            return _unreadable_pdf(f"{name} is damaged or not a PDF")
-
-
-def _unreadable_pdf(message: str) -> InvalidInput:
-    return InvalidInput(message, kind="attachment_unreadable")
+            document = await self._process.read(
+                fd, extension=extension_of(file.name), characters=characters, user_id=user_id
+            )
+        if problem := problem_sentence(file.name, document):
+            is_too_large = document.error in (Problem.PAGES, Problem.LONG, Problem.UNPACKED)
+            raise TooLarge(problem) if is_too_large else InvalidInput(problem, kind="attachment_unreadable")
+        return await asyncio.to_thread(lambda: document.text)
 
 
 READ_SECONDS = 120.0
@@ -94,6 +78,9 @@ MAX_TEXT = 2_000_000
 """The limit of one text in characters, and of one text file in bytes."""
 
 _HEAD_BYTES = 1024
+_DOCUMENT_MARKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+"""The first bytes of ZIP archives, which Office files and books are, and of old Excel files."""
+
 _TAKES = {"content": {"name", "extension"}, "file_id": set[str](), "data": {"name", "media_type", "offset"}}
 """The sources of an attachment, with the fields that may accompany each."""
 
@@ -129,7 +116,7 @@ class AttachmentReader:
     """One per process."""
 
     files: FileService
-    pdfs: PdfReader
+    documents: DocumentReader
 
     async def read_attachments(self, caller: Caller, given: list[GivenAttachment]) -> MessageAttachments:
         """Validates attachments and reads the named files.
@@ -194,8 +181,8 @@ class AttachmentReader:
             if kind is not None:
                 data = await _read_all(file, MAX_IMAGE_BYTES)
                 return file.name, _check_image_size(file.name, PromptImage(media_type=kind, data=data))
-            if b"%PDF-" in head:
-                text = await self.pdfs.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
+            if b"%PDF-" in head or head.startswith(_DOCUMENT_MARKS):
+                text = await self.documents.text_of(file, characters=MAX_TEXT, user_id=caller.user_id)
             else:
                 text = _decode_text(file.name, await _read_all(file, MAX_TEXT))
         finally:
@@ -269,8 +256,8 @@ def _decode_text(name: str, data: bytes) -> str:
 
 def _unreadable(name: str) -> InvalidInput:
     return InvalidInput(
-        f"{name} cannot be attached: it is neither text in UTF-8, nor a PDF, nor a PNG, JPEG, GIF or WebP "
-        "image",
+        f"{name} cannot be attached: it is neither text in UTF-8, nor a PDF, a file of Word, "
+        "PowerPoint or Excel, an EPUB or ODS file, nor a PNG, JPEG, GIF or WebP image",
         kind="attachment_unreadable",
     )
 

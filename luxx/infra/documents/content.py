@@ -102,6 +102,13 @@ def content_of(root: HtmlElement) -> HtmlElement:
     return body if densest is None else densest
 
 
+def visible(root: HtmlElement) -> HtmlElement:
+    """The body without hidden elements: all of it is content, as in a chapter of a book. Changes the tree."""
+    _drop(root, _is_hidden)
+    body = root if root.tag == "body" else root.find(".//body")
+    return root if body is None else body
+
+
 def _drop(top: HtmlElement, is_unwanted: Callable[[HtmlElement], bool]) -> None:
     """Removes elements, and keeps the text that follows them."""
     for element in [descendant for descendant in top.iterdescendants() if is_unwanted(descendant)]:

@@ -1,18 +1,27 @@
-"""The reader process for PDF files; `reader.PdfProcess` starts it.
+"""The reader process for PDF files; `reader.DocumentProcess` starts it.
 
-Standard input is the file, standard output one JSON object. The process sets limits on its memory, time and
-files before it reads the file, and may be killed at any time.
+Standard input is the file, standard output the Document, with a part for each page that has text. The process
+sets limits on its memory, time and files before it reads the file, and may be killed at any time.
 """
 
 import io
 import sys
-from typing import Any
 
-import msgspec
 from pypdf import PdfReader
 from pypdf.errors import PyPdfError
 
 from luxx.infra.documents.bounds import limit, storable
+from luxx.infra.documents.formats import Format, format_of_extension, name_warning
+from luxx.infra.documents.parts import (
+    NO_EXTENSION,
+    Document,
+    LimitReached,
+    Part,
+    PartWriter,
+    Problem,
+    Unreadable,
+    encode_document,
+)
 
 MAX_PAGES = 2_000
 
@@ -21,40 +30,55 @@ def main() -> None:
     memory, seconds, characters, may_cut = (int(word) for word in sys.argv[1:5])
     limit(memory, seconds)
     try:
-        answer = extract(characters, may_cut=bool(may_cut))
+        answer = extract(characters, sys.argv[5], may_cut=bool(may_cut))
+    except Unreadable as problem:
+        answer = Document(format=Format.PDF, error=problem.problem)
     except MemoryError:
-        answer = {"error": "memory"}
+        answer = Document(format=Format.PDF, error=Problem.MEMORY)
     except RecursionError:
-        answer = {"error": "broken"}
+        answer = Document(format=Format.PDF, error=Problem.BROKEN)
     except (PyPdfError, ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
         # pypdf raises such errors for malformed files.
-        answer = {"error": "encrypted" if "decrypt" in str(error).lower() else "broken"}
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+        is_encrypted = "decrypt" in str(error).lower()
+        answer = Document(format=Format.PDF, error=Problem.ENCRYPTED if is_encrypted else Problem.BROKEN)
+    sys.stdout.buffer.write(encode_document(answer))
     sys.stdout.buffer.flush()
 
 
-def extract(characters: int, *, may_cut: bool) -> dict[str, Any]:
-    """The text of all pages. A text of more than `characters` is cut if `may_cut`, else an error."""
+def extract(characters: int, extension: str, *, may_cut: bool) -> Document:
+    """The pages. Of a longer file the first pages are read if `may_cut`; otherwise raises Unreadable."""
     stdin = sys.stdin.buffer
     reader = PdfReader(stdin if stdin.seekable() else io.BytesIO(stdin.read()), strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
-        return {"error": "encrypted"}
-    pieces: list[str] = []
-    size = 0
+        raise Unreadable(Problem.ENCRYPTED)
     pages = len(reader.pages)
     if pages > MAX_PAGES and not may_cut:
-        return {"error": "pages"}
-    for number, page in enumerate(reader.pages):
-        text = storable(page.extract_text())
-        size += len(text) + 2
-        if size > characters or number >= MAX_PAGES:
-            if not may_cut:
-                return {"error": "long"}
-            pieces.append(text[: max(characters - size + len(text) + 2, 0)])
-            break
-        pieces.append(text)
-    is_cut = size > characters or pages > MAX_PAGES
-    return {"text": "\n\n".join(pieces), "pages": pages, "is_cut": is_cut, "title": title_of(reader)}
+        raise Unreadable(Problem.PAGES)
+    writer = PartWriter(characters, may_cut=may_cut)
+    if extension != NO_EXTENSION:
+        writer.warn(name_warning(Format.PDF, format_of_extension(extension)))
+    without_text = 0
+    try:
+        for number, page in enumerate(reader.pages, 1):
+            if number > MAX_PAGES:
+                break
+            text = storable(page.extract_text())
+            if text.strip():
+                writer.add(Part(text=text, page=number))
+            else:
+                without_text += 1
+    except LimitReached:
+        pass
+    if without_text:
+        writer.warn(f"pages without text, such as scanned ones: {without_text}")
+    return Document(
+        parts=writer.parts,
+        format=Format.PDF,
+        title=title_of(reader),
+        pages=pages,
+        is_cut=writer.is_cut or pages > MAX_PAGES,
+        warnings=writer.warnings,
+    )
 
 
 def title_of(reader: PdfReader) -> str:

@@ -1,6 +1,6 @@
-"""Reads web pages and PDF files in separate processes, with bounds on time, memory and parallel reads.
+"""Reads web pages and documents in separate processes, with bounds on time, memory and parallel reads.
 
-The modules that run in these processes are `page_text` and `pdf_text`.
+The modules that run in these processes are `page_text`, `pdf_text` and `document_text`.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import msgspec
 from luxx.errors import Unavailable
 from luxx.infra.children import start_child
 from luxx.infra.documents.bounds import PageRequest, PageText
+from luxx.infra.documents.parts import NO_EXTENSION, Document, decode_document
 
 _GRACE_SECONDS = 1.0
 
@@ -209,65 +210,74 @@ class PageProcess:
             raise Unavailable("the server is reading too many pages at the moment; try again") from error
 
 
-MAX_PDF_BYTES = 50 * 1024 * 1024
-PDF_MEMORY_BYTES = 768 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 50 * 1024 * 1024
+DOCUMENT_MEMORY_BYTES = 768 * 1024 * 1024
 """Address space of the process: enough for a book of 50 MB."""
 
-PDF_SECONDS = 30
-PDFS_AT_ONCE = 2
-PDFS_PER_USER = 1
+DOCUMENT_SECONDS = 30
+DOCUMENTS_AT_ONCE = 2
+DOCUMENTS_PER_USER = 1
 """Processes of one server, and of one user; others wait."""
 
-PDF_MAX_WAIT = 60.0
-"""Seconds that a PDF may wait for its process."""
+DOCUMENT_MAX_WAIT = 60.0
+"""Seconds that a document may wait for its process."""
+
+_PDF_MARK = b"%PDF-"
+_PDF_MARK_WITHIN = 1024
+_LONGEST_EXTENSION = 12
 
 
-class PdfText(msgspec.Struct, frozen=True):
-    """`error` is encrypted, memory, time, pages, long or broken; empty if there is a text."""
-
-    text: str = ""
-    title: str = ""
-    pages: int = 0
-    is_cut: bool = False
-    error: str = ""
-
-
-class PdfProcess:
-    """One per server. `run_reader` starts the process."""
+class DocumentProcess:
+    """Reads documents, but no pages of the web. One per server; `run_reader` starts the process."""
 
     def __init__(
         self,
         run_reader: RunReader = read_in_process,
         *,
-        memory_bytes: int = PDF_MEMORY_BYTES,
-        seconds: int = PDF_SECONDS,
+        memory_bytes: int = DOCUMENT_MEMORY_BYTES,
+        seconds: int = DOCUMENT_SECONDS,
     ) -> None:
         self._run_reader = run_reader
         self._bounds = ReaderBounds(memory=memory_bytes, seconds=seconds)
-        self._slots = ReaderSlots(total=PDFS_AT_ONCE, per_user=PDFS_PER_USER, max_wait=PDF_MAX_WAIT)
+        self._slots = ReaderSlots(
+            total=DOCUMENTS_AT_ONCE, per_user=DOCUMENTS_PER_USER, max_wait=DOCUMENT_MAX_WAIT
+        )
 
     async def read(
-        self, document: int | bytes, *, characters: int, user_id: int, may_cut: bool = False
-    ) -> PdfText:
-        """The text of a PDF, given as a descriptor or bytes. A text of more than `characters` is cut if
-        `may_cut`, else an error. Raises Unavailable if too many PDFs are being read.
+        self,
+        document: int | bytes,
+        *,
+        extension: str,
+        characters: int,
+        user_id: int,
+        may_cut: bool = False,
+    ) -> Document:
+        """A document, given as a descriptor or bytes, with the extension of its name. A text of more than
+        `characters` is cut if `may_cut`, else an error. Raises Unavailable if too many are being read.
         """
+        if isinstance(document, int):
+            head = await asyncio.to_thread(os.pread, document, _PDF_MARK_WITHIN, 0)
+        else:
+            head = document[:_PDF_MARK_WITHIN]
+        module = f"luxx.infra.documents.{'pdf' if _PDF_MARK in head else 'document'}_text"
+        arguments = [str(characters), str(int(may_cut)), _extension_argument(extension)]
         try:
             async with self._slots.hold(user_id):
+                # In JSON a character takes twelve bytes at most, and a part has a cost for the rest.
                 answer = await self._run_reader(
-                    "luxx.infra.documents.pdf_text",
-                    [str(characters), str(int(may_cut))],
-                    document,
-                    self._bounds,
-                    # In JSON a character takes twelve bytes at most.
-                    limit=12 * characters + 10_000,
+                    module, arguments, document, self._bounds, limit=12 * characters + 20_000
                 )
         except TimeoutError as error:
-            text = "the server is reading too many PDFs at the moment; try again"
-            raise Unavailable(text, kind="pdf_busy") from error
+            text = "the server is reading too many documents at the moment; try again"
+            raise Unavailable(text, kind="documents_busy") from error
         if isinstance(answer, ReadFailure):
-            return PdfText(error=answer)
-        try:
-            return msgspec.json.decode(answer, type=PdfText)
-        except msgspec.DecodeError:
-            return PdfText(error=ReadFailure.MEMORY)
+            return Document(error=answer)
+        return await asyncio.to_thread(decode_document, answer)
+
+
+def _extension_argument(extension: str) -> str:
+    """The extension as an argument, without characters that separate or end arguments."""
+    if not extension:
+        return NO_EXTENSION
+    is_usual = extension.isascii() and extension.isalnum() and len(extension) <= _LONGEST_EXTENSION
+    return extension.lower() if is_usual else "unknown"

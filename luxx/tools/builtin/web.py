@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.bounds import PageForm
-from luxx.infra.documents.reader import PageProcess, PdfProcess, RunReader, read_in_process
+from luxx.infra.documents.reader import DocumentProcess, PageProcess, RunReader, read_in_process
 from luxx.infra.network.fetch import FetchBounds, Fetcher
 from luxx.infra.network.hosts import WebGuard
 from luxx.tools.core import ToolContext, ToolDefinition, ToolResult
@@ -42,7 +42,7 @@ def web_access(config: ToolsConfig, run_reader: RunReader = read_in_process) -> 
     pages = PageProcess(run_reader)
     search_fetcher = Fetcher(guard, FetchBounds(seconds=SEARCH_SECONDS))
     return WebAccess(
-        WebReader(Fetcher(guard), pages, PdfProcess(run_reader)),
+        WebReader(Fetcher(guard), pages, DocumentProcess(run_reader)),
         WebSearch([DuckDuckGo(search_fetcher, pages), *ddgs_engines(search_fetcher, pages)]),
         WebClients(DnsLookups().for_user),
     )

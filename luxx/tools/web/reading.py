@@ -4,7 +4,7 @@ import msgspec
 
 from luxx.errors import LuxxError, ToolFailed
 from luxx.infra.documents.bounds import MOST_LINKS, PageForm, PageLink, PageRequest
-from luxx.infra.documents.reader import PageProcess, PdfProcess
+from luxx.infra.documents.reader import DocumentProcess, PageProcess
 from luxx.infra.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
 from luxx.tools.web.clients import WebClient
 from luxx.wire.turn import Source, citable, source_of
@@ -47,10 +47,10 @@ class WebPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class WebReader:
     """Reads pages. One per server."""
 
-    def __init__(self, fetcher: Fetcher, pages: PageProcess, pdfs: PdfProcess) -> None:
+    def __init__(self, fetcher: Fetcher, pages: PageProcess, documents: DocumentProcess) -> None:
         self._fetcher = fetcher
         self._pages = pages
-        self._pdfs = pdfs
+        self._documents = documents
 
     async def read(
         self, url: str, form: PageForm, client: WebClient, check_redirect: CheckRedirect, *, share: int = 1
@@ -76,9 +76,14 @@ class WebReader:
         if fetched.is_cut:
             limit = f"{MAX_PDF_BYTES // 2**20} MiB, which is the limit"
             raise ToolFailed(f"{fetched.url} is a PDF of more than {limit}")
-        pdf = await self._pdfs.read(
-            fetched.body, characters=MAX_CHARACTERS // share, user_id=user_id, may_cut=True
+        pdf = await self._documents.read(
+            fetched.body,
+            extension="pdf",
+            characters=MAX_CHARACTERS // share,
+            user_id=user_id,
+            may_cut=True,
         )
+        text = pdf.text
         if pdf.error:
             raise ToolFailed(f"{fetched.url} is a PDF {_PDF_PROBLEMS.get(pdf.error, 'that is damaged')}")
         title = pdf.title or fetched.url.rpartition("/")[2]
@@ -87,10 +92,10 @@ class WebReader:
             title=title,
             format=PageForm.TEXT if form is PageForm.HTML else form,
             content_type=fetched.content_type,
-            content=pdf.text,
+            content=text,
             pages=pdf.pages,
-            note=_note(pdf.text, is_cut=pdf.is_cut) or _IMAGES_ONLY_NOTE * (not pdf.text.strip()),
-            sources=citable(source_of(fetched.url, title, pdf.text)),
+            note=_note(text, is_cut=pdf.is_cut) or _IMAGES_ONLY_NOTE * (not text.strip()),
+            sources=citable(source_of(fetched.url, title, text)),
         )
 
     async def _read_text(self, fetched: Fetched, form: PageForm, user_id: int, share: int) -> WebPage:

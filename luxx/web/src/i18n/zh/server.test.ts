@@ -8,7 +8,7 @@ test.each([
   ['The judge could not decide: it did not answer within 30 seconds.', '', '评判者无法判断：它在 30 秒内没有回答。'],
   ['shell_execute ended with exit code 1.', '', 'shell_execute 以退出码 1 结束。'],
   ['This run has ended. Not a sentence of the server', '', 'This run has ended. Not a sentence of the server'],
-  ['Notes.pdf is encrypted; attach a copy without a password', 'attachment_unreadable', 'Notes.pdf 已加密；请附加没有密码的副本。'],
+  ['Notes.pdf is encrypted; use a copy without a password', 'attachment_unreadable', 'Notes.pdf 已加密；请使用没有密码的副本。'],
   ['Writer failed 3 times in a row and is muted now. Unmute it to let it speak again.', '', 'Writer 连续失败 3 次，已被静音。取消静音后可再次发言。'],
   ['too many attempts to sign in; try again in 7 s', 'too_many', '登录尝试次数过多。请在 7 秒后再试。'],
   [

@@ -70,6 +70,7 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
     '加上这些文件，工作区会超过 {1} MiB，即此服务器对每位用户的上限。',
   'the server cannot start a process to read the document; try again': '服务器无法启动读取文档的进程；请再试一次。',
   'the server is reading too many pages at the moment; try again': '服务器正在读取的页面太多；请再试一次。',
+  'the server is reading too many documents at the moment; try again': '服务器正在读取的文档太多；请再试一次。',
   'this message has no attachment with this number': '此消息没有这个编号的附件。',
   'not a PNG, JPEG, GIF or WebP image': '不是 PNG、JPEG、GIF 或 WebP 图片。',
   'the web UI has no such file; load the page again': '网页界面没有这个文件；请重新加载页面。',

@@ -1,0 +1,1 @@
+"""Knowledge bases: documents that agents search."""

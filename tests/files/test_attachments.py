@@ -10,6 +10,7 @@ import pytest
 from api.bad_requests import UNKNOWN_ID
 from api.client import ApiClient
 from api.server_process import ServerProcess
+from knowledge_documents import DOCUMENTS, word_xml, zip_of
 
 from files.sample_files import GIF, JPEG, WEBP, Json, clear, large_images, pdf, png, put
 from luxx.providers.scripted import ScriptedProvider
@@ -87,6 +88,25 @@ def test_a_pdf_is_sent_as_its_text(anna: ApiClient, chat: str, upstream: Scripte
     assert "The second page." in last_prompt(upstream)
 
 
+def test_office_files_and_books_are_sent_as_their_text(
+    anna: ApiClient, chat: str, upstream: ScriptedProvider
+) -> None:
+    facts = {
+        "handbook.docx": "# Bakery handbook\n\nThis handbook is for new bakers.\n\n## Ovens\n\nThe stone",
+        "plan.pptx": "# Budget\n\nRent is 84,000 euros",
+        "sales.xlsx": "# Sales 2026\n\nProduct | Units | Sold on | In stock\n\nBread type 1 | 7 | 2026-01-02",
+        "stock.ods": "Rye | 40",
+        "stock.xls": "Rye | 40",
+        "novel.epub": "# First night\n\nIda lit the lamp",
+    }
+    files = [{"file_id": put(anna, name, DOCUMENTS[name]())["id"]} for name in facts]
+    for attachment, (name, fact) in zip(send(anna, chat, *files)["attachments"], facts.items(), strict=True):
+        assert set(attachment) == TEXT_SHAPE
+        assert attachment["name"] == name
+        assert fact in attachment["content"]
+    assert "The stone oven is heated to 260 degrees." in last_prompt(upstream)
+
+
 def test_a_pdf_whose_password_is_empty_is_read(anna: ApiClient, chat: str) -> None:
     uploaded = put(anna, "open.pdf", pdf("Not much of a secret.", password=""))
     (attachment,) = send(anna, chat, {"file_id": uploaded["id"]})["attachments"]
@@ -112,6 +132,9 @@ LOOP = (
         ("broken.pdf", b"%PDF-1.7\nnothing more", 400, "damaged"),
         ("loop.pdf", LOOP, 400, "loop.pdf"),
         ("images.pdf", pdf(""), 400, "no text"),
+        ("packed.zip", zip_of({"a.txt": "a"}), 400, "is a ZIP archive; what can be read is PDF, Word (docx)"),
+        ("bomb.docx", word_xml(" " * 60_000_000), 413, "unpacked it has more than 200 times its size"),
+        ("macros.docm", zip_of({"a.txt": "a"}), 400, "has macros; use a copy without macros"),
     ],
 )
 def test_a_file_that_cannot_be_attached_says_why_and_nothing_is_sent(

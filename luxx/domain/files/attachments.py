@@ -20,7 +20,7 @@ from luxx.domain.files.storage import OpenFile
 from luxx.errors import InvalidInput, TooLarge
 from luxx.infra.clock import new_id
 from luxx.infra.documents.formats import problem_sentence
-from luxx.infra.documents.parts import Problem
+from luxx.infra.documents.parts import ReadProblem
 from luxx.infra.documents.reader import (
     DOCUMENT_MEMORY_BYTES,
     DOCUMENT_SECONDS,
@@ -66,7 +66,7 @@ class DocumentReader:
                 fd, extension=extension_of(file.name), characters=characters, user_id=user_id
             )
         if problem := problem_sentence(file.name, document):
-            is_too_large = document.error in (Problem.PAGES, Problem.LONG, Problem.UNPACKED)
+            is_too_large = document.error in (ReadProblem.PAGES, ReadProblem.LONG, ReadProblem.UNPACKED)
             raise TooLarge(problem) if is_too_large else InvalidInput(problem, kind="attachment_unreadable")
         return await asyncio.to_thread(lambda: document.text)
 

@@ -6,8 +6,10 @@ position in the document, so a change leaves all chunks equal except for those a
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -19,14 +21,17 @@ TARGET_TOKENS = 250
 MOST_TOKENS = 290
 """Tokens that the text of a chunk has at most, or a tenth more where that saves a chunk."""
 
-LEAST_TOKENS = 175
-"""A chunk of a longer text has at least so many, except for the last one."""
+SECTION_TOKENS = 175
+"""A longer text is first cut where an end is better than all others so near."""
 
 _BALANCED_CHUNKS = 3
 """A part with up to so many chunks, such as a page, is divided evenly."""
 
 _LONGEST_UNIT = 240
 """Characters of a unit without an end of sentence. A character has less than one token."""
+
+_SHORTEST_UNIT = 4
+"""Characters between two ends; of those that are nearer, as in a row of dots, the later ones do not count."""
 
 _HASH_BYTES = 20
 
@@ -63,6 +68,7 @@ class _Unit(NamedTuple):
     line: int = 0
 
 
+_Rank = tuple[int, bytes]
 _PARAGRAPH_END = 3
 _SENTENCE_END = 2
 _LINE_END = 1
@@ -121,8 +127,11 @@ def _divided(part: Part) -> Iterator[tuple[str, tuple[int, int] | None]]:
 
 def _units(text: str) -> Iterator[_Unit]:
     """The sentences and lines of a text, which together are the text."""
-    start = 0
+    start = last_end = 0
     for end in _ENDS.finditer(text):
+        is_near, last_end = end.end() - last_end < _SHORTEST_UNIT, end.end()
+        if is_near:
+            continue
         yield from _pieces(text[start : end.end()], _LEVELS[end.lastgroup or "line"])
         start = end.end()
     if start < len(text):
@@ -156,27 +165,27 @@ def _word_end(text: str, start: int) -> int:
     return max(max(text.rfind(mark, half, limit) for mark in _WORD_BREAKS) + 1, 0) or limit
 
 
-def _groups(units: Sequence[_Unit], most: int = MOST_TOKENS) -> Iterator[Sequence[_Unit]]:
-    """The units of each chunk."""
-    remaining = sum(unit.tokens for unit in units)
-    start = 0
-    while start < len(units):
-        end = len(units) if remaining <= most else _end_of_group(units, start, remaining, most)
-        yield units[start:end]
-        remaining -= sum(unit.tokens for unit in units[start:end])
-        start = end
+def _groups(units: list[_Unit], most: int = MOST_TOKENS) -> Iterator[list[_Unit]]:
+    """The units of each chunk. A short text, such as a page, is divided evenly."""
+    total = sum(unit.tokens for unit in units)
+    sections = [units] if total <= _BALANCED_CHUNKS * most else _sections(units, total)
+    for section in sections:
+        remaining = sum(unit.tokens for unit in section)
+        start = 0
+        while start < len(section):
+            is_last = remaining <= most
+            end = len(section) if is_last else _end_of_group(section, start, remaining, most)
+            yield section[start:end]
+            remaining -= sum(unit.tokens for unit in section[start:end])
+            start = end
 
 
-def _end_of_group(units: Sequence[_Unit], start: int, remaining: int, most: int) -> int:
-    """Where a chunk from `start` ends: at the best end in a window. Among equal ends the content decides, so
-    that the ends in a long text do not depend on what stands far before them."""
+def _end_of_group(units: list[_Unit], start: int, remaining: int, most: int) -> int:
+    """Where a chunk from `start` ends: at the best end near an even share of what remains."""
     count = -(-remaining // most)
-    if count <= _BALANCED_CHUNKS:
-        target = remaining / count
-        # The rest must fit into one chunk less.
-        least, largest = max(target * 0.8, remaining - (count - 1) * most), min(target * 1.15, most * 1.1)
-    else:
-        least, largest = most * LEAST_TOKENS / MOST_TOKENS, most
+    target = remaining / count
+    # The rest must fit into one chunk less.
+    least, largest = max(target * 0.8, remaining - (count - 1) * most), min(target * 1.15, most * 1.1)
     best, best_rank = start + 1, (-1, b"")
     tokens = 0
     for index in range(start, len(units)):
@@ -184,12 +193,43 @@ def _end_of_group(units: Sequence[_Unit], start: int, remaining: int, most: int)
         if tokens > largest and index > start:
             break
         if tokens >= least:
-            rank = (units[index].level, _digest(units[index].text))
+            rank = _rank(units[index])
             best, best_rank = max((best, best_rank), (index + 1, rank), key=lambda one: one[1])
         elif best_rank[0] < 0:
             best = index + 1
     return best
 
 
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
+def _sections(units: list[_Unit], total: int) -> Iterator[list[_Unit]]:
+    """The units between ends that are better than all others within SECTION_TOKENS on both sides. Whether an
+    end is one follows from the text around it, so a change moves no other end."""
+    ranks = [_rank(unit) for unit in units]
+    ends = list(accumulate(unit.tokens for unit in units))
+    before = _best_before(ranks, ends)
+    after = _best_before(ranks[::-1], [total - end for end in reversed(ends)])[::-1]
+    start = 0
+    for index, (rank, end) in enumerate(zip(ranks, ends, strict=True)):
+        is_inside = SECTION_TOKENS <= end <= total - SECTION_TOKENS
+        if is_inside and rank > before[index] and rank >= after[index]:
+            yield units[start : index + 1]
+            start = index + 1
+    yield units[start:]
+
+
+def _best_before(ranks: list[_Rank], ends: list[int]) -> list[_Rank]:
+    """For each end the best rank of those before it within SECTION_TOKENS."""
+    best: list[_Rank] = []
+    falling: deque[int] = deque()
+    for index, (rank, end) in enumerate(zip(ranks, ends, strict=True)):
+        while falling and ends[falling[0]] < end - SECTION_TOKENS:
+            falling.popleft()
+        best.append(ranks[falling[0]] if falling else (-1, b""))
+        while falling and ranks[falling[-1]] <= rank:
+            falling.pop()
+        falling.append(index)
+    return best
+
+
+def _rank(unit: _Unit) -> _Rank:
+    """How well a chunk ends after the unit. Among equal ends the content decides, and not the position."""
+    return unit.level, blake2b(unit.text.encode("utf-8", "replace"), digest_size=8).digest()

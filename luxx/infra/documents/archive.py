@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import lxml.html
 
 from luxx.infra.documents.formats import Format
-from luxx.infra.documents.parts import Problem, Unreadable
+from luxx.infra.documents.parts import ReadProblem, UnreadableDocument
 
 MAX_ENTRIES = 10_000
 MAX_UNPACKED = 512 * 1024 * 1024
@@ -87,19 +87,19 @@ def descendants(element: XmlElement, name: str) -> Iterator[XmlElement]:
 
 
 class Archive:
-    """An opened archive. Every method raises Unreadable for what is damaged or beyond the limits."""
+    """An opened archive. Every method raises UnreadableDocument for what is damaged or beyond the limits."""
 
     def __init__(self, data: bytes) -> None:
         try:
             self._zip = zipfile.ZipFile(io.BytesIO(data))
         except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, OSError) as error:
-            raise Unreadable(Problem.BROKEN, "its ZIP archive is incomplete") from error
+            raise UnreadableDocument(ReadProblem.BROKEN, "its ZIP archive is incomplete") from error
         entries = self._zip.infolist()
         _check_sizes(entries, len(data))
         self.names = {entry.filename: entry for entry in entries}
 
     def format(self) -> Format:
-        """What the archive is. Raises Unreadable for another type, and for macros and passwords."""
+        """What the archive is. Raises UnreadableDocument for another type, and for macros and passwords."""
         if _CONTENT_TYPES in self.names:
             return self._office_format()
         kind = (
@@ -107,13 +107,15 @@ class Archive:
         )
         if kind not in _OPEN_TYPES:
             is_open = kind.startswith("application/vnd.oasis.opendocument.")
-            raise Unreadable(Problem.TYPE, "another OpenDocument file" if is_open else "a ZIP archive")
+            raise UnreadableDocument(
+                ReadProblem.TYPE, "another OpenDocument file" if is_open else "a ZIP archive"
+            )
         manifest = "META-INF/manifest.xml"
         if kind.endswith("spreadsheet"):
             if any(name.startswith(("Basic/", "Scripts/")) for name in self.names):
-                raise Unreadable(Problem.MACROS)
+                raise UnreadableDocument(ReadProblem.MACROS)
             if manifest in self.names and b"encryption-data" in self.read(manifest):
-                raise Unreadable(Problem.ENCRYPTED)
+                raise UnreadableDocument(ReadProblem.ENCRYPTED)
         return _OPEN_TYPES[kind]
 
     def _office_format(self) -> Format:
@@ -122,27 +124,29 @@ class Archive:
         if any("macroenabled" in kind or "vbaproject" in kind for kind in types) or any(
             name.lower().endswith("vbaproject.bin") for name in self.names
         ):
-            raise Unreadable(Problem.MACROS)
+            raise UnreadableDocument(ReadProblem.MACROS)
         for mark, found in _OFFICE_TYPES.items():
             if any(mark in kind and kind.endswith("main+xml") for kind in types):
                 return found
-        raise Unreadable(Problem.TYPE, "another Office file")
+        raise UnreadableDocument(ReadProblem.TYPE, "another Office file")
 
     def read(self, name: str) -> bytes:
         """The bytes of an entry."""
         entry = self.names.get(name)
         if entry is None:
-            raise Unreadable(Problem.BROKEN, f"{_shown(name)} is missing in it")
+            raise UnreadableDocument(ReadProblem.BROKEN, f"{_shown(name)} is missing in it")
         try:
             return self._zip.read(entry)
         except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, RuntimeError) as error:
-            raise Unreadable(Problem.BROKEN, f"{_shown(name)} in it cannot be unpacked") from error
+            raise UnreadableDocument(
+                ReadProblem.BROKEN, f"{_shown(name)} in it cannot be unpacked"
+            ) from error
 
     def xml(self, name: str, *, may_have_doctype: bool = False) -> XmlElement:
         """The root of an XML entry. Entities are never expanded and nothing outside is loaded."""
         entry = self.names.get(name)
         if entry is not None and entry.file_size > MAX_XML:
-            raise Unreadable(Problem.UNPACKED, f"a part of more than {MAX_XML // 2**20} MiB")
+            raise UnreadableDocument(ReadProblem.UNPACKED, f"a part of more than {MAX_XML // 2**20} MiB")
         parser = _untyped.XMLParser(
             resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False,
             remove_comments=True, remove_pis=True, collect_ids=False,
@@ -152,10 +156,10 @@ class Archive:
         except _untyped.XMLSyntaxError as error:
             if "memory" in str(error).lower():
                 raise MemoryError from error
-            raise Unreadable(Problem.BROKEN, f"{_shown(name)} in it is not valid XML") from error
+            raise UnreadableDocument(ReadProblem.BROKEN, f"{_shown(name)} in it is not valid XML") from error
         if not may_have_doctype and root.getroottree().docinfo.doctype:
-            raise Unreadable(
-                Problem.BROKEN, f"{_shown(name)} in it has a DOCTYPE, which is not allowed there"
+            raise UnreadableDocument(
+                ReadProblem.BROKEN, f"{_shown(name)} in it has a DOCTYPE, which is not allowed there"
             )
         return root
 
@@ -193,16 +197,16 @@ def resolve(folder: str, target: str) -> str:
 
 def _check_sizes(entries: list[zipfile.ZipInfo], packed: int) -> None:
     if len(entries) > MAX_ENTRIES:
-        raise Unreadable(Problem.UNPACKED, f"more than {MAX_ENTRIES:,} entries")
+        raise UnreadableDocument(ReadProblem.UNPACKED, f"more than {MAX_ENTRIES:,} entries")
     unpacked = sum(entry.file_size for entry in entries)
     if unpacked > MAX_UNPACKED:
-        raise Unreadable(Problem.UNPACKED, f"more than {MAX_UNPACKED // 2**20} MiB")
+        raise UnreadableDocument(ReadProblem.UNPACKED, f"more than {MAX_UNPACKED // 2**20} MiB")
     if unpacked > RATIO_FROM and unpacked > MAX_RATIO * packed:
-        raise Unreadable(Problem.UNPACKED, f"more than {MAX_RATIO} times its size")
+        raise UnreadableDocument(ReadProblem.UNPACKED, f"more than {MAX_RATIO} times its size")
     if any(entry.flag_bits & _ENCRYPTED_FLAG for entry in entries):
-        raise Unreadable(Problem.ENCRYPTED)
+        raise UnreadableDocument(ReadProblem.ENCRYPTED)
     if any(entry.compress_type not in _METHODS for entry in entries):
-        raise Unreadable(Problem.BROKEN, "it is packed in a way that this type of file never is")
+        raise UnreadableDocument(ReadProblem.BROKEN, "it is packed in a way that this type of file never is")
 
 
 def _shown(name: str) -> str:

@@ -27,11 +27,11 @@ from luxx.infra.documents.office_text import read_docx, read_pptx
 from luxx.infra.documents.parts import (
     NO_EXTENSION,
     Document,
-    LimitReached,
     Part,
     PartWriter,
-    Problem,
-    Unreadable,
+    ReadProblem,
+    TextLimitReached,
+    UnreadableDocument,
     encode_document,
 )
 from luxx.infra.documents.sheet_text import check_old_office, read_csv, read_workbook
@@ -60,36 +60,36 @@ def read(data: bytes, extension: str, characters: int, *, may_cut: bool) -> Docu
     try:
         found = _format(data, named, extension)
         return _read(data, found, writer, named)
-    except Unreadable as problem:
+    except UnreadableDocument as problem:
         return Document(format=found or "", error=problem.problem, detail=problem.detail)
     except MemoryError:
-        return Document(format=found or "", error=Problem.MEMORY)
+        return Document(format=found or "", error=ReadProblem.MEMORY)
     except BaseException:
         # Parsers raise errors of many kinds for what they did not expect; one in Rust that panics raises an
         # error that is no Exception.
-        return Document(format=found or "", error=Problem.BROKEN)
+        return Document(format=found or "", error=ReadProblem.BROKEN)
 
 
 def _format(data: bytes, named: Format | None, extension: str) -> Format:
-    """What the content is; the name decides among texts only. Raises Unreadable for what cannot be read."""
+    """What the content is; the name decides among texts only. Raises UnreadableDocument."""
     try:
         if has_macro_extension(extension):
-            raise Unreadable(Problem.MACROS)
+            raise UnreadableDocument(ReadProblem.MACROS)
         if data.startswith(_ZIP_MARKS):
             return Archive(data).format()
         if data.startswith(_OLE_MARK):
             check_old_office(data)
             return Format.XLS
         if b"\0" in data[:_TEXT_SAMPLE] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise Unreadable(Problem.TYPE, "a file of an unknown type")
+            raise UnreadableDocument(ReadProblem.TYPE, "a file of an unknown type")
         if named is None:
-            raise Unreadable(Problem.TYPE, f"a file of an unknown type (.{extension})")
+            raise UnreadableDocument(ReadProblem.TYPE, f"a file of an unknown type (.{extension})")
         if named in BINARY_FORMATS:
-            raise Unreadable(Problem.TYPE, "empty" if not data.strip() else "a text")
+            raise UnreadableDocument(ReadProblem.TYPE, "empty" if not data.strip() else "a text")
         return named
-    except Unreadable as problem:
-        if problem.problem is Problem.TYPE and named is not None:
-            raise Unreadable(Problem.MISMATCH, problem.detail) from problem
+    except UnreadableDocument as problem:
+        if problem.problem is ReadProblem.TYPE and named is not None:
+            raise UnreadableDocument(ReadProblem.MISMATCH, problem.detail) from problem
         raise
 
 
@@ -101,7 +101,7 @@ def _read(data: bytes, found: Format, writer: PartWriter, named: Format | None) 
             title, pages = read_pptx(Archive(data), writer)
         else:
             title = _READERS[found](data, writer)
-    except LimitReached:
+    except TextLimitReached:
         pass
     return Document(
         parts=writer.parts,

@@ -7,7 +7,7 @@ from luxx.infra.documents.bounds import storable
 from luxx.infra.documents.charset import decode
 from luxx.infra.documents.content import MarkdownWriter, parse_html, visible
 from luxx.infra.documents.markdown_parts import add_markdown
-from luxx.infra.documents.parts import PartWriter, Problem, Unreadable
+from luxx.infra.documents.parts import PartWriter, ReadProblem, UnreadableDocument
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
@@ -29,12 +29,14 @@ def read_epub(archive: Archive, writer: PartWriter) -> str:
     encrypted = _encrypted_entries(archive)
     for entry in _chapters(root, package.rpartition("/")[0]):
         if entry in encrypted:
-            raise Unreadable(Problem.ENCRYPTED)
+            raise UnreadableDocument(ReadProblem.ENCRYPTED)
         if entry not in archive.names:
             writer.warn(f"the chapter {entry.rpartition('/')[2][:80]} is missing")
             continue
         if archive.names[entry].file_size > MAX_CHAPTER:
-            raise Unreadable(Problem.UNPACKED, f"a chapter of more than {MAX_CHAPTER // 2**20} MiB")
+            raise UnreadableDocument(
+                ReadProblem.UNPACKED, f"a chapter of more than {MAX_CHAPTER // 2**20} MiB"
+            )
         _read_chapter(archive.read(entry), book, writer)
     return book
 

@@ -5,7 +5,7 @@ What the content of a file is, the readers find out.
 
 from enum import StrEnum
 
-from luxx.infra.documents.parts import Document, Problem
+from luxx.infra.documents.parts import Document, ReadProblem
 
 
 class Format(StrEnum):
@@ -75,15 +75,15 @@ FORMAT_NAMES = (
     "pages, Markdown, JSON, source code and other text"
 )
 _SENTENCES = {
-    Problem.ENCRYPTED: "{name} is encrypted; use a copy without a password",
-    Problem.MEMORY: "{name} needs too much memory to be read",
-    Problem.TIME: "{name} takes too long to be read",
-    Problem.PAGES: "{name} has too many pages; use a part of it",
-    Problem.LONG: "{name} has too much text to be read; use a part of it",
-    Problem.MACROS: "{name} has macros; use a copy without macros",
-    Problem.UNPACKED: "{name} is not opened: unpacked it has {detail}",
-    Problem.TYPE: "{name} is {detail}; what can be read is {formats}",
-    Problem.MISMATCH: "{name} is not what its name says: it is {detail}",
+    ReadProblem.ENCRYPTED: "{name} is encrypted; use a copy without a password",
+    ReadProblem.MEMORY: "{name} needs too much memory to be read",
+    ReadProblem.TIME: "{name} takes too long to be read",
+    ReadProblem.PAGES: "{name} has too many pages; use a part of it",
+    ReadProblem.LONG: "{name} has too much text to be read; use a part of it",
+    ReadProblem.MACROS: "{name} has macros; use a copy without macros",
+    ReadProblem.UNPACKED: "{name} is not opened: unpacked it has {detail}",
+    ReadProblem.TYPE: "{name} is {detail}; what can be read is {formats}",
+    ReadProblem.MISMATCH: "{name} is not what its name says: it is {detail}",
 }
 
 
@@ -94,10 +94,10 @@ def problem_sentence(name: str, document: Document) -> str:
             return ""
         pages = "; its pages are images" if document.format == Format.PDF else ""
         return f"{name} contains no text{pages}"
-    if document.error == Problem.BROKEN:
+    if document.error == ReadProblem.BROKEN:
         kind = document.format or "document"
         if kind == Format.PDF:
             return f"{name} is damaged or not a PDF"
         return f"{name} is damaged: {document.detail}" if document.detail else f"{name} is damaged"
-    sentence = _SENTENCES[Problem(document.error)]
+    sentence = _SENTENCES[ReadProblem(document.error)]
     return sentence.format(name=name, detail=document.detail, formats=FORMAT_NAMES)

@@ -33,7 +33,8 @@ def read_docx(archive: Archive, writer: PartWriter) -> str:
     entries = dict(archive.targets(main).values())
     styles = archive.optional_xml(entries.get("styles", ""))
     reader = _DocxReader(writer, _heading_levels(styles))
-    reader.read(child(root, "body") or root)
+    body = child(root, "body")
+    reader.read(root if body is None else body)
     for kind, note in _NOTES.items():
         notes = archive.optional_xml(entries.get(kind, ""))
         if notes is not None:

@@ -21,7 +21,7 @@ _HEADING_COST = 12
 _END = b"end"
 
 
-class Problem(StrEnum):
+class ReadProblem(StrEnum):
     """Why a document has no parts. TIME, MEMORY and LONG are also the values of `ReadFailure`."""
 
     ENCRYPTED = "encrypted"
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`format` names what the content is. `pages`: of a PDF its pages, of a presentation its slides.
 
-    `error` is a Problem, with its `detail`; empty if the document could be read, even if it has no text.
+    `error` is a ReadProblem, with its `detail`; empty if the document could be read, even if it has no text.
     """
 
     parts: Sequence[Part] = ()
@@ -103,30 +103,30 @@ def decode_document(answer: bytes) -> Document:
     """The document that a reader wrote. An incomplete answer has the error MEMORY: the kernel ended it."""
     head, *lines = answer.split(b"\n")
     if not lines or lines.pop() != _END:
-        return Document(error=Problem.MEMORY)
+        return Document(error=ReadProblem.MEMORY)
     try:
         document = msgspec.json.decode(head, type=Document)
         parts = [msgspec.json.decode(line, type=Part) for line in lines]
     except msgspec.DecodeError:
-        return Document(error=Problem.MEMORY)
+        return Document(error=ReadProblem.MEMORY)
     return msgspec.structs.replace(document, parts=parts)
 
 
-class Unreadable(Exception):
+class UnreadableDocument(Exception):
     """The document has no parts, for this reason."""
 
-    def __init__(self, problem: Problem, detail: str = "") -> None:
+    def __init__(self, problem: ReadProblem, detail: str = "") -> None:
         super().__init__(problem, detail)
         self.problem = problem
         self.detail = detail
 
 
-class LimitReached(Exception):
+class TextLimitReached(Exception):
     """The limit of characters is reached and the text may be cut: what was added before is the document."""
 
 
 class PartWriter:
-    """Collects parts of at most `characters` in all. A longer text is cut if `may_cut`, else Unreadable."""
+    """Collects parts of at most `characters` in all. A longer text is cut if `may_cut`, else an error."""
 
     def __init__(self, characters: int, *, may_cut: bool = False) -> None:
         self._remaining = characters
@@ -136,7 +136,7 @@ class PartWriter:
         self.is_cut = False
 
     def add(self, part: Part) -> None:
-        """Raises Unreadable or LimitReached if the part has no room."""
+        """Raises UnreadableDocument or TextLimitReached if the part has no room."""
         headings = sum(len(heading) + _HEADING_COST for heading in part.headings)
         cost = len(part.text) + len(part.columns) + headings + _PART_COST
         if cost <= self._remaining:
@@ -144,12 +144,12 @@ class PartWriter:
             self._remaining -= cost
             return
         if not self._may_cut:
-            raise Unreadable(Problem.LONG)
+            raise UnreadableDocument(ReadProblem.LONG)
         self.is_cut = True
         room = self._remaining - (cost - len(part.text))
         if room > 0:
             self.parts.append(msgspec.structs.replace(part, text=part.text[:room]))
-        raise LimitReached
+        raise TextLimitReached
 
     def warn(self, warning: str) -> None:
         """Notes what was left out of the document; an empty warning is none."""

@@ -15,11 +15,11 @@ from luxx.infra.documents.formats import Format, format_of_extension, name_warni
 from luxx.infra.documents.parts import (
     NO_EXTENSION,
     Document,
-    LimitReached,
     Part,
     PartWriter,
-    Problem,
-    Unreadable,
+    ReadProblem,
+    TextLimitReached,
+    UnreadableDocument,
     encode_document,
 )
 
@@ -31,29 +31,31 @@ def main() -> None:
     limit(memory, seconds)
     try:
         answer = extract(characters, sys.argv[5], may_cut=bool(may_cut))
-    except Unreadable as problem:
+    except UnreadableDocument as problem:
         answer = Document(format=Format.PDF, error=problem.problem)
     except MemoryError:
-        answer = Document(format=Format.PDF, error=Problem.MEMORY)
+        answer = Document(format=Format.PDF, error=ReadProblem.MEMORY)
     except RecursionError:
-        answer = Document(format=Format.PDF, error=Problem.BROKEN)
+        answer = Document(format=Format.PDF, error=ReadProblem.BROKEN)
     except (PyPdfError, ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
         # pypdf raises such errors for malformed files.
         is_encrypted = "decrypt" in str(error).lower()
-        answer = Document(format=Format.PDF, error=Problem.ENCRYPTED if is_encrypted else Problem.BROKEN)
+        answer = Document(
+            format=Format.PDF, error=ReadProblem.ENCRYPTED if is_encrypted else ReadProblem.BROKEN
+        )
     sys.stdout.buffer.write(encode_document(answer))
     sys.stdout.buffer.flush()
 
 
 def extract(characters: int, extension: str, *, may_cut: bool) -> Document:
-    """The pages. Of a longer file the first pages are read if `may_cut`; otherwise raises Unreadable."""
+    """The pages. Of a longer file the first are read if `may_cut`. Raises UnreadableDocument."""
     stdin = sys.stdin.buffer
     reader = PdfReader(stdin if stdin.seekable() else io.BytesIO(stdin.read()), strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
-        raise Unreadable(Problem.ENCRYPTED)
+        raise UnreadableDocument(ReadProblem.ENCRYPTED)
     pages = len(reader.pages)
     if pages > MAX_PAGES and not may_cut:
-        raise Unreadable(Problem.PAGES)
+        raise UnreadableDocument(ReadProblem.PAGES)
     writer = PartWriter(characters, may_cut=may_cut)
     if extension != NO_EXTENSION:
         writer.warn(name_warning(Format.PDF, format_of_extension(extension)))
@@ -67,7 +69,7 @@ def extract(characters: int, extension: str, *, may_cut: bool) -> Document:
                 writer.add(Part(text=text, page=number))
             else:
                 without_text += 1
-    except LimitReached:
+    except TextLimitReached:
         pass
     if without_text:
         writer.warn(f"pages without text, such as scanned ones: {without_text}")

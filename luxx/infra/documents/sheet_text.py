@@ -16,7 +16,7 @@ from python_calamine import (
 )
 
 from luxx.infra.documents.bounds import storable
-from luxx.infra.documents.parts import MAX_HEADING, Part, PartWriter, Problem, Unreadable
+from luxx.infra.documents.parts import MAX_HEADING, Part, PartWriter, ReadProblem, UnreadableDocument
 
 _PASSWORD_STREAM = "EncryptedPackage".encode("utf-16-le")
 _MACRO_STREAM = "_VBA_PROJECT".encode("utf-16-le")
@@ -36,16 +36,16 @@ Row = tuple[int, list[str], bool]
 
 
 def check_old_office(data: bytes) -> None:
-    """Raises Unreadable unless an OLE file is a workbook without a password and macros."""
+    """Raises UnreadableDocument unless an OLE file is a workbook without a password and macros."""
     if _PASSWORD_STREAM in data:
-        raise Unreadable(Problem.ENCRYPTED)
+        raise UnreadableDocument(ReadProblem.ENCRYPTED)
     for name, kind in _OLD_STREAMS.items():
         if name.encode("utf-16-le") in data:
-            raise Unreadable(Problem.TYPE, kind)
+            raise UnreadableDocument(ReadProblem.TYPE, kind)
     if not any(stream in data for stream in _WORKBOOK_STREAMS):
-        raise Unreadable(Problem.TYPE, "an old Office file or another OLE file")
+        raise UnreadableDocument(ReadProblem.TYPE, "an old Office file or another OLE file")
     if _MACRO_STREAM in data:
-        raise Unreadable(Problem.MACROS)
+        raise UnreadableDocument(ReadProblem.MACROS)
 
 
 def read_workbook(data: bytes, writer: PartWriter) -> None:
@@ -62,9 +62,9 @@ def read_workbook(data: bytes, writer: PartWriter) -> None:
                 sheet: Any = workbook.get_sheet_by_index(index)
                 _add_rows(_cells(sheet.iter_rows()), metadata.name.strip()[:MAX_HEADING], writer)
     except PasswordError as error:
-        raise Unreadable(Problem.ENCRYPTED) from error
+        raise UnreadableDocument(ReadProblem.ENCRYPTED) from error
     except CalamineError as error:
-        raise Unreadable(Problem.BROKEN, "a sheet cannot be read") from error
+        raise UnreadableDocument(ReadProblem.BROKEN, "a sheet cannot be read") from error
     if hidden:
         writer.warn(f"hidden sheets were left out: {hidden}")
 
@@ -96,7 +96,7 @@ def read_csv(text: str, writer: PartWriter) -> None:
     try:
         _add_rows(_records(records), "", writer)
     except csv.Error as error:
-        raise Unreadable(Problem.BROKEN, f"line {records.line_num:,} is not valid CSV") from error
+        raise UnreadableDocument(ReadProblem.BROKEN, f"line {records.line_num:,} is not valid CSV") from error
 
 
 def _records(records: Iterable[list[str]]) -> Iterator[Row]:

@@ -198,6 +198,15 @@ def test_lines_typed_while_it_answers_steer_it_or_wait(
         # Nothing is left to tell the model.
         terminal.type("/todos drop 2", "Enter", "/todos drop 1", "Enter")
         terminal.expect("the to-do list is empty")
+        # What is pasted is one message, which Enter sends.
+        terminal.paste("two lines\nof one paste")
+        terminal.expect("> two lines of one paste")
+        terminal.type("Enter")
+        terminal.expect("of one paste")
+        terminal.type("/queue", "Enter")
+        terminal.expect("3. steers: two lines")
+        terminal.type("/queue drop 3", "Enter")
+        terminal.expect("dropped: two lines")
         terminal.type("not sent")
         terminal.expect("> not sent")
         # An arrow key whose bytes come one by one, and Escape alone, type nothing and take nothing away.

@@ -122,6 +122,11 @@ def free_id(used: Iterable[str]) -> str:
     return next(id_ for number in count(1) if (id_ := f"t{number}") not in taken)
 
 
+def is_too_large(items: Sequence[TodoItem]) -> bool:
+    """Whether a list has more than is kept."""
+    return len(items) > MAX_ITEMS or len(msgspec.json.encode(items)) > MAX_BYTES
+
+
 def problem_of(items: Sequence[TodoItem]) -> tuple[str, str] | None:
     """What is wrong with a list, with the path of it; None: nothing."""
     seen = set[str]()
@@ -135,6 +140,8 @@ def problem_of(items: Sequence[TodoItem]) -> tuple[str, str] | None:
         if "\0" in item.title + item.description:
             return f"[{at}]", "a to-do item has no NUL character"
         seen.add(item.id)
+    if len(items) > MAX_ITEMS:
+        return "", f"the to-do list has {len(items)} items; at most {MAX_ITEMS} are kept"
     size = len(msgspec.json.encode(items))
     if size > MAX_BYTES:
         return "", f"the to-do list has {size:,} bytes; at most {MAX_BYTES:,} are kept"

@@ -15,7 +15,7 @@ from store.databases import new_database
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient
 from scenarios.conftest import SMALL_WINDOWS
-from scenarios.rooms import RoomScreen
+from scenarios.rooms import RoomScreen, new_room, replies, started
 from scenarios.test_checks import BY_MODEL, JUDGE, USAGE, answers, conversation_with, judges, verdicts
 from scenarios.test_compressing import long_conversation, refusal_of
 from scenarios.test_compressing import script as compressing
@@ -175,9 +175,15 @@ async def test_plans_checks_and_tools_are_the_same_where_the_other_server_was_ki
         Rule(reply=[Text(text="Looked."), USAGE]),
     ]
     async with AsyncExitStack() as hold:
-        judge, planner, looker = [
+        seat = [
+            replies("Anna", 1, Gate(name="spoken"), look("a"), USAGE),
+            replies("Anna", 2, Gate(name="killed"), USAGE),
+            replies("Anna", 3, Text(text="I mind it."), USAGE),
+            Rule(name="again", reply=[Text(text="Still."), USAGE]),
+        ]
+        judge, planner, looker, speaker = [
             await hold.enter_async_context(ScriptedProvider(Script(rules=rules)))
-            for rules in (judged, planned, tools)
+            for rules in (judged, planned, tools, seat)
         ]
         here, there = await signed_in(pair, hold)
         check = {"on": "python_eval", "by": "model", "criteria": "It is a number."}
@@ -195,6 +201,14 @@ async def test_plans_checks_and_tools_are_the_same_where_the_other_server_was_ki
             (await here.start_run(conversation, **message))["id"]
             for conversation, message in zip(conversations, messages, strict=True)
         ]
+        room = await new_room(here, speaker.url, "Anna", max_rounds=1)
+        async with started(here, room["id"]) as stream:
+            await speaker.reached("spoken")
+            await there.post(f"/chat-rooms/{room['id']}/messages", {"content": "Mind the cost."})
+            await stream.until("message", timeout=20)
+            speaker.release("spoken")
+            await speaker.reached("killed")
+            room_run = stream.screen.frames[0].data["run_id"]
         async with there.follow(runs[0]) as stream:
             await stream.until("process_step", type="text", status="done")
         for model in (judge, planner, looker):
@@ -211,6 +225,10 @@ async def test_plans_checks_and_tools_are_the_same_where_the_other_server_was_ki
                 "c",
             ]
             assert called(planner) == {"plan": 1, "a": 1, "b": 1, "c": 2, "answer": 1}
+            await there.follow_all(room_run)
+            asked, again = (request.json["messages"] for request in speaker.requests[1:3])
+            assert asked == again
+            assert str(asked).count("[admin] Mind the cost.") == 1
             looked = await there.wait_for_end(runs[2])
             assert looked.text == "Looked."
             assert len({str(request.json["tools"]) for request in looker.requests}) == 1
@@ -220,7 +238,7 @@ async def test_plans_checks_and_tools_are_the_same_where_the_other_server_was_ki
                 stored = await there.messages(conversation)
                 assert [(one["role"], one["text"]) for one in stored[1:]] == [("assistant", text)]
         finally:
-            for model in (judge, planner, looker):
+            for model in (judge, planner, looker, speaker):
                 model.release("killed")
             await asyncio.to_thread(pair.first.start)
     assert Counter(request.rule for request in judge.requests)["judge later"] == 1

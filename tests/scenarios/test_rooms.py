@@ -120,6 +120,38 @@ async def test_a_person_speaks_in_the_middle_and_the_next_seat_reads_it(server: 
         ]
 
 
+async def test_words_of_a_person_during_a_turn_are_in_its_next_call(server: ServerProcess) -> None:
+    call = Call(name="python_eval", arguments={"expression": "6 * 7"})
+    words = "[admin] Mind the cost"
+    rules = [
+        replies("Anna", 1, Gate(name="gate"), call, USUAL),
+        *[replies("Anna", number, Text(text=f"Cheap {number}"), USUAL) for number in (2, 3)],
+        *says("Ben", "I heard you", "Fine"),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", "Ben", max_rounds=2)
+        async with started(ann, room["id"]) as stream:
+            await model.reached("gate")
+            spoken = await ann.post(f"/chat-rooms/{room['id']}/messages", {"content": "Mind the cost"})
+            await stream.until("message")
+            model.release("gate")
+            frames = (await stream.to_the_end()).frames
+        assert [name for name, _ in said(frames)] == ["admin", "Anna", "Ben", "Anna", "Ben"]
+        steps = [frame.step for frame in frames if frame.event == "process_step"]
+        heard = [step for step in steps if step["type"] == "user"]
+        assert [(step["content"], step["id_ref"]) for step in heard] == [(words, spoken["id"])]
+        sent = {request.rule: request.json["messages"] for request in model.requests}
+        second, third = sent["Anna 2"], sent["Anna 3"]
+        assert [each["role"] for each in second[2:]] == ["assistant", "tool", "user"]
+        assert second[-1]["content"] == words
+        # Her next turn reads it where she heard it, the other seat where it was said.
+        assert third[: len(second)] == second
+        del sent["Anna 1"]
+        for messages in sent.values():
+            assert sum("Mind the cost" in str(each["content"]) for each in messages) == 1
+        assert [each["content"] for each in sent["Ben 1"][2:]] == [words, "[Anna] Cheap 2"]
+
+
 @pytest.mark.parametrize(
     ("policy", "stop", "words", "answers"),
     [

@@ -303,6 +303,11 @@ async def test_what_cannot_be_is_refused_with_a_sentence(server: ServerProcess) 
         assert (await ann.ask("PUT", f"{path}/{conversation}", {"content": "x"})).status_code == 404
         for body in ({"content": " "}, {"content": ""}, {"mode": "now"}, {"other": 1}):
             assert (await ann.ask("PUT", f"{path}/{first}", body)).status_code == 400
+        half = b'{"content": "\\ud83d"}'
+        headers = {"authorization": f"Bearer {ann.token}", "content-type": "application/json"}
+        async with httpx.AsyncClient(base_url=server.url, headers=headers) as raw:
+            assert (await raw.put(f"{path}/{first}", content=half)).status_code == 400
+        assert await waiting(ann, conversation) == ["0"]
         for number in range(1, 20):
             await write(ann, conversation, str(number), "steer" if number % 2 else "queue")
         full = await ask_to_write(ann, conversation, "20", "queue")

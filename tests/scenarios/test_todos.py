@@ -200,6 +200,34 @@ async def test_a_person_and_the_model_write_at_once_and_both_are_kept(patient_se
         assert await todos(ann, conversation) == done[:3]
 
 
+async def test_a_list_that_would_grow_too_long_is_bounded_or_refused(patient_server: ServerProcess) -> None:
+    early = [item(f"t{number}", f"Early {number}") for number in range(60)]
+    late = [item(f"m{number}", f"Late {number}") for number in range(30)]
+    own = [item(f"p{number}", f"Own {number}") for number in range(40)]
+    rules = [
+        rule(1, write(*early)),
+        rule(2, Gate(name="busy"), write(*early, *late)),
+        Rule(reply=[Text(text="Done.")]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(patient_server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        run = await ann.start_run(conversation, tools=TOOLS)
+        await model.reached("busy")
+        assert await put(ann, conversation, [*early, *own], early) == [*early, *own]
+        model.release("busy")
+        screen = await ann.wait_for_end(run["id"])
+        (warning,) = screen.data_of("warning")
+        assert warning["message"] == (
+            "The to-do list is full: 30 of the items that were written meanwhile are left out."
+        )
+        kept = await todos(ann, conversation)
+        assert sorted(one["id"] for one in kept) == sorted(one["id"] for one in (*early, *own))
+        path = f"/conversations/{conversation}/todos"
+        refused = await ann.ask("PUT", path, {"todos": late, "base": []})
+        assert (refused.status_code, "the to-do list has 130 items" in refused.text) == (400, True)
+        assert await put(ann, conversation, late, None) == late
+
+
 async def test_a_change_without_a_run_is_said_in_the_next_answer_alone(patient_server: ServerProcess) -> None:
     script = Script(rules=[rule(1, write(A)), rule(2, Text(text="x")), Rule(reply=[Text(text="Well.")])])
     async with ScriptedProvider(script) as model, AsyncApiClient(patient_server.url) as ann:

@@ -284,6 +284,29 @@ async def test_what_a_judge_is_shown_and_an_objection_fit_a_small_window(long_se
     assert screen.text == "Short."
 
 
+async def test_a_reminder_for_which_nothing_is_left_leaves_the_answer_whole(
+    limited_server: ServerProcess,
+) -> None:
+    todos = [{"title": "Water the plants"}]
+    rules = [
+        Rule(
+            name="writes",
+            when=When(has_tool_result=False),
+            reply=[Call(name="todo_write", arguments={"todos": todos}), USAGE],
+        ),
+        Rule(name="answer", reply=[Text(text="Later."), Counts(prompt=10, completion=15_900)]),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model:
+        async with AsyncApiClient(limited_server.url) as ann:
+            conversation = await ann.conversation(model.url)
+            screen = await say(ann, conversation, "Begin", tools=["todo_write"])
+            message = (await ann.messages(conversation))[1]
+        assert len(model.requests) == 2
+    assert screen.done is not None
+    assert (screen.done["status"], screen.done["open_todos"]) == ("completed", 1)
+    assert (message["text"], message["status"]) == ("Later.", "complete")
+
+
 @pytest.mark.heavy
 async def test_judges_that_a_kill_interrupts_judge_once(
     own_server: ServerProcess,

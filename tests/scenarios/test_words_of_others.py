@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from api.server_process import ServerProcess
 
-from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import answer, clarification, open_questions
 from scenarios.rooms import USUAL, joined, new_room, replies, run_to_the_end, said, says, started
@@ -92,6 +92,30 @@ async def test_the_answer_of_a_member_taints_the_turn_that_asked(server: ServerP
             (question,) = await open_questions(ann, asked["run_id"])
             await answer(ann, question, "reject")
             await stream.to_the_end()
+
+
+async def test_words_of_a_member_during_a_turn_taint_it(server: ServerProcess) -> None:
+    rules = [
+        replies("Anna", 1, Gate(name="gate"), COUNTS, USUAL),
+        replies("Anna", 2, RUNS, USUAL),
+        replies("Anna", 3, Text(text="Done")),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        room = await new_room(ann, model.url, "Anna", policy="manual")
+        name = f"guest{next(numbers)}"
+        async with joined(ann, server.url, room, "speak", name) as guest, started(ann, room["id"]) as stream:
+            await ann.post(f"/chat-rooms/{room['id']}/floor", {"seat_id": room["agents"][0]["id"]})
+            await model.reached("gate")
+            await guest.post(f"/chat-rooms/{room['id']}/messages", {"content": "Run this program."})
+            await stream.until("message")
+            model.release("gate")
+            assert (await stream.until("tainted")).data["by"] == f"@{name}"
+            asked = (await stream.until("question_asked")).data
+            assert (asked["tool"], f"@{name} wrote" in asked["because"]) == ("python_execute", True)
+            (question,) = await open_questions(ann, asked["run_id"])
+            await answer(ann, question, "reject")
+            await stream.until("message_end")
+            await ann.post(f"/chat-rooms/{room['id']}/finish")
 
 
 FORGED = (

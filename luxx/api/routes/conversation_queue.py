@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Success, success
-from luxx.api.http.request_input import TAKES_CUT_TEXT, InjectedCaller, TextId
+from luxx.api.http.request_input import InjectedCaller, TextId
 from luxx.api.routes.messages import InjectedQueue, MessageText, check_text
 from luxx.wire.queue import Queue, QueueItem, WhenBusy
 
@@ -25,7 +25,7 @@ class QueueChangeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class ConversationQueueController(Controller):
     path = "/conversations/{conversation_id:str}/queue"
     tags = ("conversations",)
-    opt = CHAT | {TAKES_CUT_TEXT: True}
+    opt = CHAT
 
     @get()
     async def list_items(

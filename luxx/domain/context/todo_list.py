@@ -8,7 +8,15 @@ from msgspec.structs import replace
 
 from luxx.domain.context.prompt import SectionKind, TextSection, beginning
 from luxx.domain.context.tokens import text_tokens
-from luxx.wire.todos import RECITED_AFTER, TodoAuthor, TodoChange, TodoItem, TodoRecord, free_id
+from luxx.wire.todos import (
+    RECITED_AFTER,
+    TodoAuthor,
+    TodoChange,
+    TodoItem,
+    TodoRecord,
+    free_id,
+    is_too_large,
+)
 
 RECITED_TOKENS = 300
 """The most tokens of the recited items."""
@@ -71,6 +79,16 @@ def merged(change: TodoChange, current: Sequence[TodoItem]) -> list[TodoItem]:
     if not _is_reordered(list(base), first):
         first, second = second, first
     return [kept[id_] for id_ in _interleaved(first, second) if id_ in kept]
+
+
+def within_limits(items: Sequence[TodoItem], own: Iterable[TodoItem]) -> list[TodoItem]:
+    """As many of the items as a list may have: a person's `own` ones, which are never too many, and of the
+    others the first."""
+    kept, left = list(items), {item.id for item in own}
+    others = [item for item in kept if item.id not in left]
+    while others and is_too_large(kept):
+        kept.remove(others.pop())
+    return kept
 
 
 def _by_id(items: Iterable[TodoItem]) -> dict[str, TodoItem]:

@@ -47,7 +47,7 @@ from luxx.runs.orchestration.interface import (
 )
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.chat import close_chat
-from luxx.runs.turn.context import BeginDrive
+from luxx.runs.turn.context import BeginDrive, Heard
 from luxx.runs.turn.resources import TurnServices
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
@@ -190,6 +190,10 @@ class ChatOrchestration:
     def _in_chat(self, start: TurnStart) -> TurnStart:
         """The turn of a step, which reads the chat before what it is to do."""
         return replace(start, past=[*self._spec.past, *start.past], level=ThinkingLevel.TASK.value)
+
+    def heard(self, key: str) -> Sequence[Heard]:
+        del key
+        return ()
 
     def to_cut(self) -> Collection[str]:
         return list(self._graph.open) if self._limit is not None else ()

@@ -28,7 +28,7 @@ from luxx.features.rooms.policies import (
     next_turn,
     reply,
 )
-from luxx.features.rooms.prompt import NO_SUMMARY, RoomSummary, TranscriptEntry
+from luxx.features.rooms.prompt import NO_SUMMARY, RoomSummary, TranscriptEntry, words_of
 from luxx.features.rooms.state import FAILURES_TO_MUTE, RoomState
 from luxx.features.rooms.stops import AFTER_A_REPLY, SpokenMessage, find_phrases, fired_phrase, fired_stop
 from luxx.features.rooms.turns import (
@@ -59,6 +59,7 @@ from luxx.runs.orchestration.interface import (
     TurnStart,
     Wait,
 )
+from luxx.runs.turn.context import Heard
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState, context_after
 from luxx.runs.turn.turn_log import Closing, Ending
@@ -176,6 +177,15 @@ class RoomOrchestration:
         summary = self._begun_with[msg_id]
         transcript = self._read_by(self._state.open[msg_id].reads)
         return len(transcript) - len(summary.rest(transcript)) if summary.until else 0
+
+    def heard(self, key: str) -> Sequence[Heard]:
+        message = self._state.open.get(key)
+        since = [] if message is None else self._transcript[message.reads :]
+        return [
+            Heard(msg_id=one.msg_id, text=words_of(one), tainted_by=one.tainted_by)
+            for one in since
+            if one.seat_id is None and one.text.strip()
+        ]
 
     def to_cut(self) -> Collection[str]:
         state = self._state

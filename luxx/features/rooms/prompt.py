@@ -11,7 +11,7 @@ from msgspec import Struct
 from luxx.domain.context.messages import PastMessage
 from luxx.features.rooms.policies import names_in
 from luxx.wire.message import ContextRecord, UserContent
-from luxx.wire.turn import ReplayNote, Step
+from luxx.wire.turn import ReplayNote, Step, StepType
 from luxx.wire.turn_event import PERSON
 
 OWN_TURN = "It is your turn again."
@@ -122,6 +122,11 @@ def system_prompt(own_prompt: str, seat_id: int, seats: Sequence[SeatInRoom]) ->
     return "\n\n".join(part for part in (own_prompt, *room) if part)
 
 
+def words_of(entry: TranscriptEntry) -> str:
+    """The message of somebody as the others read it."""
+    return f"{label(entry.name)} {said(entry.text)}"
+
+
 def past_messages(
     task: str,
     seat_id: int | None,
@@ -130,7 +135,8 @@ def past_messages(
 ) -> list[PastMessage]:
     """The messages before a seat's turn; `seat_id` None: for a model that only reads.
 
-    A message of another seat that has no text is left out. How earlier prompts of the seat were made holds
+    A message of another seat that has no text is left out, and so is one of a person that the seat heard
+    during its turn: it is a step of the seat's own message. How earlier prompts of the seat were made holds
     only where they began with the same summary.
     """
     past = [_from_user(f"The task of this discussion:\n\n{said(task)}", "")]
@@ -139,6 +145,7 @@ def past_messages(
         rest = summary.rest(transcript)
         before = transcript[: len(transcript) - len(rest)]
         past += [_summary_message(seat_id, transcript, summary), *_kept_words(before, summary.until)]
+    heard = _heard_by(seat_id, rest)
     for entry in rest:
         if entry.seat_id is not None and entry.seat_id == seat_id:
             if past[-1].user is None:
@@ -149,11 +156,17 @@ def past_messages(
             past.append(
                 PastMessage(steps=entry.steps, replay=entry.replay, context=context, until=entry.msg_id)
             )
-        elif entry.text.strip():
-            past.append(_from_user(f"{label(entry.name)} {said(entry.text)}", entry.msg_id))
+        elif entry.text.strip() and entry.msg_id not in heard:
+            past.append(_from_user(words_of(entry), entry.msg_id))
     if past[-1].user is None:
         past.append(_from_user(OWN_TURN, past[-1].until))
     return past
+
+
+def _heard_by(seat_id: int | None, transcript: Sequence[TranscriptEntry]) -> set[str]:
+    """The ids of the messages of people that are steps of messages of the seat."""
+    own = (entry for entry in transcript if entry.seat_id is not None and entry.seat_id == seat_id)
+    return {str(step.id_ref) for entry in own for step in entry.steps if step.type == StepType.USER}
 
 
 def _from_user(text: str, until: str) -> PastMessage:
@@ -187,7 +200,7 @@ def _kept_words(before: Sequence[TranscriptEntry], until: str) -> list[PastMessa
             left -= len(entry.text)
             if left < 0:
                 break
-            kept.append(_from_user(f"{label(entry.name)} {said(entry.text)}", until))
+            kept.append(_from_user(words_of(entry), until))
     return kept[::-1]
 
 

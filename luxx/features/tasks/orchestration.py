@@ -61,6 +61,7 @@ from luxx.runs.orchestration.interface import (
     TurnStart,
     Wait,
 )
+from luxx.runs.turn.context import Heard
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn_log import Closing, Ending, cost_entries
@@ -149,6 +150,10 @@ class TaskOrchestration:
         if step_id.startswith(PLAN):
             return plan_turn(request, plan_note_of(note))
         return input_turn(step_id, turn_input_of(note), request)
+
+    def heard(self, key: str) -> Sequence[Heard]:
+        del key
+        return ()
 
     def to_cut(self) -> Collection[str]:
         return list(self._graph.open) if self._is_pausing or self._error is not None else list(self._skipping)

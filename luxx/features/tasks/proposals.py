@@ -52,6 +52,7 @@ from luxx.runs.orchestration.interface import (
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.asking import close_questions
+from luxx.runs.turn.context import Heard
 from luxx.runs.turn.run_rows import RunHead, RunOwner
 from luxx.runs.turn.spending import no_budget_left
 from luxx.runs.turn.state import ChatRequest, TurnState
@@ -131,6 +132,10 @@ class PlanOrchestration:
             return []
         note = self._open[1]
         return [plan_turn(_request.decode(note.request), plan_note_of(note))]
+
+    def heard(self, key: str) -> Sequence[Heard]:
+        del key
+        return ()
 
     def to_cut(self) -> Collection[str]:
         return ()

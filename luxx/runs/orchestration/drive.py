@@ -6,6 +6,7 @@ answer is logged; the run waits when no turn can go on.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
@@ -217,8 +218,9 @@ class OrchestratedDrive:
     async def _run_turn(self, live: LiveTurn, access: UserAccess | LuxxError) -> None:
         spec = with_fallback(self._spec(live.start), live.log.state)
         close = partial(self._orchestration.close, live.start)
+        heard = partial(self._orchestration.heard, spec.turn.key)
         turn = Turn(
-            self._context, self._turn_services, spec, live.log, close,
+            dataclasses.replace(self._context, heard=heard), self._turn_services, spec, live.log, close,
             signal=live.signal, is_recovered=live.is_recovered,
         )  # fmt: skip
         turn.run.spending.has_recorded_lost_call = spec.turn.key in self._charged

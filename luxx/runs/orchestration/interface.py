@@ -16,6 +16,7 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.inputs import RunInput
+from luxx.runs.turn.context import Heard
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn_log import Closing, Ending
@@ -132,6 +133,10 @@ class Orchestration(Protocol):
     def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
         """What follows, while the turns with these keys are in progress, of which `waiting` wait for a
         person. It changes nothing."""
+        ...
+
+    def heard(self, key: str) -> Sequence[Heard]:
+        """What people have said since the turn with this key began: its next model call gets that."""
         ...
 
     def to_cut(self) -> Collection[str]:

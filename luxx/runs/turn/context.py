@@ -4,10 +4,11 @@ in it, and what a turn needs of the engine.
 They have no generated `repr`: tracebacks with local variables would print the whole server, with its config.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from luxx.errors import LuxxError
@@ -47,9 +48,19 @@ class RunServices:
     fail_run: FailRun
 
 
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person has said in a room since a turn began: the id of the message, its text as a seat reads
+    it, and whose words taint the turn, if they do."""
+
+    msg_id: str
+    text: str
+    tainted_by: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunContext:
-    """A turn in one drive of a run: what it was asked, where it writes, and what interrupts or limits it."""
+    """A turn in one drive of a run: what it was asked, where it writes, and what interrupts or limits it.
+    `heard`: what people have said in the run since the turn began."""
 
     services: RunServices
     spec: RunSpec
@@ -58,6 +69,7 @@ class RunContext:
     signal: CancelSignal
     spending: Spending
     wall_time: WallTime
+    heard: Callable[[], Sequence[Heard]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,6 +83,7 @@ class DriveContext:
     channel: Channel
     signal: CancelSignal
     wall_time: WallTime
+    heard: Callable[[], Sequence[Heard]] = tuple
 
 
 class Drive(Protocol):

@@ -28,7 +28,7 @@ from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import RunResources, client_tools, passed_over
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
-from luxx.runs.turn.turn_log import closed_entries, status_entry
+from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, steps_text
@@ -115,6 +115,15 @@ class Iteration:
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
         return self._completion_record(reader, prompt, has_tools=with_tools)
+
+    def has_words(self) -> bool:
+        """Whether people may have written for the turn since its last call."""
+        state, run = self._log.state, self._run
+        if not may_be_steered(self._spec, state):
+            return not is_paused(state) and bool(run.heard())
+        # Another process may have taken the message, and its hint can be lost.
+        is_known = self._store.is_sqlite or not state.notes
+        return run.signal.has_input or not is_known or bool(self._spec.level)
 
     async def _next_request(self, max_wait: float, *, with_tools: bool) -> CompletionRequest:
         """The request of the next call. What it leaves out more than the one before is logged first."""

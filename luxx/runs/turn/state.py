@@ -47,6 +47,7 @@ from luxx.wire.todos import REMINDER
 from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 from luxx.wire.turn_event import (
+    PERSON,
     ContextCompressed,
     DoomLoopDetected,
     DoomLoopIntervened,
@@ -249,8 +250,10 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
             return replace(state, loops=state.loops.after(event))
         case DoomLoopIntervened(choice=choice):
             return replace(state, loops=state.loops.decided(choice, open_calls(state)))
-        case Tainted(by=tool):
-            return replace(state, tainted_by=state.tainted_by or tool)
+        case Tainted(by=by):
+            # Words of a person taint more than results of tools.
+            is_first = state.tainted_by is None or by.startswith(PERSON)
+            return replace(state, tainted_by=by) if is_first else state
         case MembersEnded():
             return replace(state, members_ended=(*state.members_ended, event))
         case SkillActivated():

@@ -17,7 +17,7 @@ from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, Queued
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import QUEUE, LogEntry, record_ending
-from luxx.runs.turn.context import RunContext
+from luxx.runs.turn.context import Heard, RunContext
 from luxx.runs.turn.state import RunSpec, TurnState, unfinished_steps
 from luxx.runs.turn.todo_list import change_entries, reminder, settle_changes
 from luxx.runs.turn.turn_log import NOTICES, Ending, may_be_steered
@@ -25,6 +25,7 @@ from luxx.wire.event import ProcessStep
 from luxx.wire.queue import WhenBusy
 from luxx.wire.run import RunPhase, RunStatus
 from luxx.wire.turn import FinishReason, Step, StepType, step_id
+from luxx.wire.turn_event import Tainted
 
 _encode = msgspec.json.Encoder().encode
 _queued, _conversations = table_of(QueuedMessageRow), table_of(ConversationRow)
@@ -83,15 +84,7 @@ def steer_entries(state: TurnState, steers: Sequence[Steer]) -> list[LogEntry]:
     changes = [steer.content for steer in steers if steer.mode == TODOS_MODE]
     messages = [steer for steer in steers if steer.mode != TODOS_MODE]
     entries: list[LogEntry] = [
-        ProcessStep(
-            step=Step(
-                id=step_id(index),
-                index=index,
-                type=StepType.USER,
-                content=user_text(user_content(steer.content)),
-                id_ref=steer.id,
-            )
-        )
+        _spoken(index, user_text(user_content(steer.content)), steer.id)
         for index, steer in enumerate(messages, len(state.steps))
     ]
     return [*entries, *change_entries(state, changes)] if changes else entries
@@ -142,6 +135,34 @@ async def log_steers(
             continue
         return True
     return False
+
+
+async def log_given(run: RunContext) -> None:
+    """Logs what people have given to the turn, before its next call, if it has words. Raises LostRun."""
+    state = run.log.state
+    if may_be_steered(run.spec, state):
+        # What steers a plan waits for its end; a change of the to-do list does not.
+        is_of_plan = run.spec.level and not run.signal.has_input
+        only_todos = bool(is_of_plan) and (run.services.store.is_sqlite or not state.notes)
+        run.signal.has_input = False
+        await log_steers(run, only_todos=only_todos)
+    elif heard := _unknown(state, run.heard()):
+        steps = [_spoken(index, one.text, one.msg_id) for index, one in enumerate(heard, len(state.steps))]
+        taints = [Tainted(by=one.tainted_by) for one in heard if one.tainted_by is not None]
+        await run.log.append([*taints[:1], *steps], phase=RunPhase.THINKING)
+
+
+def _unknown(state: TurnState, heard: Sequence[Heard]) -> list[Heard]:
+    """What was said and is no step of the turn yet."""
+    known = {step.id_ref for step in state.steps if step.type == StepType.USER} if heard else set[str]()
+    return [one for one in heard if one.msg_id not in known]
+
+
+def _spoken(index: int, text: str, id_: str) -> ProcessStep:
+    """The step of what a person wrote."""
+    return ProcessStep(
+        step=Step(id=step_id(index), index=index, type=StepType.USER, content=text, id_ref=id_)
+    )
 
 
 async def log_completion_and_steers(

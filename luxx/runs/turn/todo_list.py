@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 from sqlalchemy import Connection, bindparam, delete, select
 
-from luxx.domain.context.todo_list import item_lines, merged
+from luxx.domain.context.todo_list import item_lines, merged, within_limits
 from luxx.domain.context.todo_rows import change_list
 from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, QueuedMessageRow
 from luxx.infra.store.tables import table_of
@@ -20,7 +20,7 @@ from luxx.runs.turn.turn_log import REGULAR
 from luxx.wire.event import CallPurpose, ProcessStep
 from luxx.wire.todos import REMINDER, TODO_TOOL, TodoAuthor, TodoChange, TodoItem
 from luxx.wire.turn import Step, StepType, step_id
-from luxx.wire.turn_event import PlanUpdated
+from luxx.wire.turn_event import PlanUpdated, Warning
 
 CALLS_AFTER = 2
 """How many model calls follow a reminder at most; the last one without tools."""
@@ -38,17 +38,29 @@ _leaf = select(_conversations.c.selected_leaf_id).where(_conversations.c.id == b
 
 def changed(items: Sequence[TodoItem], contents: Sequence[str]) -> list[TodoItem]:
     """The items after a person's changes, as their rows have them."""
-    after = list(items)
+    return _changed(items, contents)[0]
+
+
+def _changed(items: Sequence[TodoItem], contents: Sequence[str]) -> tuple[list[TodoItem], int]:
+    """The items after a person's changes, and how many were left out because a list has no room for them."""
+    after, left_out = list(items), 0
     for content in contents:
-        after = merged(_decode(content), after)
-    return after
+        change = _decode(content)
+        both = merged(change, after)
+        after = within_limits(both, change.todos)
+        left_out += len(both) - len(after)
+    return after, left_out
 
 
 def change_entries(state: TurnState, contents: Sequence[str]) -> list[LogEntry]:
     """The entry that logs a person's changes, if they still change anything."""
     before = [] if state.context.todos is None else list(state.context.todos.items)
-    after = changed(before, contents)
-    return [] if after == before else [PlanUpdated(todos=after, by=TodoAuthor.PERSON)]
+    after, left_out = _changed(before, contents)
+    entries: list[LogEntry] = []
+    if left_out:
+        text = f"The to-do list is full: {left_out} of the items that were written meanwhile are left out."
+        entries.append(Warning(message=text))
+    return entries if after == before else [*entries, PlanUpdated(todos=after, by=TodoAuthor.PERSON)]
 
 
 def settle_changes(connection: Connection, conversation_id: str) -> None:
@@ -74,6 +86,11 @@ def may_remind(spec: RunSpec, state: TurnState) -> bool:
         and spec.purpose is CallPurpose.ANSWER
         and not request.stores_nothing
     )
+
+
+def is_reminded(state: TurnState) -> bool:
+    """Whether the reminder is the last step: the model has not answered it."""
+    return bool(state.steps) and state.steps[-1].name == REMINDER
 
 
 def reminder(state: TurnState) -> ProcessStep:

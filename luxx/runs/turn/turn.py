@@ -16,7 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
-from luxx.errors import Conflict, ContextTooLong, InvalidInput, LuxxError
+from luxx.errors import Conflict, ContextTooLong, InvalidInput, LimitReached, LuxxError
 from luxx.infra.store.tables import table_of
 from luxx.providers.failures import with_wait
 from luxx.runs.cancel import CancelSignal, RunCancelled
@@ -41,10 +41,11 @@ from luxx.runs.turn.steering import (
     SteersLeft,
     TodosLeft,
     log_completion_and_steers,
+    log_given,
     log_reminder,
     log_steers,
 )
-from luxx.runs.turn.todo_list import may_remind, most_calls
+from luxx.runs.turn.todo_list import is_reminded, may_remind, most_calls
 from luxx.runs.turn.turn_log import (
     CANCELLED,
     DOOM_LOOP,
@@ -104,6 +105,7 @@ class Turn:
             signal=signal,
             spending=Spending(drive.services.config.limits, spec, log),
             wall_time=drive.wall_time,
+            heard=drive.heard,
         )
         self.status = ""
         self.usage: Usage | None = None
@@ -163,7 +165,10 @@ class Turn:
         except EndedByLoop as loop:
             await self._end([*loop.entries, *self._close_open_steps(StepStatus.CANCELLED)], DOOM_LOOP)
         except LuxxError as error:
-            await self._end(self._close_open_steps(StepStatus.ERROR), ending_for(error))
+            # Where the limits leave nothing for a reminder, the answer before it is whole.
+            is_whole = isinstance(error, LimitReached) and is_reminded(self._log.state)
+            ending = self._final_ending(self._log.state) if is_whole else ending_for(error)
+            await self._end(self._close_open_steps(StepStatus.ERROR), ending)
 
     def _checks_of(self, iteration: Iteration) -> Verification:
         if self._checks is None:
@@ -303,14 +308,8 @@ class Turn:
         if self._is_recovered:
             self._is_recovered = False
             await iteration.log_lost_call()
-        if may_be_steered(self.run.spec, self._log.state):
-            # Another process may have taken the message, and its hint can be lost.
-            is_known = self.run.services.store.is_sqlite or not self._log.state.notes
-            is_given = self.run.signal.has_input or not is_known
-            # What steers a plan waits for its end; a change of the to-do list does not.
-            if is_given or self.run.spec.level:
-                self.run.signal.has_input = False
-                await log_steers(self.run, only_todos=not is_given)
+        if iteration.has_words():
+            await log_given(self.run)
         if has_checks(self.run.spec):
             await self._checks_of(iteration).judge_results()
 

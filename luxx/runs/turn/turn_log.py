@@ -352,8 +352,12 @@ def is_judged(state: TurnState, ending: Ending) -> bool:
 def may_be_steered(spec: RunSpec, state: TurnState) -> bool:
     """Whether a message of a person may follow now: in the turn that answers in a conversation, and not while
     a completion pauses."""
-    is_paused = bool(state.notes) and state.notes[-1].finish == FinishReason.PAUSED
-    return isinstance(spec.request.origin, InConversation) and not spec.turn.key and not is_paused
+    return isinstance(spec.request.origin, InConversation) and not spec.turn.key and not is_paused(state)
+
+
+def is_paused(state: TurnState) -> bool:
+    """Whether the last completion paused: nothing may stand between it and the one that continues it."""
+    return bool(state.notes) and state.notes[-1].finish == FinishReason.PAUSED
 
 
 def may_call(state: TurnState, most: int) -> bool:

@@ -28,6 +28,7 @@ from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.judging import JUDGE_SECONDS, Judged, Judgement, Judges
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import TurnState, open_calls
+from luxx.runs.turn.turn_log import is_paused
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.pattern import matches_wildcards
 from luxx.tools.schema import answer_problem
@@ -35,7 +36,7 @@ from luxx.wire.check import ANSWER_TARGET, CheckBy, Verdict, VerdictResult
 from luxx.wire.event import ProcessStep
 from luxx.wire.message import fenced, objection_in
 from luxx.wire.run import RunKind
-from luxx.wire.turn import FinishReason, Step, StepStatus, StepType, last_text, steps_text
+from luxx.wire.turn import Step, StepStatus, StepType, last_text, steps_text
 from luxx.wire.turn_event import Warning
 
 MAX_EVIDENCE = 2_000
@@ -104,8 +105,8 @@ class Verification:
         """Logs the verdicts on results of tools that there are; asks the judges of the others. `may_object`:
         the evidence may go back to the model."""
         state = self._run.log.state
-        if state.notes and state.notes[-1].finish == FinishReason.PAUSED:
-            return  # Nothing may stand between a completion that paused and the one that continues it.
+        if is_paused(state):
+            return
         judged = {verdict.target for verdict in state.verdicts} | {target for target, _ in self.judges.asked}
         for step in state.steps:
             call_id = str(step.id_ref)

@@ -24,6 +24,11 @@ BEGUN_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*|O)?\Z")
 
 ERASE, CLEAR, END = ("\x7f", "\b"), "\x15", ("\r", "\n")
 
+BEGIN_PASTE, END_PASTE = "\x1b[200~", "\x1b[201~"
+PASTE_MARK = re.compile(r"(\x1b\[20[01]~)")
+MARK_PASTES, LEAVE_PASTES = "\x1b[?2004h", "\x1b[?2004l"
+"""What has the terminal mark what is pasted: lines of it are one text, which Enter sends."""
+
 
 class _MenuBetweenKeys:
     def __init__(self, keys: "TypedKeys", menu: Menu) -> None:
@@ -50,6 +55,7 @@ class TypedKeys:
         self._send = send
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._begun = ""
+        self._is_pasted = False
         self._before: list[Any] | None = None
 
     def __enter__(self) -> Self:
@@ -68,6 +74,7 @@ class TypedKeys:
         changed = termios.tcgetattr(descriptor)
         changed[3] &= ~(termios.ICANON | termios.ECHO)
         termios.tcsetattr(descriptor, termios.TCSANOW, changed)
+        print(MARK_PASTES, end="", flush=True)
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
     def end(self) -> None:
@@ -76,6 +83,8 @@ class TypedKeys:
             before, self._before = self._before, None
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)
+            print(LEAVE_PASTES, end="", flush=True)
+            self._is_pasted = False
             self._show("")
 
     def between(self, menu: Menu) -> Menu:
@@ -94,12 +103,19 @@ class TypedKeys:
             keys = keys[1:]  # The key Escape, and then another one.
         begun = BEGUN_ESCAPE.search(keys)
         self._begun = "" if begun is None else begun[0]
-        for character in ESCAPES.sub("", keys.removesuffix(self._begun)):
-            self._take(character)
-        self._show(self.text)
+        for part in PASTE_MARK.split(keys.removesuffix(self._begun)):
+            if part in (BEGIN_PASTE, END_PASTE):
+                self._is_pasted = part == BEGIN_PASTE
+                continue
+            for character in ESCAPES.sub("", part):
+                self._take(character)
+        self._show(self.text.replace("\n", " "))
 
     def _take(self, character: str) -> None:
-        if character in END:
+        if self._is_pasted:
+            is_text = character.isprintable() or character in (*END, "\t")
+            self.text += "\n" if character == "\r" else character if is_text else ""
+        elif character in END:
             line, self.text = self.text.strip(), ""
             if line:
                 self._send(line)

@@ -44,6 +44,7 @@ const en = {
     agent: 'Choose the agent',
     tools: 'Choose the tools',
     todos: 'Show the to-do list',
+    compress: 'Summarise the earlier messages',
     fork: 'Copy the conversation',
     export: 'Export as Markdown',
     stop: 'Stop the answer',

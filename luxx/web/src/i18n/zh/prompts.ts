@@ -43,6 +43,7 @@ const zh: PromptsText = {
     agent: '选择智能体',
     tools: '选择工具',
     todos: '显示待办清单',
+    compress: '总结较早的消息',
     fork: '复制对话',
     export: '导出为 Markdown',
     stop: '停止回答',

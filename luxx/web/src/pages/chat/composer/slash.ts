@@ -5,7 +5,7 @@ import { useOptionKeys } from '@/components/forms/optionList'
 import { usePromptsText } from '@/i18n/en/prompts'
 import { listAllPrompts, type Prompt, PROMPTS_KEY } from '@/stores/prompts'
 
-export const COMMANDS = ['new', 'model', 'agent', 'tools', 'todos', 'fork', 'export', 'stop'] as const
+export const COMMANDS = ['new', 'model', 'agent', 'tools', 'todos', 'compress', 'fork', 'export', 'stop'] as const
 export type SlashCommand = (typeof COMMANDS)[number]
 
 export interface SlashOption {

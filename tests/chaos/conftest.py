@@ -15,7 +15,7 @@ from luxx.infra.store.upgrade import upgrade_database
 SCENARIO_SECONDS = 240.0
 """The time limit of a scenario on a machine with other work; what is promised has bounds of its own."""
 
-QUICK_MODULES = {"test_random_kills.py", "test_durability_page.py"}
+QUICK_MODULES = {"test_durability_page.py"}
 """Run by `make test`; the others are heavy."""
 
 

@@ -24,7 +24,6 @@ CALLS_SECONDS = 6.0
 come."""
 
 LONG_SECONDS = 2980.0
-FEW = 4
 KILLS_PER_CHECK = 20
 """The number of kills between two full checks."""
 
@@ -110,11 +109,6 @@ async def run_with_random_kills(cluster: Cluster, rounds: int, kills: int) -> No
         took = time.monotonic() - begun
         print(f"{cluster.kills} kills of {cluster.troubles} troubles, {ann.refused} refusals, {took:.0f} s")
     assert cluster.kills == rounds * kills
-
-
-@pytest.mark.heavy
-async def test_a_few_kills_among_several_processes_lose_nothing_and_repeat_nothing(several: Cluster) -> None:
-    await run_with_random_kills(several, 1, FEW)
 
 
 @pytest.mark.long

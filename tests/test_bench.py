@@ -50,14 +50,6 @@ async def test_the_baseline_of_a_room_gets_every_token_of_every_turn() -> None:
     assert upstream.requests == 2 * 4  # Once to warm up, once measured.
 
 
-def test_a_graph_runs_in_memory_and_durable_without_a_model() -> None:
-    result = run_module("steps")
-    assert result.keys() == {"asyncio", "memory", "row", "durable"}
-    assert all(value > 0 for value in result.values())
-    assert result["memory"] < result["durable"]
-
-
-@pytest.mark.heavy
 @pytest.mark.parametrize("row", ["room", "rooms", "steps", "fold"])
 async def test_a_row_of_rooms_and_tasks_measures_what_it_names(
     row: str, monkeypatch: pytest.MonkeyPatch
@@ -73,3 +65,5 @@ async def test_a_row_of_rooms_and_tasks_measures_what_it_names(
     figures = await measured(row)
     assert figures
     assert all(value > 0 for name, value in figures.items() if "added" not in name)
+    if row == "steps":
+        assert figures["step, luxx in memory"] < figures["step, luxx durable"]

@@ -35,6 +35,9 @@ AT_START = (
 )
 """What a server imports only while it starts."""
 
+LEAST_COST = 4
+"""Of bcrypt, less than a configuration may say: the hash of a password takes a millisecond instead of 60."""
+
 NUMBER = struct.Struct("=i")
 
 
@@ -105,6 +108,9 @@ if __name__ == "__main__":
 
     for name in AT_START:
         importlib.import_module(name)
+    bcrypt = importlib.import_module("bcrypt")
+    new_salt = bcrypt.gensalt
+    bcrypt.gensalt = lambda _cost: new_salt(LEAST_COST)
     with socket.socket(fileno=os.dup(0)) as control:
         serve(control)
     raise SystemExit(main())

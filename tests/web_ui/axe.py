@@ -6,7 +6,7 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from luxx.web.build import WEB, install_development
-from web_ui.browser import Tab, take_screenshots
+from web_ui.browser import LAPTOP, PHONE, Tab, take_screenshots
 
 IS_STILL = "() => document.getAnimations().every((each) => each.playState !== 'running')"
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
@@ -42,3 +42,11 @@ def check_both_themes(tab: Tab, name: str) -> None:
         tab.page.wait_for_function(IS_STILL)
         assert serious_violations(tab.page, rules=rules) == [], f"{name}, {theme}"
     tab.page.emulate_media(reduced_motion="no-preference")
+
+
+def check_both_screens(tab: Tab, name: str) -> None:
+    """Both themes on a laptop and then on a phone, where the page stays; nothing is wider than the screen."""
+    for width, height in (LAPTOP, PHONE):
+        tab.page.set_viewport_size({"width": width, "height": height})
+        check_both_themes(tab, f"{name}-{width}")
+        assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (name, width)

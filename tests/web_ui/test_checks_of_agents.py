@@ -6,11 +6,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text, When
-from web_ui.axe import check_both_themes
-from web_ui.browser import WAIT_MS
+from web_ui.axe import check_both_screens
+from web_ui.browser import PHONE, WAIT_MS
 from web_ui.person import Person
 from web_ui.test_chat_runs import said, send
-from web_ui.test_plans_and_loops import WIDTHS, is_wide_enough
 
 JUDGE = "You judge whether"
 CRITERIA = "The sum is right and names its parts."
@@ -27,10 +26,7 @@ def script() -> Script:
     return Script(
         rules=[
             Rule(when=When(system=JUDGE, user=r"It is 41\.\s*```\s*$"), reply=[wrong]),
-            *(
-                Rule(when=When(system=JUDGE, user=f"sum {width}"), reply=[Gate(name=f"judge{width}"), right])
-                for width in WIDTHS
-            ),
+            Rule(when=When(system=JUDGE, user="sum"), reply=[Gate(name="judge"), right]),
             Rule(when=When(user="A check of your answer"), reply=[Text(text="It is 42, of 40 and 2.")]),
             Rule(when=When(has_tool_result=True), reply=[Text(text="It is 41.")]),
             Rule(reply=[call]),
@@ -45,15 +41,14 @@ def add_check(page: Page, number: int, judged: str, judge: str) -> None:
     check.get_by_label("Who judges").select_option(judge)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 def test_checks_are_set_in_the_form_and_their_verdicts_shown(
-    person: Person, models: ScriptedProvider, width: int
+    person: Person, models: ScriptedProvider
 ) -> None:
     provider = person.get("/providers")["items"][0]
     with person.tab() as tab:
         page = tab.open("/ui/agents/new")
-        page.set_viewport_size({"width": width, "height": 800})
-        page.get_by_label("Name", exact=True).fill(f"Careful {width}")
+        page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+        page.get_by_label("Name", exact=True).fill("Careful")
         add_check(page, 1, "answer", "Facts, then a model")
         first = page.get_by_role("group", name="Check 1", exact=True)
         first.get_by_label("Criteria").fill(CRITERIA)
@@ -61,11 +56,10 @@ def test_checks_are_set_in_the_form_and_their_verdicts_shown(
         first.get_by_label("Model of the judge").fill("scripted")
         first.get_by_label("Goes back to the model").select_option("Twice at most")
         add_check(page, 2, "python_*", "Facts")
-        check_both_themes(tab, f"agent-checks-{width}")
-        assert is_wide_enough(page)
+        check_both_screens(tab, "agent-checks")
         page.get_by_role("button", name="Create", exact=False).click()
-        expect(page.get_by_role("heading", name=f"Careful {width}")).to_be_visible()
-        agent = next(each for each in person.get("/agents")["items"] if each["name"] == f"Careful {width}")
+        expect(page.get_by_role("heading", name="Careful")).to_be_visible()
+        agent = next(each for each in person.get("/agents")["items"] if each["name"] == "Careful")
         assert agent["checks"] == [
             {
                 "on": "answer", "by": "model", "criteria": CRITERIA, "provider_id": provider["id"],
@@ -76,13 +70,13 @@ def test_checks_are_set_in_the_form_and_their_verdicts_shown(
 
         conversation = person.post("/conversations", {"agent_id": agent["id"]})["id"]
         page.goto(f"{page.url.split('/ui/')[0]}/ui/chat/{conversation}")
-        send(page, f"sum {width}")
+        send(page, "sum")
         refused = page.get_by_text("A model checked the answer: not passed. The sum is wrong.")
         expect(refused).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_text("Check of the result: passed.")).to_be_visible()
         expect(said(page, "It is 42, of 40 and 2.")).to_be_visible()
         expect(page.get_by_text("It is 41.", exact=True).first).to_be_hidden()
-        models.release(f"judge{width}")
+        models.release("judge")
         passed = page.get_by_text("A model checked the answer: passed. It is right.")
         expect(passed).to_be_visible(timeout=WAIT_MS)
         page.reload()
@@ -90,5 +84,4 @@ def test_checks_are_set_in_the_form_and_their_verdicts_shown(
         page.get_by_text("An answer that a check refused").click()
         expect(page.get_by_text("It is 41.", exact=True).first).to_be_visible()
         refused.click()
-        check_both_themes(tab, f"chat-verdicts-{width}")
-        assert is_wide_enough(page)
+        check_both_screens(tab, "chat-verdicts")

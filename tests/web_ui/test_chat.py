@@ -6,6 +6,7 @@ from luxx.providers.scripted import ScriptedProvider
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 from web_ui.scripts import hostile_corpus
+from web_ui.test_chat_runs import choose_all_tools
 
 
 def test_a_first_message_begins_a_conversation(person: Person) -> None:
@@ -25,9 +26,7 @@ def test_thinking_closes_with_its_duration_and_a_tool_card_shows_arguments_and_o
 ) -> None:
     with person.tab() as tab:
         page = tab.open()
-        page.get_by_role("button", name="Tools for the next messages").click()
-        page.get_by_role("option", name="All I may use").click()
-        page.keyboard.press("Escape")
+        choose_all_tools(page)
         page.get_by_label("Message", exact=True).fill("calculate")
         page.get_by_role("button", name="Send").click()
         expect(page.get_by_text("I need the tool for this.")).to_be_visible()

@@ -1,5 +1,6 @@
 """Runs on the chat page: questions, refresh, lost connections, several tabs, stop, branches, failures."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,8 @@ def send_meanwhile(page: Page, text: str) -> None:
 
 
 def choose_all_tools(page: Page) -> None:
+    # The name of the model moves the buttons beside it, and a click on one that moves meanwhile is none.
+    expect(page.get_by_role("button", name=re.compile("^Model: (?!Default model)"))).to_be_visible()
     page.get_by_role("button", name="Tools for the next messages").click()
     page.get_by_role("option", name="All I may use").click()
     page.keyboard.press("Escape")

@@ -7,6 +7,7 @@ from luxx.providers.scripted import Call, Rule, Script, Text, When
 from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
+from web_ui.test_chat_runs import choose_all_tools
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +134,7 @@ def test_axe_finds_nothing_serious_on_the_chat_pages(person: Person) -> None:
         page = tab.open()
         expect(page.get_by_text("No conversations yet")).to_be_visible()
         check_both_themes(tab, "axe-start")
-        page.get_by_role("button", name="Tools for the next messages").click()
-        page.get_by_role("option", name="All I may use").click()
-        page.keyboard.press("Escape")
+        choose_all_tools(page)
         page.get_by_label("Message", exact=True).fill("evaluate")
         page.keyboard.press("Enter")
         expect(page.get_by_role("button", name="Once")).to_be_visible()

@@ -9,6 +9,7 @@ from luxx.providers.scripted import Call, Rule, Script, When
 from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE
 from web_ui.person import Person
+from web_ui.test_chat_runs import choose_all_tools
 
 pytestmark = pytest.mark.heavy
 
@@ -76,9 +77,7 @@ def test_a_question_says_why_it_was_asked_and_leads_to_the_rule(person: Person) 
     person.put("/permissions/rules?scope=user", [{"tool": "python_eval", "action": "ask"}])
     with person.tab() as tab:
         page = tab.open()
-        page.get_by_role("button", name="Tools for the next messages").click()
-        page.get_by_role("option", name="All I may use").click()
-        page.keyboard.press("Escape")
+        choose_all_tools(page)
         page.get_by_label("Message", exact=True).fill("evaluate")
         page.keyboard.press("Enter")
         page.get_by_role("button", name="Why was this asked?").click()

@@ -21,6 +21,7 @@ from luxx.features.memory.changes import (
 )
 from luxx.features.memory.facts import Author, FactWriter, delete_facts
 from luxx.features.memory.lexical import find_facts
+from luxx.features.memory.merging import undo_entity_change
 from luxx.features.memory.scopes import (
     Scopes,
     check_writable,
@@ -190,6 +191,8 @@ class MemoryService:
             check_newest(connection, row)
             if ChangeKind(row.kind) in FACT_CHANGES:
                 undo_fact_change(connection, row, utc_now())
+            else:
+                undo_entity_change(connection, row, utc_now())
             query = list_changes(scopes).where(changes.c.id == row.id)
             return change_view(connection.execute(query).one(), scopes)
 

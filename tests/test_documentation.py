@@ -229,10 +229,10 @@ def command_words(words: list[str]) -> list[str]:
     )
 
 
-def test_the_program_with_the_scripted_provider_runs() -> None:
-    (program,) = blocks(ROOT / "docs/reference/testing-with-the-scripted-provider.md", "python")
+def test_the_programs_with_the_scripted_provider_run() -> None:
+    programs = blocks(ROOT / "docs/reference/testing-with-the-scripted-provider.md", "python")
     finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", "\n".join(programs)], capture_output=True, text=True, timeout=60, check=False
     )
     assert finished.returncode == 0, finished.stderr
 

@@ -24,7 +24,8 @@ _REASONS = {200: "OK", 302: "Found", 400: "Bad Request", 401: "Unauthorized", 40
 
 @dataclass(eq=False)
 class Received:
-    """A request that the scripted provider received, and its outcome. `closed_at` is a monotonic time."""
+    """A request that the scripted provider received, and its outcome. `closed_at` is a monotonic time.
+    `tokens` and `cached_tokens`: what a server that counts counted of the prompt, and found in its cache."""
 
     method: str
     path: str
@@ -33,6 +34,8 @@ class Received:
     connection: "ClientConnection"
     rule: str = ""
     is_answered: bool = False
+    tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def json(self) -> Any:

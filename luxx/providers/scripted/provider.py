@@ -30,6 +30,7 @@ from luxx.providers.scripted.http import (
 )
 from luxx.providers.scripted.script import (
     BYTES_PER_TOKEN,
+    Counter,
     Faults,
     Gate,
     Pause,
@@ -39,6 +40,7 @@ from luxx.providers.scripted.script import (
     ScriptedRequest,
     WireBytes,
     counted_reply,
+    usual_count,
     write_stream,
 )
 
@@ -53,6 +55,18 @@ class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
     read: int
     written: int
     marks: int
+
+    def scaled(self, tokens: int, before: int) -> "CacheUse":
+        """The same of a prompt that has so many tokens, where `before` were counted."""
+        read = min(tokens, self.read * tokens // max(1, before))
+        return CacheUse(
+            read=read,
+            written=min(tokens - read, self.written * tokens // max(1, before)),
+            marks=self.marks,
+        )
+
+
+NO_CACHE = CacheUse(read=0, written=0, marks=0)
 
 
 class _Prefix(msgspec.Struct, frozen=True):
@@ -147,7 +161,8 @@ class ScriptedProvider:
 
     Leaving the block without an exception calls `check`. `requests` are in order of arrival; without
     `keeps_requests` none is kept. Patterns are searched in the first `searched_characters` of a text.
-    With `api_key`, a request without this bearer token is refused.
+    With `api_key`, a request without this bearer token is refused. `counter` counts the tokens of a request's
+    body and of what is replied, and replies report them.
     """
 
     def __init__(
@@ -159,11 +174,13 @@ class ScriptedProvider:
         keeps_requests: bool = True,
         searched_characters: int | None = None,
         api_key: str | None = None,
+        counter: Counter | None = None,
     ) -> None:
         self.requests: list[Received] = []
         self.unscripted: list[str] = []
         self._keeps_requests = keeps_requests
         self._bearer = None if api_key is None else f"Bearer {api_key}"
+        self._counter = counter
         self._script = script
         self._rules = RuleMatcher(script.rules, searched_characters)
         self._host = host
@@ -295,6 +312,8 @@ class ScriptedProvider:
         if received.method == "GET" and path.endswith("/models"):
             return await self._send_json(received, self._script.models_status, self._models(path))
         request = parse_request(received.method, received.path, received.body)
+        if request is not None and self._counter is not None:
+            request = msgspec.structs.replace(request, tokens=self._counter(received.body.decode()))
         window = self._script.window
         if request is not None and window is not None and request.tokens + request.max_tokens > window:
             received.rule = "overflow"
@@ -308,14 +327,16 @@ class ScriptedProvider:
             body = error_body(request, 500, f"The script has no rule for this call: {call}")
             return await self._send_json(received, 500, body)
         received.rule = rule.name
-        if self._script.caches:
-            use = self._cache.use(request, received.body)
-            if (refusal := too_many_marks(use)) is not None:
-                return await self._send_json(received, 400, refusal)
-            reply = counted_reply(rule.reply, request.tokens, use.read, use.written)
+        use = self._cache.use(request, received.body) if self._script.caches else NO_CACHE
+        if (refusal := too_many_marks(use)) is not None:
+            return await self._send_json(received, 400, refusal)
+        if self._script.caches or window is not None or self._counter is not None:
+            if self._counter is not None:
+                use = use.scaled(request.tokens, len(received.body) // BYTES_PER_TOKEN)
+            received.tokens, received.cached_tokens = request.tokens, use.read
+            count = self._counter or usual_count
+            reply = counted_reply(rule.reply, request.tokens, use.read, use.written, count)
             rule = msgspec.structs.replace(rule, reply=reply)
-        elif window is not None:
-            rule = msgspec.structs.replace(rule, reply=counted_reply(rule.reply, request.tokens))
         if rule.status != 200 or rule.body is not None:
             return await self._send_failure(received, request, rule)
         if not request.stream:

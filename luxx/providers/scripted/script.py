@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -221,19 +221,23 @@ class DialectWriter(Protocol):
     def frame(self, value: Any) -> bytes: ...
 
 
+Counter = Callable[[str], int]
+"""Counts the tokens of a text."""
+
+
+def usual_count(text: str) -> int:
+    """A token per four characters."""
+    return -(-len(text) // BYTES_PER_TOKEN)
+
+
 def counted_reply(
-    reply: list[ReplyEvent], prompt_tokens: int, cached: int = 0, cache_write: int = 0
+    reply: list[ReplyEvent], prompt_tokens: int, cached: int, cache_write: int, count: Counter
 ) -> list[ReplyEvent]:
     """The reply with its usage, unless the script has one."""
     if any(isinstance(event, Counts | Fail | Bytes) for event in reply):
         return reply
-    said = sum(len(event.text) for event in reply if isinstance(event, Text | Thinking))
-    counts = Counts(
-        prompt=prompt_tokens,
-        completion=-(-said // BYTES_PER_TOKEN),
-        cached=cached,
-        cache_write=cache_write,
-    )
+    said = "".join(event.text for event in reply if isinstance(event, Text | Thinking))
+    counts = Counts(prompt=prompt_tokens, completion=count(said), cached=cached, cache_write=cache_write)
     return [*reply, counts]
 
 

@@ -237,6 +237,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "chat_queue": _provide(lambda: services.chat_queue),
         "todos": _provide(lambda: services.todos),
         "chats": _provide(lambda: services.chats),
+        "memory_recall": _provide(lambda: services.memory_recall),
         "next_prompts": _provide(lambda: services.next_prompts),
         "members": _provide(lambda: services.members),
         "prompts": _provide(lambda: services.prompts),

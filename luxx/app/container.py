@@ -248,7 +248,7 @@ class Services(CoreServices):
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(
             self.providers, self.executor, self.workspaces, self.replay, self.tools, self.skill_registry,
-            self.tool_images.read_images, self.tool_images.store_images,
+            self.tool_images.read_images, self.tool_images.store_images, self.memory_recall,
         )  # fmt: skip
 
     def _request_resolver(self) -> RequestResolver:

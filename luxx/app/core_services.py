@@ -42,7 +42,9 @@ from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.features.memory.facts import FactWriter
+from luxx.features.memory.recall import MemoryRecall
 from luxx.features.memory.service import MemoryService
+from luxx.features.memory.tools import MemoryTools
 from luxx.features.prompts import PROMPTS, PromptService
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
@@ -166,11 +168,13 @@ class CoreServices:
         database_files = [Path(f"{database}{suffix}") for suffix in SQLITE_SUFFIXES if database is not None]
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), database_files)
         self.sandbox.egress.on_ended = EgressRecord(store, self.refusals).record
+        self.fact_writer = FactWriter()
         self.tool_images = ToolImages(store, self.workspaces, config.files)
         self.registry = ToolRegistry(
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
                 *program_tools(self.sandbox, self.tool_images.register_figures),
+                *MemoryTools(store, self.fact_writer).all(),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
@@ -222,8 +226,8 @@ class CoreServices:
         )
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
-        self.fact_writer = FactWriter()
         self.memory = MemoryService(self.store, self.fact_writer)
+        self.memory_recall = MemoryRecall(self.store)
         self.rules = RuleService(
             self.store,
             self.tools,

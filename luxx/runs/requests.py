@@ -17,7 +17,7 @@ from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
-from luxx.infra.store.tables import first_given, lost_error, read_once
+from luxx.infra.store.tables import first_given, lost_error, read_once, strictest
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.choosing import failed_models
 from luxx.providers.queries import lost_provider_error
@@ -138,10 +138,12 @@ class RequestResolver:
         agent = _agent_of(session, caller, conversation)
         request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
         settings = _settings_of(session, caller)
+        memory = strictest(request.memory, conversation.memory)
         planning = first_given(options, conversation, agent, settings, names=("planning",))["planning"]
         asked = Compression if isinstance(options, NewCompression) else InConversation
         origin = asked(message_id=message_id)
-        return msgspec.structs.replace(request, origin=origin, planning=planning or PlanningMode.OFF)
+        planning = planning or PlanningMode.OFF
+        return msgspec.structs.replace(request, origin=origin, planning=planning, memory=memory)
 
     def resolve_invocation(
         self,
@@ -233,10 +235,10 @@ class RequestResolver:
             system_prompt=first_given(*sources, names=("system_prompt",))["system_prompt"] or "",
             response_schema=options.response_schema,
             when_asked=options.when_asked or self.when_asked,
-            stop=options.stop,
+            stop=options.stop, memory=strictest(agent.memory, settings.memory),
             warnings=[*options.warnings, *warnings],
             **first_given(options, *sources, choice, names=SETTINGS),
-        )
+        )  # fmt: skip
 
     def _check(self, choice: ProviderChoice, attached: MessageAttachments) -> None:
         """Raises InvalidInput if the model cannot do what the request needs, or has no known price."""

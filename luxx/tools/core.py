@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import CallMetadata, Hooks
 from luxx.tools.schema import ArgumentCheck
+from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Assignment, Question, SubagentEnd
 from luxx.wire.todos import TodoItem
 from luxx.wire.tool import (
@@ -143,7 +144,7 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
     """Who calls a tool: the user, the run if the call belongs to one, and the tools that exist for the user.
 
     `tools` None: those of the executor's registry. `is_composition`: a composition makes the call, so a
-    program reads the result and not a model.
+    program reads the result and not a model. `memory`: the mode of the user, the agent and the conversation.
     """
 
     user_id: int
@@ -153,6 +154,7 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     tools: ToolSet | None = None
     is_composition: bool = False
+    memory: MemoryMode = MemoryMode.ON
 
 
 class CallPermissions(msgspec.Struct, frozen=True, kw_only=True):

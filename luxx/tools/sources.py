@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.tools.core import FoundTool, ToolCaller, ToolDefinition, ToolRegistry, ToolSet
+from luxx.wire.model_settings import MemoryMode
 
 
 class ToolSource(Protocol):
@@ -89,7 +90,13 @@ def _not_in(tools: ToolSet, names: Iterable[str]) -> list[str]:
     return [name for name in names if tools.lookup(name) is None]
 
 
-def tool_caller(caller: Caller, *, run_id: str | None = None, tools: ToolSet | None = None) -> ToolCaller:
+def tool_caller(
+    caller: Caller,
+    *,
+    run_id: str | None = None,
+    tools: ToolSet | None = None,
+    memory: MemoryMode = MemoryMode.ON,
+) -> ToolCaller:
     """The caller of a service as the caller of a tool."""
     return ToolCaller(
         user_id=caller.user_id,
@@ -98,4 +105,5 @@ def tool_caller(caller: Caller, *, run_id: str | None = None, tools: ToolSet | N
         tenant_id=caller.tenant_id,
         run_id=run_id,
         tools=tools,
+        memory=memory,
     )

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from luxx.wire.check import Verdict
+from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
@@ -40,6 +41,7 @@ from luxx.wire.turn_event import (
     DoomLoopDetected,
     DoomLoopIntervened,
     MembersEnded,
+    MemoryRecalled,
     PlanUpdated,
     Retrying,
     SkillActivated,
@@ -139,7 +141,8 @@ class DoneStatus(StrEnum):
 class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     """A chat run ended; its message is stored. Provider and model are those of the message, and so is
     `finish`: why the last model call ended. `stop_reason` is that of the run; older logs have none.
-    `open_todos`: how many items of the to-do list are not completed."""
+    `open_todos`: how many items of the to-do list are not completed.
+    `memories_used`: the remembered facts that the prompt had."""
 
     message_id: str
     token_count: int
@@ -147,6 +150,7 @@ class Done(EventBase, frozen=True, kw_only=True, tag="done"):
     status: DoneStatus
     stop_reason: str | UnsetType = UNSET
     open_todos: int = 0
+    memories_used: list[str] = []
     finish: str | None = None
     provider_id: int | None = None
     provider_name: str | None = None
@@ -158,6 +162,7 @@ Event = (
     | CostUpdate
     | Retrying
     | ContextCompressed
+    | MemoryRecalled
     | DoomLoopDetected
     | DoomLoopIntervened
     | Warning
@@ -229,6 +234,12 @@ class CutNote(msgspec.Struct, frozen=True, kw_only=True):
     record: ContextRecord
 
 
+class RecallNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a `memory_recalled` that only the fold needs: the facts as they were."""
+
+    facts: tuple[RecalledFact, ...]
+
+
 class TurnNote(msgspec.Struct, frozen=True, kw_only=True):
     """The part of the event that begins a turn which only the fold needs: the turn's request, as JSON, and
     `data` of its feature."""
@@ -237,11 +248,12 @@ class TurnNote(msgspec.Struct, frozen=True, kw_only=True):
     data: msgspec.Raw | UnsetType = UNSET
 
 
-Note = CompletionNote | TurnNote | CutNote
+Note = CompletionNote | TurnNote | CutNote | RecallNote
 """What only the fold needs of an event."""
 
 _completion_note = msgspec.json.Decoder(CompletionNote)
 _cut_note = msgspec.json.Decoder(CutNote)
+_recall_note = msgspec.json.Decoder(RecallNote)
 _turn_note = msgspec.json.Decoder(TurnNote)
 
 
@@ -252,6 +264,8 @@ def decode_note(event: Event, stored: bytes) -> Note:
             return _completion_note.decode(stored)
         case ContextCompressed():
             return _cut_note.decode(stored)
+        case MemoryRecalled():
+            return _recall_note.decode(stored)
         case _:
             return _turn_note.decode(stored)
 

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from msgspec import Struct
+
 
 class ScopeKind(StrEnum):
     """Whose memory a scope is. A scope is the unit of isolation and deletion."""
@@ -55,3 +57,11 @@ class ChangeKind(StrEnum):
     RESTORE = "restore"
     MERGE = "merge"
     SPLIT = "split"
+
+
+class RecalledFact(Struct, frozen=True, kw_only=True):
+    """A fact as the prompt of a turn has it. `is_trusted`: false for what came from untrusted content."""
+
+    id: str
+    text: str
+    is_trusted: bool = True

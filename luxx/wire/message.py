@@ -58,11 +58,13 @@ class UserContent(msgspec.Struct, frozen=True, kw_only=True):
 
 class AssistantContent(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON stored for an assistant's message; `steps` is the only source of its text. `plan_run_id`: the
-    run whose log has the plan that the answer was made by, if there was one. `verdicts`: those of checks."""
+    run whose log has the plan that the answer was made by, if there was one. `verdicts`: those of checks.
+    `memories_used`: the remembered facts that its prompt had."""
 
     steps: list[Step]
     plan_run_id: str | UnsetType = UNSET
     verdicts: list[Verdict] | UnsetType = UNSET
+    memories_used: list[str] | UnsetType = UNSET
 
 
 _OLD_FILES, _FILES = '"images":[{"file_id":', '"files":[{"file_id":'

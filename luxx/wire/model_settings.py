@@ -37,6 +37,16 @@ class MemoryMode(StrEnum):
     ON = "on"
 
 
+class Extraction(StrEnum):
+    """Whether facts are taken out of conversations by themselves."""
+
+    OFF = "off"
+    ON = "on"
+
+    def __bool__(self) -> bool:
+        return self is Extraction.ON
+
+
 class PlanningMode(StrEnum):
     """Whether messages are answered by a plan of steps: never, where they look complex, or always."""
 

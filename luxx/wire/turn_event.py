@@ -1,5 +1,5 @@
-"""Events of a turn that are neither steps nor its end: retries, what its prompts leave out, repetition,
-warnings, taint, skills, to-do lists and subagents. `event.py` has the union of all events.
+"""Events of a turn that are neither steps nor its end: retries, recalled facts, what its prompts leave out,
+repetition, warnings, taint, skills, to-do lists and subagents. `event.py` has the union of all events.
 """
 
 from enum import StrEnum
@@ -24,6 +24,12 @@ class Retrying(EventBase, frozen=True, kw_only=True, tag="retrying"):
     delay_ms: int
     reason: str
     fallback: int | UnsetType = UNSET
+
+
+class MemoryRecalled(EventBase, frozen=True, kw_only=True, tag="memory_recalled"):
+    """The turn is given these remembered facts, before its first model call; the log keeps their texts."""
+
+    memories_used: list[str]
 
 
 class ContextCompressed(EventBase, frozen=True, kw_only=True, tag="context_compressed"):

@@ -37,6 +37,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "todo_write": {"todos": [{"title": "a"}]},
     "delegate": {"task": "a", "tools": []},
     "process_data": {"data": [1], "operation": "minify"},
+    "memory_search": {"query": "a"},
+    "memory_create": {"content": "a"},
+    "memory_forget": {"id": "a"},
     "ask_clarification": {
         "question_type": "scope",
         "question": "Which?",

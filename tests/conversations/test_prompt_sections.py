@@ -42,15 +42,15 @@ def test_sections_are_sent_in_their_order_whatever_order_they_are_given_in() -> 
         SectionKind.SYSTEM, SectionKind.TOOLS, SectionKind.SKILLS, SectionKind.MEMORY, SectionKind.TAIL,
     ]  # fmt: skip
     assert prompt.messages(ContextRecord()) == [
-        SystemPrompt(text="system\n\nskills\n\nmemory"), UserPrompt(text="question"),
-        UserPrompt(text="tail", is_inner=True),
+        SystemPrompt(text="system\n\nskills"), UserPrompt(text="question"),
+        UserPrompt(text="memory\n\ntail", is_inner=True),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("budget", [None, 300, 40, 1, 0], ids=str)
 def test_a_text_is_cut_at_its_budget(budget: int | None) -> None:
     sent = texts_of(
-        Prompt([section(SectionKind.MEMORY, WORDS, budget)], history("hi")).messages(ContextRecord())
+        Prompt([section(SectionKind.SKILLS, WORDS, budget)], history("hi")).messages(ContextRecord())
     )
     if budget == 0:
         assert sent == ["hi"]

@@ -22,7 +22,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
-from luxx.wire.model_settings import ModelSettingsChange, PlanningMode, SlidingWindow
+from luxx.wire.model_settings import MemoryMode, ModelSettingsChange, PlanningMode, SlidingWindow
 
 InjectedConversations = NamedDependency[ConversationService]
 InjectedProjects = NamedDependency[ProjectService]
@@ -42,6 +42,7 @@ class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_un
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
+    memory: MemoryMode | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET
@@ -126,6 +127,7 @@ class ProjectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: ProjectName
     description: ProjectDescription = ""
+    memory: MemoryMode | None = None
 
 
 class ProjectChangeBody(ProjectChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -157,7 +159,9 @@ class ProjectController(Controller):
         self, caller: InjectedCaller, projects: InjectedProjects, data: JSONBody[ProjectBody]
     ) -> Success[ProjectView]:
         """Create a project."""
-        project = await projects.create(caller, name=data.name, description=data.description)
+        project = await projects.create(
+            caller, name=data.name, description=data.description, memory=data.memory
+        )
         return success(project, "created")
 
     @get("/{project_id:str}")

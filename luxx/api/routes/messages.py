@@ -31,6 +31,7 @@ from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
 from luxx.errors import InvalidInput
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
+from luxx.features.memory.recall import MemoryRecall, RecalledView
 from luxx.infra.store.tables import first_given
 from luxx.runs.requests import NewMessage, Regeneration
 from luxx.wire.message import (
@@ -49,6 +50,7 @@ InjectedChats = NamedDependency[ChatService]
 InjectedQueue = NamedDependency[ChatQueue]
 InjectedStreams = NamedDependency[Streams]
 InjectedBranches = NamedDependency[BranchService]
+InjectedRecall = NamedDependency[MemoryRecall]
 
 MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
@@ -124,10 +126,23 @@ class MessagePage(Page[MessageView], frozen=True, kw_only=True):
     has_more: bool
 
 
+class RecalledFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """In the order in which the model read them."""
+
+    items: list[RecalledView]
+
+
 class MessageController(Controller):
     path = "/messages"
     tags = ("messages",)
     opt = CHAT | {TAKES_CUT_TEXT: True}
+
+    @get("/{message_id:str}/recalled")
+    async def recalled(
+        self, caller: InjectedCaller, memory_recall: InjectedRecall, message_id: TextId
+    ) -> Success[RecalledFacts]:
+        """The remembered facts that a model was given for a message, and why; deleted ones are left out."""
+        return success(RecalledFacts(items=await memory_recall.recalled(caller, message_id)))
 
     @get(opt={OPENAPI_EXTRA: TOO_LARGE_PAGE})
     async def list_messages(

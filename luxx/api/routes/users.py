@@ -17,6 +17,7 @@ from luxx.domain.accounts.tenants import TenantChange, TenantService, TenantView
 from luxx.domain.accounts.user_data import SettingsChange, SettingsService, SettingsView
 from luxx.domain.accounts.users import UserFilter, UserView
 from luxx.infra.strict_json import IN_NAME, NAME
+from luxx.wire.model_settings import Extraction
 from luxx.wire.tool import CommandPermission
 
 InjectedSettings = NamedDependency[SettingsService]
@@ -155,6 +156,7 @@ class TenantBody(TenantChange, frozen=True, kw_only=True, forbid_unknown_fields=
     default_provider_id: RowId | UnsetType | None = UNSET
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
+    extraction: Extraction | UnsetType | None = UNSET
 
 
 class NewTenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,10 +17,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.infra.store.tables import Base, MemoryColumn, ModelSettingsColumns, PlanningColumn, UtcDateTime
+from luxx.infra.store.tables import (
+    Base,
+    ExtractionColumn,
+    MemoryColumn,
+    ModelSettingsColumns,
+    PlanningColumn,
+    UtcDateTime,
+)
 
 
-class Tenant(Base):
+class Tenant(ExtractionColumn, Base):
     """An isolated group of users. Exactly one is the default, with the id 1.
 
     People register into the default tenant, so `allow_registration` is false in all others.
@@ -49,7 +56,6 @@ class Tenant(Base):
     allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
-    extraction: Mapped[bool | None] = mapped_column()
     default_provider_id: Mapped[int | None] = mapped_column(Integer)
 
 
@@ -131,7 +137,7 @@ class TicketRow(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UserSettings(MemoryColumn, ModelSettingsColumns, PlanningColumn, Base):
+class UserSettings(ExtractionColumn, MemoryColumn, ModelSettingsColumns, PlanningColumn, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
     `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.
@@ -149,4 +155,3 @@ class UserSettings(MemoryColumn, ModelSettingsColumns, PlanningColumn, Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
-    extraction: Mapped[bool | None] = mapped_column()

@@ -17,6 +17,7 @@ from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import read_page
+from luxx.wire.model_settings import Extraction
 from luxx.wire.tool import CommandPermission
 
 LARGEST_ID = 2**31 - 1
@@ -43,6 +44,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     lost_default_provider: str | None
     allow_registration: bool
     allow_own_providers: bool
+    extraction: Extraction | None
     created_at: datetime
 
 
@@ -54,6 +56,7 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
     default_provider_id: int | UnsetType | None = UNSET
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
+    extraction: Extraction | UnsetType | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)

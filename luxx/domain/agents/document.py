@@ -40,7 +40,7 @@ from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_com
 from luxx.providers.models import ProviderName
 from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
 from luxx.wire.check import CheckBy
-from luxx.wire.model_settings import PlanningMode, SlidingWindow
+from luxx.wire.model_settings import MemoryMode, PlanningMode, SlidingWindow
 from luxx.wire.tool import PermissionRule, RuleAction
 
 VERSION = 1
@@ -105,6 +105,7 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     planning: PlanningMode | None = None
     checks: Annotated[list[CheckDocument], Meta(max_length=MAX_CHECKS)] = []
     sliding_window: SlidingWindow | None = None
+    memory: MemoryMode | None = None
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
     prompted_thinking: PromptedThinking = False
     system_prompt: AgentPrompt = ""
@@ -144,6 +145,7 @@ def document_of(
         planning=agent.planning,
         checks=checks,
         sliding_window=agent.sliding_window,
+        memory=agent.memory,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
         prompted_thinking=agent.prompted_thinking,
         system_prompt=agent.system_prompt,

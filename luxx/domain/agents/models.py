@@ -12,6 +12,7 @@ from luxx.infra.store.tables import MemoryColumn, ModelSettingsColumns, Planning
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
 from luxx.wire.check import CheckBy
 from luxx.wire.model_settings import (
+    MemoryMode,
     ModelSettings,
     ModelSettingsChange,
     PlanningMode,
@@ -174,6 +175,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     planning: PlanningMode | None = None
     checks: Checks = []
     sliding_window: SlidingWindow | None = None
+    memory: MemoryMode | None = None
     is_shared: bool = False
 
 
@@ -189,6 +191,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     planning: PlanningMode | UnsetType | None = UNSET
     checks: Checks | UnsetType = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
+    memory: MemoryMode | UnsetType | None = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -209,6 +212,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     planning: PlanningMode | None = None
     checks: list[Check]
     sliding_window: SlidingWindow | None = None
+    memory: MemoryMode | None = None
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

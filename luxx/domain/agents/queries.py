@@ -26,7 +26,7 @@ from luxx.domain.owned import Shared, given_fields, view_of
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, keep_name
-from luxx.wire.model_settings import MAX_ID, PlanningMode
+from luxx.wire.model_settings import MAX_ID, MemoryMode, PlanningMode
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
@@ -54,6 +54,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     planning: PlanningMode | None = None
     checks: list[Check] = []
     sliding_window: int | None = None
+    memory: MemoryMode | None = None
     owner_id: int | None = None
     is_shipped: bool = False
     lost_agent: str | None = None
@@ -99,6 +100,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         planning=row.planning,
         checks=decode_checks(row.checks),
         sliding_window=row.sliding_window,
+        memory=row.memory,
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,

@@ -32,7 +32,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
-from luxx.wire.model_settings import ModelSettings, PlanningMode
+from luxx.wire.model_settings import Extraction, MemoryMode, ModelSettings, PlanningMode
 from luxx.wire.tool import Composition
 
 
@@ -72,6 +72,8 @@ class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
     planning: PlanningMode | None = None
+    memory: MemoryMode | None = None
+    extraction: Extraction | None = None
 
 
 class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +81,7 @@ class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     description: Annotated[str, Meta(max_length=10_000)] = ""
+    memory: MemoryMode | None = None
     conversations: list[str] = []
     created_at: datetime
     updated_at: datetime

@@ -54,9 +54,9 @@ class SectionKind(StrEnum):
     SYSTEM = "system"
     TOOLS = "tools"
     SKILLS = "skills"
-    MEMORY = "memory"
     SUMMARY = "summary"
     HISTORY = "history"
+    MEMORY = "memory"
     TAIL = "tail"
 
 

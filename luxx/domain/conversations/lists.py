@@ -132,6 +132,7 @@ class _StoredText(msgspec.Struct):
     steps: list[_TextStep | SkippedThinking | SkippedCall | SkippedResult | SkippedUser]
     plan_run_id: str | None = None
     verdicts: msgspec.Raw | UnsetType = UNSET
+    memories_used: list[str] = []
 
 
 _steps = msgspec.json.Decoder(_Steps)
@@ -252,7 +253,8 @@ def _message(row: AnyRow) -> MessageView:
     else:
         steps = _steps.decode(with_files(stored)).steps
         stored_text = _stored_text.decode(stored)
-        fields["plan_run_id"], fields["verdicts"] = stored_text.plan_run_id, stored_text.verdicts
+        for name in ("plan_run_id", "verdicts", "memories_used"):
+            fields[name] = getattr(stored_text, name)
         text_steps = (step for step in stored_text.steps if type(step) is _TextStep)
         shown = (each for each in text_steps if each.status != StepStatus.INTERRUPTED)
         text = "".join(step.content for step in shown if not step.superseded)

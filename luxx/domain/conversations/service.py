@@ -41,6 +41,7 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import keep_name, read_page
+from luxx.wire.model_settings import MemoryMode
 
 CheckConversationProvider = Callable[[Caller, int], Awaitable[None]]
 """Raises NotFound if the caller may not use the provider of this id."""
@@ -280,6 +281,7 @@ class ProjectView(msgspec.Struct, frozen=True, kw_only=True):
     user_id: int
     name: str
     description: str
+    memory: MemoryMode | None
     created_at: datetime
     updated_at: datetime
 
@@ -289,6 +291,7 @@ class ProjectChange(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
+    memory: MemoryMode | UnsetType | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,13 +301,15 @@ class ProjectService:
     store: Store
     has_rules: Callable[[Session, str], bool]
 
-    async def create(self, caller: Caller, *, name: str, description: str) -> ProjectView:
+    async def create(
+        self, caller: Caller, *, name: str, description: str, memory: MemoryMode | None = None
+    ) -> ProjectView:
         now = utc_now()
 
         def work(session: Session) -> ProjectView:
             row = ProjectRow(
                 id=new_id(), user_id=caller.user_id, name=_visible_name(name), description=description,
-                created_at=now, updated_at=now,
+                memory=memory, created_at=now, updated_at=now,
             )  # fmt: skip
             session.add(row)
             session.flush()
@@ -335,6 +340,8 @@ class ProjectService:
                 row.name = _visible_name(changes.name)
             if isinstance(changes.description, str):
                 row.description = changes.description
+            if changes.memory is not UNSET:
+                row.memory = changes.memory
             row.updated_at = utc_now()
             session.flush()
             return _project_view(row)

@@ -14,7 +14,13 @@ from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.wire.check import Verdict
 from luxx.wire.message import Attachment
-from luxx.wire.model_settings import ModelSettings, ModelSettingsChange, PlanningMode, SlidingWindow
+from luxx.wire.model_settings import (
+    MemoryMode,
+    ModelSettings,
+    ModelSettingsChange,
+    PlanningMode,
+    SlidingWindow,
+)
 from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
@@ -54,6 +60,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     system_prompt: str | None
     planning: PlanningMode | None
     sliding_window: int | None
+    memory: MemoryMode | None
     pinned: bool
     archived: bool
     tags: list[str]
@@ -66,7 +73,8 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     """`text` and `content` are the same computed string; `token_count`: tokens that the model produced.
     `plan_run_id`: the run whose log has the plan of an answer that was made by one. `verdicts`: those of the
-    checks of its agent, in the order in which they were made.
+    checks of its agent, in the order in which they were made. `memories_used`: the remembered facts that a
+    model was given for it; `GET /messages/{id}/recalled` has their texts.
 
     Provider, model and `finish` are null for a person's message and where they are not known.
     """
@@ -93,6 +101,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     round_number: int | None
     plan_run_id: str | None = None
     verdicts: list[Verdict] | UnsetType = UNSET
+    memories_used: list[str] = []
     created_at: datetime
 
 
@@ -107,6 +116,7 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     system_prompt: str | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
+    memory: MemoryMode | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
@@ -114,7 +124,17 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
 
 
 _COMPUTED_FIELDS = frozenset(
-    {"steps", "text", "content", "attachments", "citations", "usage", "plan_run_id", "verdicts"}
+    {
+        "steps",
+        "text",
+        "content",
+        "attachments",
+        "citations",
+        "usage",
+        "plan_run_id",
+        "verdicts",
+        "memories_used",
+    }
 )
 _COPIED_FIELDS = [name for name in MessageView.__struct_fields__ if name not in _COMPUTED_FIELDS]
 
@@ -133,6 +153,7 @@ def message_view(row: MessageRow) -> MessageView:
     citations: list[Citation] = []
     plan_run_id: str | None = None
     verdicts: list[Verdict] | UnsetType = UNSET
+    memories_used: list[str] = []
     if row.role == "user":
         content = user_content(row.content)
         text, attachments = content.text, content.attachments
@@ -140,6 +161,7 @@ def message_view(row: MessageRow) -> MessageView:
         stored = assistant_content(row.content)
         steps, plan_run_id = stored.steps, stored.plan_run_id or None
         verdicts = stored.verdicts
+        memories_used = stored.memories_used or []
         text = steps_text(steps)
         citations = citations_in(row.content)
     fields = {name: getattr(row, name) for name in _COPIED_FIELDS}
@@ -152,6 +174,7 @@ def message_view(row: MessageRow) -> MessageView:
         citations=citations,
         plan_run_id=plan_run_id,
         verdicts=verdicts,
+        memories_used=memories_used,
         usage=_usage.decode(row.usage) if row.usage else None,
     )
 

@@ -41,7 +41,7 @@ from luxx.wire.message import (
     objection_in,
     objection_note,
 )
-from luxx.wire.model_settings import ModelSettings, PlanningMode, SlidingWindow
+from luxx.wire.model_settings import MemoryMode, ModelSettings, PlanningMode, SlidingWindow
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
@@ -99,6 +99,7 @@ class ExportedConversation(ModelSettings, frozen=True, kw_only=True):
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
     planning: PlanningMode | None = None
     sliding_window: SlidingWindow | None = None
+    memory: MemoryMode | None = None
     pinned: bool = False
     archived: bool = False
     tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
@@ -153,6 +154,7 @@ class ReadyConversation(ModelSettings, frozen=True, kw_only=True, tag="conversat
     system_prompt: str | None
     planning: PlanningMode | None
     sliding_window: int | None = None
+    memory: MemoryMode | None = None
     pinned: bool
     archived: bool
     tags: str

@@ -52,6 +52,7 @@ from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.providers.queries import provider_name, provider_named
+from luxx.wire.model_settings import MemoryMode
 
 VERSION = 1
 MAX_MARKDOWN_MIB = 32
@@ -106,6 +107,7 @@ class RoomDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_rounds: MaxRounds = DEFAULT_ROUNDS
     policy: PolicyName | PolicyDocument = PolicyName.ROUND_ROBIN
     stop: StopDocument | None = None
+    memory: MemoryMode | None = None
     agents: Annotated[list[SeatDocument], Meta(max_length=MAX_SEATS)] = []
 
 
@@ -196,7 +198,11 @@ class RoomTransfer:
                 for seat, path in zip(document.agents, paths, strict=True)
             ]
             new = NewRoom(
-                title=document.title, task=document.task, max_rounds=document.max_rounds, agents=seats
+                title=document.title,
+                task=document.task,
+                max_rounds=document.max_rounds,
+                agents=seats,
+                memory=document.memory,
             )
             policy = checked_policy(session, caller, _policy(session, caller, document, errors), errors)
             room = self.rooms.add(session, caller, new, errors, seat_paths=paths)
@@ -253,6 +259,7 @@ def document_of(session: Session, caller: Caller, room: ChatRoomRow) -> RoomDocu
             prompt=policy.prompt,
         ),
         stop=None if stop is None else stop_with_names(stop, names),
+        memory=room.memory,
         agents=seats,
     )
 

@@ -24,7 +24,7 @@ from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import Stop
 from luxx.infra.store.tables import Base, MemoryColumn, UtcDateTime
 from luxx.infra.strict_json import IN_NAME, NAME
-from luxx.wire.model_settings import ProviderId
+from luxx.wire.model_settings import MemoryMode, ProviderId
 from luxx.wire.run import MemberRight
 from luxx.wire.turn import Usage
 
@@ -152,6 +152,7 @@ class NewRoom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agents: NewSeats = []
     policy: PolicyName | RoomPolicy = PolicyName.ROUND_ROBIN
     stop: Stop | None = None
+    memory: MemoryMode | None = None
 
 
 class RoomChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,6 +163,7 @@ class RoomChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_rounds: MaxRounds | UnsetType = UNSET
     policy: PolicyName | RoomPolicy | UnsetType = UNSET
     stop: Stop | UnsetType | None = UNSET
+    memory: MemoryMode | UnsetType | None = UNSET
 
 
 class NewMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,6 +232,7 @@ class RoomView(Struct, frozen=True, kw_only=True):
     current_round: int
     policy: RoomPolicy
     stop: Stop | None
+    memory: MemoryMode | None
     run_id: str | None
     stop_reason: str | None
     error: str | None

@@ -152,7 +152,7 @@ class RoomService:
         room = ChatRoomRow(
             id=new_id(), user_id=caller.user_id, tenant_id=caller.tenant_id, title=new.title.strip(),
             task=_checked_task(new.task, errors), max_rounds=new.max_rounds, policy=encode_policy(policy),
-            stop=encode_stop(new.stop), current_round=0, created_at=now, updated_at=now,
+            stop=encode_stop(new.stop), memory=new.memory, current_round=0, created_at=now, updated_at=now,
         )  # fmt: skip
         session.add(room)
         session.flush()
@@ -181,6 +181,8 @@ class RoomService:
                 seat_ids = [seat.id for seat, _ in seat_rows(session, room)]
                 check_room_stop(changes.stop, seat_ids, errors)
                 room.stop = encode_stop(changes.stop)
+            if changes.memory is not UNSET:
+                room.memory = changes.memory
             errors.raise_if_any()
             room.updated_at = utc_now()
             session.flush()

@@ -33,7 +33,14 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import TurnStart
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.state import ChatRequest, Origin, TurnState
-from luxx.runs.turn.turn_log import COMPLETE, Closing, Ending, cost_entries, message_origin, message_status
+from luxx.runs.turn.turn_log import (
+    COMPLETE,
+    Closing,
+    Ending,
+    cost_entries,
+    message_origin,
+    message_status,
+)
 from luxx.wire.event import CallPurpose, TurnNote
 from luxx.wire.message import AssistantContent, ContextRecord
 from luxx.wire.orchestration_event import (
@@ -267,7 +274,11 @@ def _message_to_store(
         sender_name=message.name,
         sender_color=message.color,
         round_number=message.round_number,
-        content=AssistantContent(steps=list(state.steps), verdicts=list(state.verdicts) or UNSET),
+        content=AssistantContent(
+            steps=list(state.steps),
+            verdicts=list(state.verdicts) or UNSET,
+            memories_used=[fact.id for fact in state.recalled or ()] or UNSET,
+        ),
         replay=[note.replay for note in state.notes] if any(note.replay for note in state.notes) else (),
         context=msgspec.structs.replace(stored_record(state.context, start.past), todos=None),
         status=status,

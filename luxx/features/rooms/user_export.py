@@ -170,6 +170,7 @@ def _add_room(
     room = ChatRoomRow(
         id=new_id(), user_id=caller.user_id, tenant_id=caller.tenant_id, title=document.title.strip(),
         task=document.task, max_rounds=document.max_rounds, policy=encode_policy(policy), stop=None,
+        memory=document.memory,
         current_round=0, created_at=exported.created_at, updated_at=exported.updated_at,
     )  # fmt: skip
     session.add(room)

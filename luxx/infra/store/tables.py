@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, cast
 import structlog
 from msgspec import Struct
 from sqlalchemy import (
+    Boolean,
     Column,
     ColumnElement,
     Connection,
@@ -35,7 +36,7 @@ from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.errors import Conflict
 from luxx.infra.clock import utc_now
-from luxx.wire.model_settings import MODEL_SETTINGS, MemoryMode, PlanningMode, ReasoningEffort
+from luxx.wire.model_settings import MODEL_SETTINGS, Extraction, MemoryMode, PlanningMode, ReasoningEffort
 
 T = TypeVar("T")
 
@@ -89,6 +90,34 @@ class MemoryColumn:
     memory: Mapped[MemoryMode | None] = mapped_column(
         Enum(MemoryMode, native_enum=False, length=10, values_callable=list)
     )
+
+
+_STRICTEST = (MemoryMode.OFF, MemoryMode.ASK)
+
+
+def strictest(*modes: MemoryMode | None) -> MemoryMode:
+    """The strictest of these modes; None restricts nothing."""
+    return next((mode for mode in _STRICTEST if mode in modes), MemoryMode.ON)
+
+
+class ExtractionType(TypeDecorator[Extraction]):
+    """Stored as a truth value."""
+
+    impl = Boolean
+    cache_ok = True
+
+    def process_bind_param(self, value: Extraction | bool | None, dialect: Dialect) -> bool | None:
+        return None if value is None else bool(value)
+
+    def process_result_value(self, value: bool | None, dialect: Dialect) -> Extraction | None:
+        return None if value is None else Extraction.ON if value else Extraction.OFF
+
+
+class ExtractionColumn:
+    """The column of a row that may turn extraction on or off; null leaves it to the next source, and in the
+    end it is off."""
+
+    extraction: Mapped[Extraction | None] = mapped_column(ExtractionType)
 
 
 class SlidingWindowColumn:

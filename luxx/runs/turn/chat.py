@@ -181,12 +181,18 @@ def close_chat(
             delete_content(connection, spec.run_id)
 
     todos = 0 if state.context.todos is None else len(state.context.todos.open)
+    done = producer | {"memories_used": used_of(state)}
     return Closing(
-        events=[*ending_events(message_id or "", state.usage, ending, producer, todos)],
+        events=[*ending_events(message_id or "", state.usage, ending, done, todos)],
         changes=changes,
         write=write,
         size=size,
     )
+
+
+def used_of(state: TurnState) -> list[str]:
+    """The ids of the remembered facts that a turn was given."""
+    return [fact.id for fact in state.recalled or ()]
 
 
 def _without_content(request: ChatRequest) -> ChatRequest | None:
@@ -211,7 +217,12 @@ def _prepare_message(
     in_conversation = isinstance(origin, InConversation)
     plan_run_id = spec.run_id if spec.has_plan else UNSET
     verdicts = list(state.verdicts) or UNSET
-    content = AssistantContent(steps=list(state.steps), plan_run_id=plan_run_id, verdicts=verdicts)
+    content = AssistantContent(
+        steps=list(state.steps),
+        plan_run_id=plan_run_id,
+        verdicts=verdicts,
+        memories_used=used_of(state) or UNSET,
+    )
     has_replay = any(note.replay for note in state.notes)
     row: dict[str, Any] = {
         "id": spec.message_id,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+from sqlalchemy import Connection, Select
 from sqlalchemy.orm import Session
 
 from luxx.errors import LuxxError
@@ -26,7 +27,8 @@ from luxx.runs.turn.state import RunSpec
 from luxx.runs.turn.turn_log import TurnLog
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.sources import ToolSources
-from luxx.wire.run import Run, RunStatus
+from luxx.wire.memory import RecalledFact
+from luxx.wire.run import InConversation, Invocation, OrchestratedTurn, Run, RunStatus
 from luxx.wire.turn import Usage
 
 FailRun = Callable[[str, int, LuxxError], Awaitable[RunStatus | None]]
@@ -84,6 +86,28 @@ class DriveContext:
     signal: CancelSignal
     wall_time: WallTime
     heard: Callable[[], Sequence[Heard]] = tuple
+
+
+RECALLING = InConversation | Invocation | OrchestratedTurn
+"""The origins of turns that are given remembered facts."""
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered for a turn; `write` stores it with the event that logs it."""
+
+    facts: tuple[RecalledFact, ...]
+    write: Callable[[Connection], None]
+
+
+class Recall(Protocol):
+    """Memory, as turns read it."""
+
+    may_find: Select[int]
+    """Has a row if anything may be remembered for a run. Its parameters: `user`, `tenant`, `subject`."""
+
+    def find(self, connection: Connection, spec: RunSpec, query: str) -> Recalled:
+        """What fits the query, of what may be read where the run is."""
+        ...
 
 
 class Drive(Protocol):

@@ -25,7 +25,7 @@ from luxx.runs.turn.compaction import Compactor, NotCompressed
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
-from luxx.runs.turn.prompting import TurnPrompt
+from luxx.runs.turn.prompting import TurnPrompt, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools, passed_over
 from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
@@ -126,7 +126,10 @@ class Iteration:
         return run.signal.has_input or not is_known or bool(self._spec.level)
 
     async def _next_request(self, max_wait: float, *, with_tools: bool) -> CompletionRequest:
-        """The request of the next call. What it leaves out more than the one before is logged first."""
+        """The request of the next call. What it is given of memory, and what it leaves out more than the one
+        before, is logged first."""
+        if self.resources.recall is not None:
+            await log_recalled(self._run, self.resources.recall)
         await self._prompt.read(self._log.state)
         if (cut := await self._prompt.next_cut(self._log.state)) is not None:
             await self._leave_out(cut, max_wait, is_asked=False)

@@ -1,4 +1,6 @@
-"""The prompts of a turn: what its next model call sends, and what is left out to fit the context window."""
+"""The prompts of a turn: what its next model call sends, what is left out to fit the context window, and what
+the turn is given of memory.
+"""
 
 from functools import partial
 from itertools import chain
@@ -7,8 +9,9 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from luxx.domain.context.messages import RequestImages
-from luxx.domain.context.prompt import History, Prompt, SectionKind, ToolsSection, correction
+from luxx.domain.context.messages import PastMessage, RequestImages
+from luxx.domain.context.prompt import History, Prompt, Section, SectionKind, ToolsSection, correction
+from luxx.domain.context.recalled import recalled_section
 from luxx.domain.context.summary import summary_messages
 from luxx.domain.context.todo_list import recited
 from luxx.domain.context.tokens import estimated_tokens
@@ -27,19 +30,29 @@ from luxx.infra.config.schema import ContextConfig
 from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
 from luxx.runs.log.events import LogEntry
+from luxx.runs.turn.context import Recall, RunContext
 from luxx.runs.turn.resources import PromptResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
 from luxx.runs.turn.verification import objection_text
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.wire.event import CallPurpose, CutNote
+from luxx.wire.event import CallPurpose, CutNote, RecallNote
 from luxx.wire.message import CompressionStrategy, ContextRecord, PromptMessage, objection_note, tool_images
 from luxx.wire.run import RunKind
 from luxx.wire.tool import ToolChoice, ToolChoiceMode
-from luxx.wire.turn import ReplayNote, Usage
-from luxx.wire.turn_event import ContextCompressed
+from luxx.wire.turn import ReplayNote, Usage, steps_text
+from luxx.wire.turn_event import ContextCompressed, MemoryRecalled, Tainted
 
 LEARNED_SHARE = 0.9
 """Of a prompt that was refused as too long, what is taken for the window of its model from then on."""
+
+MEMORY_SEARCH = "memory_search"
+"""The tool that finds the same facts, which names what brought untrusted ones into a run."""
+
+MAX_QUERY = 2_000
+"""Characters of the message that a turn answers which are searched with."""
+
+MAX_BEFORE = 500
+"""Those of the message before it, which says what a short message is about."""
 
 
 class TurnPrompt:
@@ -297,9 +310,12 @@ class TurnPrompt:
                 model=spec.request.model,
             )
             tool_tokens = estimated_tokens((), tools, spec.request.response_schema)
-            self._prompt = Prompt(
-                [*self._resources.sections, ToolsSection(owner="tools", tokens=tool_tokens)], history
-            )
+            sections: list[Section] = [
+                *self._resources.sections, ToolsSection(owner="tools", tokens=tool_tokens)
+            ]  # fmt: skip
+            if state.recalled:
+                sections.append(recalled_section(state.recalled))
+            self._prompt = Prompt(sections, history)
         self.objection = self._objection(state)
         self._prompt.history.extend(state.steps, state.notes, self.objection)
         if state.context.todos is not None:
@@ -309,3 +325,36 @@ class TurnPrompt:
         if not state.objections:
             return {}
         return objection_note(objection_text(state, self.card_window), len(state.steps))
+
+
+# What is remembered for a turn
+
+
+async def log_recalled(run: RunContext, recall: Recall) -> None:
+    """Logs what is remembered for the turn, unless it has begun or nothing fits."""
+    state = run.log.state
+    if state.recalled is not None or state.notes:
+        return
+    query = query_of(run.spec.past)
+    found = await run.services.store.read(lambda session: recall.find(session.connection(), run.spec, query))
+    if found.facts:
+        event = MemoryRecalled(memories_used=[fact.id for fact in found.facts])
+        entries: list[LogEntry] = [(event, RecallNote(facts=found.facts))]
+        if state.tainted_by is None and not all(fact.is_trusted for fact in found.facts):
+            entries.append(Tainted(by=MEMORY_SEARCH))
+        await run.log.append(entries, extra_write=found.write)
+
+
+def query_of(past: list[PastMessage]) -> str:
+    """The newest message that a turn reads, and the one before it."""
+    texts: list[str] = []
+    for message in reversed(past):
+        if text := _text(message):
+            texts.append(text[: MAX_BEFORE if texts else MAX_QUERY])
+        if len(texts) == 2:
+            break
+    return "\n".join(texts)
+
+
+def _text(message: PastMessage) -> str:
+    return (steps_text(message.steps) if message.user is None else message.user.text).strip()

@@ -34,7 +34,7 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
-from luxx.runs.turn.context import SubagentEngine
+from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
 from luxx.runs.turn.pins import Pins, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState, model_used
@@ -45,6 +45,7 @@ from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import CallPurpose
+from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import Step, StepFile, StepType, Usage
@@ -66,7 +67,8 @@ class PromptResources(msgspec.Struct, frozen=True, kw_only=True):
 class RunResources(PromptResources, frozen=True, kw_only=True):
     """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
     reads permissions and rules again, so that a demotion applies at once. `known_tools` exist for the user.
-    `pins` are stored when the first calls start, unless they are already (`is_pinned`).
+    `pins` are stored when the first calls start, unless they are already (`is_pinned`). `recall`: None where
+    nothing can be remembered.
     """
 
     target: Target
@@ -76,6 +78,7 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
     make_context: Callable[[], ToolContext]
     read_context: Callable[[Connection], ToolContext | LuxxError]
     store_images: Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
+    recall: Recall | None = None
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
         """The ledger entry of one completion."""
@@ -121,7 +124,8 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
-    skills, and the rules for these. `pins`: what the turn's prompts began with in an earlier drive."""
+    skills, and the rules for these. `pins`: what the turn's prompts began with in an earlier drive.
+    `may_recall`: something may be remembered for it."""
 
     caller: Caller
     provider_choice: ProviderSelection
@@ -129,6 +133,7 @@ class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     tools: ToolSet | None
     skills: Mapping[str, Skill]
     pins: Pins | None = None
+    may_recall: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -143,6 +148,7 @@ class ResourceFinder:
     skills: SkillRegistry
     read_images: ReadImages
     store_images: StoreImages
+    recall: Recall
 
     def read(self, session: Session, spec: RunSpec) -> UserAccess:
         """Reads what the user may use, in the transaction that reads the `RunSpec`.
@@ -168,7 +174,15 @@ class ResourceFinder:
             if request.skills or ACTIVATE_TOOL in request.tools
             else {},
             pins=read_pins(session.connection(), spec.run_id, spec.turn.key) if request.tools else None,
+            may_recall=self._may_recall(session.connection(), spec),
         )
+
+    def _may_recall(self, connection: Connection, spec: RunSpec) -> bool:
+        is_on = spec.request.memory != MemoryMode.OFF and spec.purpose == CallPurpose.ANSWER
+        if not is_on or not isinstance(spec.request.origin, RECALLING):
+            return False
+        values = {"user": spec.user_id, "tenant": spec.tenant_id, "subject": spec.subject_id}
+        return connection.execute(self.recall.may_find, values).first() is not None
 
     def agent_request(self, session: Session, user_id: int, name: str, request: ChatRequest) -> ChatRequest:
         """The request of a run with the values of the user's agent of this name, where it has one.
@@ -232,7 +246,7 @@ class ResourceFinder:
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
-                caller=tool_caller(caller, run_id=spec.run_id, tools=known),
+                caller=tool_caller(caller, run_id=spec.run_id, tools=known, memory=spec.request.memory),
                 permissions=CallPermissions(workspace=workspace, rules=rules, offered=offered_names),
                 actions=CallActions(
                     read_result=partial(self._read_result, caller, spec.run_id),
@@ -261,6 +275,7 @@ class ResourceFinder:
             read_context=read_context,
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
+            recall=self.recall if access.may_recall else None,
         )
 
     def _new_pins(self, spec: RunSpec, access: UserAccess, names: frozenset[str]) -> Pins:

@@ -1,9 +1,7 @@
-"""A run or a turn as a drive reads it: what it was asked, the state folded from its log, and the action that
-follows.
+"""A run or a turn as a drive reads it: what it was asked, its state, and what follows.
 
-The request is stored as JSON, in the row of a chat's run and in the event that begins a turn of a room or a
-task. The fold is pure: the same log gives the same state, in one pass or continued from an earlier state. So
-another process can continue a run after a crash.
+The request is JSON in the row of a chat's run and in the event that begins a turn of a room or a task. The
+fold is pure, in one pass or continued from an earlier state; so another process can continue a run.
 """
 
 from collections.abc import Sequence
@@ -30,9 +28,11 @@ from luxx.wire.event import (
     ProcessStep,
     QuestionAnswered,
     QuestionAsked,
+    RecallNote,
 )
+from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
-from luxx.wire.model_settings import ModelSettings, PlanningMode
+from luxx.wire.model_settings import MemoryMode, ModelSettings, PlanningMode
 from luxx.wire.run import (
     Compression,
     Delegated,
@@ -52,6 +52,7 @@ from luxx.wire.turn_event import (
     DoomLoopDetected,
     DoomLoopIntervened,
     MembersEnded,
+    MemoryRecalled,
     PlanUpdated,
     Retrying,
     SkillActivated,
@@ -90,14 +91,12 @@ Origin = InConversation | Invocation | Compression | GivenPrompt | Delegated | O
 class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     """The request of a run or a turn. Every default is resolved at its start: later changes do not alter it.
 
-    `agent_id` is the agent that the values come from, if any. `max_iterations`: model calls with tools; None:
-    as configured. `skills`: names of the skills that the model may activate; None: all. `fallbacks` are tried
-    in order. `tools` are the names offered to the model, which gets the images with `takes_images`.
-    `response_schema`: a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
-    ask a person. `stop`: texts that end a completion. `warnings` begin the log. `prompted_thinking`: a model
-    that does not think by itself is asked to think in its text. `planning` is off unless a chat's answer may
-    be made by a plan of steps. `context_window` is that of the model in tokens, None if it is unknown.
-    `checks` judge the answer and results."""
+    `agent_id`: where the values come from. `max_iterations`: model calls with tools; None: as configured.
+    `skills`: those that the model may activate; None: all. `tools` are offered to the model, which gets the
+    images with `takes_images`. `response_schema`: of the answer's text. `when_asked`: whether the run waits
+    when it must ask a person. `stop`: texts that end a completion. `warnings` begin the log. `planning` is
+    off unless steps of a plan may make a chat's answer. `context_window`: in tokens, None if it is unknown.
+    `memory`: the mode of user, agent and conversation; that of a project or room is read where it is used."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -120,6 +119,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     planning: PlanningMode = PlanningMode.OFF
     checks: list[Check] = []
     sliding_window: int | None = None
+    memory: MemoryMode = MemoryMode.ON
 
     @property
     def rule_agents(self) -> tuple[int, ...]:
@@ -138,9 +138,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A run to drive, or a turn of one. `events` is its log so far; empty for a turn of a room or task.
 
     `subject_id` is the run's: a conversation, an agent that was called, a room, a task, or the run itself.
-    `message_id` is the message that it writes; None: it writes none. `tainted_by`: the tool that brought
-    untrusted content into earlier turns. `purpose`: of its model calls. `level`: of its thinking steps.
-    `has_plan`: the answer is made by the steps of a plan.
+    `message_id`: what it writes, if any. `tainted_by`: the tool that brought untrusted content into earlier
+    turns. `purpose`: of its model calls. `level`: of its thinking steps. `has_plan`: steps of a plan answer.
     """
 
     run_id: str
@@ -173,15 +172,13 @@ class QuestionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     """`steps[i]` is the last logged version of the step of index i; `iterations` counts ended completions.
 
-    The first `finished_count` steps belong to ended completions and their tools. The other steps were logged
-    by a completion whose end is not in the log. `is_answered`: the last completion asked for no tool and did
+    The first `finished_count` steps belong to ended completions and their tools, the others to a completion
+    whose end is not in the log. `is_answered`: the last completion asked for no tool and did
     not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
-    content. `skills` are active, `narrowed` are their limits on tools. `subagents` holds the last event of
-    each subagent. `fallback` is the number of the fallback in use. `loops`: what it repeats. `context`: how
-    the next prompt is made. `has_overflowed`: a prompt was refused as too long and made again with less.
-    `is_compressed`: more was left out for the next call of this model; nothing more is left out before it.
-    `reminded`: after so many iterations the model was reminded of open to-dos; 0: it was not. `verdicts` are
-    those of checks, `objections` those of them that the next completion gets.
+    content. `narrowed`: the limits on tools of active `skills`. `subagents`: the last event of each.
+    `fallback`: the number of the one in use. `context`: how the next prompt is made. `has_overflowed`: a
+    prompt was refused as too long and made again with less. `is_compressed`: more was left out for the next
+    call, and nothing more is before it. `reminded`: of to-dos after so many iterations. `recalled`: facts.
     """
 
     steps: tuple[Step, ...] = ()
@@ -207,6 +204,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     reminded: int = 0
     verdicts: tuple[Verdict, ...] = ()
     objections: tuple[Verdict, ...] = ()
+    recalled: tuple[RecalledFact, ...] | None = None
 
 
 class NextAction(StrEnum):
@@ -231,6 +229,8 @@ def apply(state: TurnState, logged: LoggedEvent) -> TurnState:
         case ContextCompressed(overflow=overflow):
             cut = replace(state, context=context_after(state.context, logged), is_compressed=True)
             return replace(cut, has_overflowed=overflow or state.has_overflowed, seq=logged.seq)
+        case MemoryRecalled() if isinstance(logged.note, RecallNote):
+            return replace(state, recalled=logged.note.facts, seq=logged.seq)
         case PlanUpdated():
             return replace(state, context=context_after(state.context, logged), seq=logged.seq)
         case QuestionAsked() | QuestionAnswered():

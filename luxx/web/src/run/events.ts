@@ -9,6 +9,7 @@ type Logged =
   | Schema<'CostUpdate'>
   | Schema<'Retrying'>
   | Schema<'ContextCompressed'>
+  | Schema<'MemoryRecalled'>
   | Schema<'Warning'>
   | Schema<'DoomLoopDetected'>
   | Schema<'DoomLoopIntervened'>

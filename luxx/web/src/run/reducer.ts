@@ -11,6 +11,7 @@ const NOTES: ReadonlySet<string> = new Set<NoteType>([
   'warning',
   'retrying',
   'context_compressed',
+  'memory_recalled',
   'doom_loop_detected',
   'verdict',
   'tainted',

@@ -58,6 +58,7 @@ export type NoteType =
   | 'warning'
   | 'retrying'
   | 'context_compressed'
+  | 'memory_recalled'
   | 'verdict'
   | 'doom_loop_detected'
   | 'tainted'

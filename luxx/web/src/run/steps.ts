@@ -47,6 +47,11 @@ export function verdictsIn(notes: readonly RunNote[], turnKey: string): Verdict[
   return notes.flatMap(({ event, turnKey: key }) => (event.type === 'verdict' && key === turnKey ? [event] : []))
 }
 
+/** The remembered facts that a turn was given. */
+export function memoriesIn(notes: readonly RunNote[], turnKey: string): string[] {
+  return notes.flatMap(({ event, turnKey: key }) => (event.type === 'memory_recalled' && key === turnKey ? event.memories_used : []))
+}
+
 /** Where verdicts stand: below calls, below the refused answers, which are texts, and below the answer. */
 export function verdictsOf(
   steps: readonly ShownStep[],

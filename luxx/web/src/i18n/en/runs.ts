@@ -73,6 +73,7 @@ const en = {
     members_ended: 'Members ended',
     skill_activated: 'Skill',
     subagent_assigned: 'Subagent',
+    memory_recalled: 'Memories',
     plan_updated: 'To-do list',
     error: 'Error',
     done: 'End',

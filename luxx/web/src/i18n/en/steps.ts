@@ -82,6 +82,10 @@ const en = {
   skill: (name: string) => `Skill ${name} is active`,
   loop: (kind: string, tool: string, times: number) =>
     kind === 'error' ? `${tool} has failed ${times} times in the same way; the model is informed.` : 'The model repeats itself.',
+  memoriesUsed: (count: number) => (count === 1 ? '1 memory used' : `${count} memories used`),
+  forgetMemory: 'Forget this for good',
+  memoryForgotten: 'Forgotten.',
+  memoriesGone: 'Some of them have been deleted since.',
   sources: 'Sources',
   steered: 'You wrote while it was answering:',
   reminded: 'The model was reminded of open to-dos.',

@@ -73,6 +73,7 @@ const zh: RunsText = {
     members_ended: '成员结束',
     skill_activated: '技能',
     subagent_assigned: '子智能体',
+    memory_recalled: '记忆',
     plan_updated: '待办清单',
     error: '错误',
     done: '结束',

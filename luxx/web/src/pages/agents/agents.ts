@@ -49,6 +49,7 @@ export interface AgentDraft extends AnswererDraft {
   promptedThinking: boolean
   planning: NonNullable<Agent['planning']> | ''
   slidingWindow: string
+  memory: NonNullable<Agent['memory']>
   checks: CheckDraft[]
   isShared: boolean
 }
@@ -84,6 +85,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     promptedThinking: agent?.prompted_thinking ?? false,
     planning: agent?.planning ?? '',
     slidingWindow: String(agent?.sliding_window ?? ''),
+    memory: agent?.memory ?? 'on',
     isShared: agent?.is_shared ?? false,
   }
 }
@@ -103,6 +105,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     // A draft that an earlier version kept has none.
     planning: draft.planning || null,
     sliding_window: numberIn(draft.slidingWindow ?? ''),
+    memory: draft.memory,
     is_shared: draft.isShared,
   }
 }

@@ -2,7 +2,7 @@
 import type { Schema } from '@/api/types'
 import type { Step } from '@/run/events'
 import type { LiveStep, Question, RunNote, RunState, Turn } from '@/run/state'
-import { type Verdict, verdictsIn } from '@/run/steps'
+import { memoriesIn, type Verdict, verdictsIn } from '@/run/steps'
 
 export type StoredMessage = Schema<'MessageView'>
 
@@ -27,6 +27,7 @@ export interface Entry {
   questions: readonly Question[]
   notes: readonly RunNote[]
   verdicts: readonly Verdict[]
+  memories: readonly string[]
 }
 
 /** Ids are in the order of time, a seat's from when it took the floor; so one order holds for all. */
@@ -44,12 +45,15 @@ export function transcriptOf(stored: readonly StoredMessage[], live: RunState): 
   return [...entries.values()].toSorted((a, b) => (a.id < b.id ? -1 : a.id > b.id ? 1 : 0))
 }
 
+/** Notes that are shown elsewhere than among the notes. */
+const APART: ReadonlySet<string> = new Set(['agent_error', 'verdict', 'memory_recalled'])
+
 const kept = new WeakMap<object, { questions: string; entry: Entry }>()
 
 /** The same turn gives the same entry, so that only what changed is drawn again. */
 function ofTurn(turn: Turn, live: RunState): Entry {
   const questions = Object.values(live.questions).filter((question) => question.asked.msg_id === turn.key)
-  const notes = live.notes.filter((note) => note.turnKey === turn.key && note.event.type !== 'agent_error' && note.event.type !== 'verdict')
+  const notes = live.notes.filter((note) => note.turnKey === turn.key && !APART.has(note.event.type))
   const verdicts = verdictsIn(live.notes, turn.key)
   const mark = `${questions.map((each) => Number(each.answered !== null)).join('')} ${notes.length} ${verdicts.length}`
   const present = kept.get(turn)
@@ -73,6 +77,7 @@ function ofTurn(turn: Turn, live: RunState): Entry {
     questions,
     notes,
     verdicts,
+    memories: memoriesIn(live.notes, turn.key),
   }
   kept.set(turn, { questions: mark, entry })
   return entry
@@ -100,6 +105,7 @@ function ofStored(message: StoredMessage): Entry {
     questions: [],
     notes: [],
     verdicts: message.verdicts ?? [],
+    memories: message.memories_used ?? [],
   }
   kept.set(message, { questions: '', entry })
   return entry
@@ -134,6 +140,7 @@ function ofPerson(message: Schema<'RoomMessage'>): Entry {
     questions: [],
     notes: [],
     verdicts: [],
+    memories: [],
   }
   kept.set(message, { questions: '', entry })
   return entry

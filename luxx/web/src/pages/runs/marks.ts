@@ -83,6 +83,8 @@ function wordsOf(event: RunEvent): string {
       return steps.loop(event.kind, event.tool, event.times)
     case 'doom_loop_intervened':
       return steps.givenOnLoop(event.choice)
+    case 'memory_recalled':
+      return steps.memoriesUsed(event.memories_used.length)
     case 'tainted':
       return event.by
     default:

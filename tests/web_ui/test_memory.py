@@ -1,0 +1,68 @@
+"""Memory on the pages: its choices in the forms, and what an answer shows of it."""
+
+import pytest
+from playwright.sync_api import expect
+
+from luxx.providers.scripted import Rule, Script, Text
+from web_ui.person import Person
+from web_ui.test_plans_and_loops import WIDTHS, is_wide_enough
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script(rules=[Rule(reply=[Text(text="The south side.")])])
+
+
+def test_a_person_says_in_each_form_whether_answers_use_memory(person: Person) -> None:
+    project = person.post("/projects", {"name": "House"})["id"]
+    conversation = person.post("/conversations", {"title": "Plants", "project_id": project})["id"]
+    room = person.post("/chat-rooms", {"title": "Garden", "task": "Talk."})["id"]
+    off = "Off: read and store nothing"
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.get_by_role("button", name="Details").click()
+        for label in ("Memory", "Memory in this project"):
+            with page.expect_response(lambda answer: answer.request.method == "PUT"):
+                page.get_by_label(label, exact=True).select_option(label=off)
+        page = tab.open("/ui/agents/new")
+        page.get_by_label("Name", exact=True).fill("Forgetful")
+        page.get_by_label("Memory", exact=True).select_option(label=off)
+        page.get_by_role("button", name="Create the agent").click()
+        expect(page.get_by_role("heading", name="Forgetful")).to_be_visible()
+        page = tab.open("/ui/settings/defaults")
+        page.get_by_label("Memory", exact=True).select_option(label="Use facts; ask before storing one")
+        page.get_by_label("Facts from conversations").select_option(label="On")
+        with page.expect_response(lambda answer: answer.request.method == "PUT"):
+            page.get_by_role("button", name="Save").click()
+        page = tab.open(f"/ui/rooms/{room}")
+        page.get_by_role("button", name="More actions").click()
+        page.get_by_role("menuitem", name="Title and task").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Memory", exact=True).select_option(label=off)
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+    [agent] = [each for each in person.get("/agents")["items"] if each["name"] == "Forgetful"]
+    paths = (f"/projects/{project}", f"/conversations/{conversation}", f"/chat-rooms/{room}")
+    assert [person.get(path)["memory"] for path in paths] == ["off", "off", "off"]
+    assert agent["memory"] == "off"
+    settings = person.get("/settings")
+    assert (settings["memory"], settings["extraction"]) == ("ask", "on")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.usefixtures("models")
+def test_an_answer_shows_the_memories_that_it_used_and_forgets_one(person: Person, width: int) -> None:
+    for text in ("Anna grows red tomatoes.", "Tomatoes need the south side."):
+        person.post("/tools/memory_create/execute", {"arguments": {"content": text}})
+    conversation = person.post("/conversations", {"title": "Plants"})["id"]
+    person.post("/messages", {"conversation_id": conversation, "content": "What do tomatoes need?"})
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.set_viewport_size({"width": width, "height": 800})
+        page.get_by_role("button", name="2 memories used").click()
+        shown = page.get_by_role("listitem").filter(has_text="Anna grows red tomatoes.")
+        expect(shown).to_contain_text("It shares words with the message: tomatoes.")
+        shown.get_by_role("button", name="Forget this for good").click()
+        expect(page.get_by_text("Some of them have been deleted since.")).to_be_visible()
+        expect(shown).to_be_hidden()
+        assert is_wide_enough(page)

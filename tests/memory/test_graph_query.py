@@ -217,6 +217,8 @@ def test_every_shape_of_query_finds_its_rows_by_indexes(engine: Engine) -> None:
             plan = [str(row[-1]) for row in rows]
             whole = [line for line in plan if "Seq Scan" in line or _is_whole_scan(line)]
             assert whole == [], (text, plan)
+            # Nearly all entities are not merged.
+            assert not any("SEARCH n0" in line and "canonical" in line for line in plan), (text, plan)
 
 
 def _is_whole_scan(line: str) -> bool:

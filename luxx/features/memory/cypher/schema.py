@@ -91,15 +91,16 @@ def _root(suffix: str) -> str:
 
 MEMBERS = (
     "(SELECT count(*) FROM entities y WHERE y.community_id = {row}.id AND y.scope_id = {row}.scope_id "
-    "AND y.canonical_id IS NULL)"
+    "AND +y.canonical_id IS NULL)"
 )
 CHANGED = {"created_at": TIME, "updated_at": TIME}
 
+# The sign keeps SQLite from looking for all entities that are not merged, which are nearly all there are.
 LABELS: Mapping[str, Label] = {
     "Entity": Label(
         number=0,
         table="entities",
-        condition="{row}.canonical_id IS NULL",
+        condition="+{row}.canonical_id IS NULL",
         properties={
             **dict.fromkeys(("id", "name", "type", "summary"), STRING),
             "aliases": ValueType.LIST,
@@ -190,7 +191,7 @@ EDGES: Mapping[str, EdgeType] = {
         table="entities",
         from_start=((WalkTable("entities", "", "{e}.id = {n}"),), "{e}.community_id"),
         from_end=(
-            (WalkTable("entities", "", "{e}.community_id = {n} AND {e}.canonical_id IS NULL"),),
+            (WalkTable("entities", "", "{e}.community_id = {n} AND +{e}.canonical_id IS NULL"),),
             "{e}.id",
         ),
         start_row="x.id",

@@ -211,6 +211,41 @@ def test_the_rooms_and_tasks_of_an_older_version_are_found_after_the_upgrade(eng
     store.close()
 
 
+def test_what_was_stored_before_plans_checks_and_queues_has_none_of_them(engine: Engine) -> None:
+    up_to(engine, "0039")
+    ids = add_old_subjects(engine)
+    now = utc_now().replace(tzinfo=None)
+    owner = {"user_id": ANN.user_id, "tenant_id": 1}
+    tables = MetaData()
+    tables.reflect(engine, only=["runs", "usage_records"])
+    run = {
+        "id": new_id(), **owner, "kind": "chat", "subject_id": ids["talk"], "status": "waiting",
+        "usage": "{}", "last_seq": 0, "request": "{}", "fence": 1, "is_cancelled": False, "created_at": now,
+    }  # fmt: skip
+    used = {
+        **owner, "run_id": run["id"], "kind": "chat", "subject_id": ids["talk"], "model": "old",
+        "prompt_tokens": 5, "completion_tokens": 1, "cached_tokens": 0, "cache_write_tokens": 0,
+        "reasoning_tokens": 0, "is_estimated": False, "created_at": now,
+    }  # fmt: skip
+    with engine.begin() as connection:
+        for name, row in (("runs", run), ("usage_records", used)):
+            connection.execute(insert(tables.tables[name]), row)
+    upgrade_database(engine)
+    with engine.connect() as connection:
+        for query, found in (
+            ("SELECT planning, queue_paused, queue_problem, sliding_window FROM conversations",
+             (None, False, None, None)),
+            ("SELECT is_planned, status FROM runs", (False, "waiting")),
+            ("SELECT purpose, prompt_tokens FROM usage_records", ("answer", 5)),
+            ("SELECT count(*) FROM queued_messages", (0,)),
+            ("SELECT count(*) FROM prompt_parts", (0,)),
+            ("SELECT count(*) FROM run_prompt_parts", (0,)),
+            ("SELECT count(*) FROM provider_failures", (0,)),
+        ):  # fmt: skip
+            assert tuple(connection.execute(text(query)).one()) == found, query
+    assert differences(engine) == []
+
+
 def test_the_default_provider_of_a_tenant_is_the_one_that_was_in_force(engine: Engine) -> None:
     up_to(engine, "0036")
     now = utc_now().replace(tzinfo=None)

@@ -1,5 +1,5 @@
-"""Which text of a message is searched, how it is split into words, and how a query is parsed. No database
-access.
+"""Which text of a message is searched, how it is split into words and their stems, and how a query is parsed.
+No database access; `ranked_search.py` has that.
 
 Indexed text and queries go through the same `fold`, so that they match. Text of scripts without spaces is
 split into pairs of characters: 机器学习 becomes 机器, 器学, 学习 and 习. So a search finds every
@@ -7,6 +7,7 @@ part of it, on either database.
 """
 
 import re
+import threading
 import unicodedata
 from collections.abc import Iterator
 from enum import StrEnum
@@ -14,6 +15,7 @@ from functools import cache
 from operator import add
 
 import msgspec
+from Stemmer import Stemmer
 
 from luxx.wire.todos import REMINDER
 from luxx.wire.turn import StepStatus, StepType
@@ -157,6 +159,29 @@ def _words_of_piece(piece: str) -> list[str]:
     return [*map(add, piece, piece[1:]), piece[-1]]
 
 
+STEMMED_LENGTHS = range(3, 31)
+"""So many letters have the words that are stemmed."""
+
+_stemmers = threading.local()
+
+
+def stems_of(words: list[str]) -> list[str]:
+    """The English stem of each word: running becomes run. Words with other characters than a to z stay.
+
+    Words of other languages in Latin script get the same treatment, because neither a word nor a short query
+    says its language, and several stems of a word would join unrelated words. Since texts and queries are
+    treated alike, an equal word is always found.
+    """
+    stemmer = getattr(_stemmers, "english", None)
+    if stemmer is None:  # One for each thread: a stemmer has one buffer.
+        stemmer = _stemmers.english = Stemmer("english")
+    stem = stemmer.stemWord
+    return [
+        stem(word) if word.isascii() and word.isalpha() and len(word) in STEMMED_LENGTHS else word
+        for word in words
+    ]
+
+
 def indexed(dialect: str, kind: SearchKind, user_id: int, subject_id: str, text: str) -> str:
     """The index column's value for a text: the words for its owner and subject, then its own words.
 
@@ -213,6 +238,55 @@ def terms_of(query: str) -> list[Term]:
             is_last = position == len(groups)
             terms[_term(pieces_group, is_prefix=is_last and (bool(star) or bare.endswith("*")))] = None
     return list(terms)[:MAX_TERMS]
+
+
+class RankedWord(msgspec.Struct, frozen=True, kw_only=True):
+    """A word of a query that texts need not have. `text` is its stem, or a pair of characters; a single
+    character of a script without spaces is the beginning of pairs."""
+
+    text: str
+    is_prefix: bool = False
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed query: terms that a text must have, and words that rank it, of which it must have one if there
+    are no terms."""
+
+    required: tuple[Term, ...]
+    words: tuple[RankedWord, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.required or self.words)
+
+
+def query_of(text: str) -> Query:
+    """Parses a query. "Phrases" in quotes and prefixes with a star* are required, other words are not.
+
+    All other characters count as blanks, so a query without letters and digits is empty, and every text is
+    valid. A phrase of more than `MOST_PIECES` words becomes several terms; terms and words past `MAX_TERMS`
+    of each are ignored.
+    """
+    required: dict[Term, None] = {}
+    words: dict[RankedWord, None] = {}
+    for quoted, star, bare in _TERM.findall(composed(text)):
+        pieces = _PIECE.findall(fold(bare or quoted))
+        is_prefix = bool(star) or bare.endswith("*")
+        if bare and not is_prefix:
+            words.update((word, None) for piece in pieces for word in _ranked(piece))
+            continue
+        groups = list(_groups(pieces))
+        for position, group in enumerate(groups, 1):
+            required[_term(group, is_prefix=is_prefix and position == len(groups))] = None
+    return Query(required=tuple(required)[:MAX_TERMS], words=tuple(words)[:MAX_TERMS])
+
+
+def _ranked(piece: str) -> Iterator[RankedWord]:
+    if _UNSPACED.match(piece) is None:
+        yield RankedWord(text=stems_of([piece[:WORD_LENGTH]])[0])
+    elif len(piece) == 1:
+        yield RankedWord(text=piece, is_prefix=True)
+    else:
+        yield from (RankedWord(text=pair) for pair in map(add, piece, piece[1:]))
 
 
 def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,336 @@
+"""Full-text search by relevance in any table of texts, on SQLite and PostgreSQL. It knows no subject:
+messages, memories and chunks of documents are searched by the same functions.
+
+    TEXTS = WordIndex(table="memory_texts", full_text="search_index_memory")
+    words = index_value(dialect, ["scope=12"], text, context="the turn before, and words of the date")
+    ranking = rank(connection, TEXTS, query_of("anna's cat"), scopes=["scope=12", "scope=40"], limit=50)
+    best_ids = [hit.id for hit in ranking.hits]
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, TextClause, bindparam, text
+
+from luxx.infra.store.search_words import Query, RankedWord, Term, stems_of, words_of
+
+MOST_CANDIDATES = 16_000
+"""Candidates of all words of a query together."""
+
+MOST_OF_WORD = 2000
+FEWEST_OF_WORD = 250
+"""Candidates of one word: of a query of few words, and of a query of many."""
+
+RESCORED = 200
+READ_LENGTH = 20_000
+"""How many characters of a candidate's words are read to count those of the query (SQLite)."""
+
+MAX_CONTEXT = 200
+"""Words of a context that are indexed."""
+
+STEM_BYTES = 200_000
+"""Of a text with more stems than that, the first are indexed: PostgreSQL takes at most a megabyte."""
+
+CONTEXT_WEIGHT = 0.3
+_CONTEXT_RANK = 0.5
+"""The weight that makes `ts_rank` of a word in the context what CONTEXT_WEIGHT is in a count."""
+
+K1, B = 1.2, 0.75
+"""Constants of BM25: how soon repetitions of a word stop to count, and how much a text's length counts."""
+
+_AFTER_CONTEXT = " | "
+"""Ends the context in an index value on SQLite. The tokenizer skips it."""
+
+_RANK_SATURATION = 0.645
+"""`ts_rank` of one word that occurs n times is close to n / (n + 0.645)."""
+
+_ids = msgspec.json.Decoder(list[int] | None)
+
+
+class WordIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of a table of texts and of its FTS5 table on SQLite.
+
+    The table has an integer `id`, of which a higher one was stored later, and `words`, which `index_value`
+    makes. On SQLite an FTS5 table with the column `words`, the tokenizer `ascii tokenchars '='` and the table
+    as its external content is kept by triggers; on PostgreSQL `words` is a tsvector with a GIN index.
+
+    **Scopes** are words of the index that no text contains. A search names those that the caller may see, so
+    it finds nothing else, and its cost does not grow with the texts of others. How rare a word is and how
+    long texts are is also taken from the texts in these scopes: those of others do not change an order.
+
+    **Ranking** is BM25 over the stems of words. A text needs one of the words; the rarer those are that it
+    has, the better its place. Words of a text's context count less than its own. For each word at most
+    `MOST_OF_WORD` of the newest texts are candidates, so very common words cost little; the best `RESCORED`
+    candidates by the rarity of their words are read and ranked by how often they contain the words, and by
+    their length.
+    """
+
+    table: str
+    full_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A text: its score by BM25, and the sum of its words' rarity, which does not depend on its length."""
+
+    id: int
+    score: float
+    coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Texts by descending score, newer ones first among equals. `has_more`: there are texts that have a word
+    of the query and are no hit."""
+
+    hits: list[Hit]
+    has_more: bool
+
+
+def index_value(dialect: str, scopes: Iterable[str], text: str, *, context: str = "") -> str:
+    """The value of `words` for a text in these scopes; each scope must contain a `=`, and besides it only
+    digits and small letters from a to z.
+
+    Queries also find the text by the first words of its context, which may be the message before it and its
+    date. Phrases and prefixes are searched in the text only.
+    """
+    own = words_of(text)
+    around = list(dict.fromkeys(stems_of(words_of(context)[:MAX_CONTEXT]))) if context else []
+    stems = list(_stems(own))
+    if dialect == "postgresql":
+        # A finished tsvector: the parser of PostgreSQL would split the words again, by other rules.
+        positioned = [f"'{word}':{position}" for position, word in enumerate([*scopes, *own], 1)]
+        positioned += [f"'={stem}':{position}A" for position, stem in enumerate(stems, 1)]
+        positioned += [f"'={word}':{position}" for position, word in enumerate(around, len(stems) + 1)]
+        return " ".join(positioned)
+    before = "".join(f" ={word}" for word in around)
+    after = "".join(f" ={stem}" for stem in stems)
+    return f"{' '.join(scopes)}{before}{_AFTER_CONTEXT}{' '.join(own)}{after}"
+
+
+def _stems(words: list[str]) -> Iterator[str]:
+    """The stems of words that are not their own stem."""
+    size = 0
+    for word, stem in zip(words, stems_of(words), strict=True):
+        if stem != word:
+            size += len(stem)
+            if size > STEM_BYTES:
+                return
+            yield stem
+
+
+def rank(
+    connection: Connection,
+    index: WordIndex,
+    query: Query,
+    *,
+    scopes: Sequence[str],
+    within: Sequence[str] = (),
+    condition: str = "",
+    limit: int,
+) -> Ranking:
+    """The texts that are in one of the scopes, and have each word `within`, which are scopes too.
+
+    `condition` is SQL that a text must fulfil, with `{id}` for its id; it contains no input.
+    """
+    if not query or not scopes:
+        return Ranking(hits=[], has_more=False)
+    dialect = connection.dialect.name
+    allowed = _all_of(
+        dialect, [_any_of(dialect, map(_scope, scopes)), *(_term(dialect, _scope(w)) for w in within)]
+    )
+    must = _all_of(dialect, [allowed, *(_term(dialect, term) for term in query.required)])
+    expressions = [allowed, *(_all_of(dialect, [must, _ranked(dialect, word)]) for word in query.words)]
+    if query.required:
+        expressions.append(must)
+    most = max(FEWEST_OF_WORD, min(MOST_OF_WORD, MOST_CANDIDATES // len(expressions)))
+    in_scopes, *found = _newest(connection, index, expressions, most, condition)
+    total = _estimated(in_scopes, most, in_scopes)
+    coverage: defaultdict[int, float] = defaultdict(float)
+    rarity: dict[RankedWord, float] = {}
+    for word, ids in zip(query.words, found, strict=False):
+        rarity[word] = _rarity(_estimated(ids, most, in_scopes), total)
+        for id_ in ids:
+            coverage[id_] += rarity[word]
+    if query.required:
+        for id_ in found[-1]:
+            coverage[id_] += 1.0
+    best = sorted(coverage, key=lambda id_: (coverage[id_], id_), reverse=True)
+    hits = _rescored(connection, index, query, rarity, {id_: coverage[id_] for id_ in best[:RESCORED]})
+    hits += [Hit(id=id_, score=0.0, coverage=coverage[id_]) for id_ in best[RESCORED:limit]]
+    has_more = len(best) > limit or any(len(ids) == most for ids in found)
+    return Ranking(hits=hits[:limit], has_more=has_more)
+
+
+def _estimated(ids: Sequence[int], most: int, in_scopes: Sequence[int]) -> float:
+    """How many texts have a word: of a word with more than `most`, from how densely the newest have it."""
+    if len(ids) < most:
+        return len(ids)
+    newest = in_scopes[0]
+    return len(ids) * newest / (newest - ids[-1] + 1)
+
+
+def _rarity(count: float, total: float) -> float:
+    """The inverse document frequency of BM25, which is never negative."""
+    return math.log1p(max(total - count, 0.0) + 0.5) - math.log(count + 0.5) if count else 0.0
+
+
+# --- expressions -------------------------------------------------------------------------------------
+
+
+def _scope(word: str) -> Term:
+    return Term(words=(word,), pieces=())
+
+
+def _ranked(dialect: str, word: RankedWord) -> str:
+    """A word matches itself, the stem of another word of the text, and a word of the context."""
+    forms = (word.text, f"={word.text}")
+    return _any_of(dialect, [Term(words=(form,), pieces=(), is_prefix=word.is_prefix) for form in forms])
+
+
+def _any_of(dialect: str, terms: Iterable[Term]) -> str:
+    operator = " | " if dialect == "postgresql" else " OR "
+    return f"({operator.join(_term(dialect, term) for term in terms)})"
+
+
+def _all_of(dialect: str, expressions: Iterable[str]) -> str:
+    return (" & " if dialect == "postgresql" else " AND ").join(expressions)
+
+
+def _term(dialect: str, term: Term) -> str:
+    """A term in the database's query syntax; words contain no quotes, so nothing can break out of them."""
+    if dialect == "postgresql":
+        quote, follows, ends = "'{}'", " <-> ", ":*"
+    else:
+        quote, follows, ends = '"{}"', " + ", " *"
+    return f"({follows.join(map(quote.format, term.words))}{ends if term.is_prefix else ''})"
+
+
+# --- candidates --------------------------------------------------------------------------------------
+
+
+def _newest(
+    connection: Connection, index: WordIndex, expressions: Sequence[str], most: int, condition: str
+) -> list[list[int]]:
+    """The ids of at most so many of the newest texts that match, descending, for each expression."""
+    statement = _newest_statement(connection.dialect.name, index, len(expressions), condition)
+    parameters = {f"expression_{number}": expression for number, expression in enumerate(expressions)}
+    row = connection.execute(statement, parameters | {"most": most}).one()
+    return [_ids.decode(ids or "null") or [] for ids in row]
+
+
+@cache
+def _newest_statement(dialect: str, index: WordIndex, count: int, condition: str) -> TextClause:
+    table, full_text = index.table, index.full_text
+    if dialect == "postgresql":
+        one = (
+            "(SELECT CAST(json_agg(found.id) AS text) FROM (SELECT id FROM {table} "
+            "WHERE words @@ CAST(:expression_{number} AS tsquery) {condition} "
+            "ORDER BY id DESC LIMIT :most) AS found)"
+        )
+        condition = condition.format(id=f"{table}.id")
+    else:
+        one = (
+            "(SELECT json_group_array(id) FROM (SELECT rowid AS id FROM {full_text} "
+            "WHERE {full_text} MATCH :expression_{number} {condition} ORDER BY rowid DESC LIMIT :most))"
+        )
+        condition = condition.format(id=f"{full_text}.rowid")
+    names = {"table": table, "full_text": full_text, "condition": condition}
+    return text("SELECT " + ", ".join(one.format(number=number, **names) for number in range(count)))
+
+
+# --- scores ------------------------------------------------------------------------------------------
+
+
+def _rescored(
+    connection: Connection,
+    index: WordIndex,
+    query: Query,
+    rarity: dict[RankedWord, float],
+    coverage: dict[int, float],
+) -> list[Hit]:
+    """The candidates in the order of BM25. A term that all of them have counts as one word."""
+    if not coverage:
+        return []
+    count = _counts_on_postgresql if connection.dialect.name == "postgresql" else _counts_on_sqlite
+    counted = list(count(connection, index, query.words, list(coverage)))
+    usual = median(length for _, length, _ in counted) or 1
+    hits: list[Hit] = []
+    for id_, length, counts in counted:
+        slow = K1 * (1 - B + B * length / usual)
+        score = (K1 + 1) / (1 + slow) if query.required else 0.0
+        for word, times in zip(query.words, counts, strict=True):
+            score += rarity[word] * times * (K1 + 1) / (times + slow)
+        hits.append(Hit(id=id_, score=score, coverage=coverage[id_]))
+    return sorted(hits, key=lambda hit: (hit.score, hit.id), reverse=True)
+
+
+Counted = tuple[int, float, list[float]]
+"""An id, the length of its text in any unit, and how often the text has each word of the query."""
+
+
+def _counts_on_sqlite(
+    connection: Connection, index: WordIndex, words: Sequence[RankedWord], ids: list[int]
+) -> Iterator[Counted]:
+    needles = [(f" {end}", f" ={end}") for end in (w.text if w.is_prefix else f"{w.text} " for w in words)]
+    for id_, value, length in connection.execute(_read_words(index), {"ids": ids}):
+        around, _, own = f"{value} ".partition(_AFTER_CONTEXT)
+        own, around = f" {own}", f"{around} "
+        counts = [
+            own.count(word) + own.count(stem) + (CONTEXT_WEIGHT if stem in around else 0.0)
+            for word, stem in needles
+        ]
+        yield id_, length - len(around), counts
+
+
+@cache
+def _read_words(index: WordIndex) -> TextClause:
+    return text(
+        f"SELECT id, substr(words, 1, {READ_LENGTH}), length(words) FROM {index.table} WHERE id IN :ids"
+    ).bindparams(bindparam("ids", expanding=True))
+
+
+def _counts_on_postgresql(
+    connection: Connection, index: WordIndex, words: Sequence[RankedWord], ids: list[int]
+) -> Iterator[Counted]:
+    parameters = {
+        f"{form}_{number}": _term(
+            "postgresql", Term(words=(mark + word.text,), pieces=(), is_prefix=word.is_prefix)
+        )
+        for number, word in enumerate(words)
+        for form, mark in (("word", ""), ("stem", "="))
+    }
+    statement = _rank_words(index, len(words))
+    row: Row[*tuple[Any, ...]]
+    for row in connection.execute(statement, parameters | {"ids": ids}):
+        id_, length, *ranks = row
+        counts = [_times(plain) + _times(stem) for plain, stem in zip(ranks[::2], ranks[1::2], strict=True)]
+        yield id_, length, counts
+
+
+def _times(rank: float) -> float:
+    """How often a word must occur for this rank."""
+    rank = min(rank, 0.95)
+    return _RANK_SATURATION * rank / (1 - rank)
+
+
+@cache
+def _rank_words(index: WordIndex, count: int) -> TextClause:
+    weights = f"'{{{_CONTEXT_RANK},1,1,1}}'"
+    ranks = "".join(
+        f", ts_rank(CAST({plain} AS float4[]), words, CAST(:word_{number} AS tsquery))"
+        f", ts_rank(CAST({weights} AS float4[]), words, CAST(:stem_{number} AS tsquery))"
+        for number in range(count)
+        for plain in ("'{1,1,1,1}'",)
+    )
+    # The empty vector makes a copy, which is read from its storage once, not for each rank.
+    return text(
+        f"SELECT id, length(words){ranks} FROM (SELECT id, words || CAST('' AS tsvector) AS words "
+        f"FROM {index.table} WHERE id = ANY(:ids) OFFSET 0) AS candidates"
+    )

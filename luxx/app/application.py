@@ -28,6 +28,7 @@ from luxx.api.routes.conversations import (
 )
 from luxx.api.routes.files import AttachmentController, FileController
 from luxx.api.routes.mcp import McpController
+from luxx.api.routes.memories import MemoryController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.prompts import PromptController
@@ -62,6 +63,7 @@ CONTROLLERS: list[type[Controller]] = [
     FileController,
     KeyController,
     McpController,
+    MemoryController,
     MessageBranchController,
     MessageController,
     OpenAIController,
@@ -240,6 +242,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "memory_recall": _provide(lambda: services.memory_recall),
         "next_prompts": _provide(lambda: services.next_prompts),
         "members": _provide(lambda: services.members),
+        "memory": _provide(lambda: services.memory),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),
         "task_runs": _provide(lambda: services.task_runs),

@@ -226,7 +226,7 @@ class CoreServices:
         )
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
-        self.memory = MemoryService(self.store, self.fact_writer)
+        self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)
         self.memory_recall = MemoryRecall(self.store)
         self.rules = RuleService(
             self.store,

@@ -76,6 +76,20 @@ def _prompt(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/prompts", json=body)["id"]
 
 
+def _fact(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """A fact that is not true any more, in a project of the user."""
+    body = {"text": secret, "scope": f"project:{ids['project_id']}", "subject": secret, "object": "Ben"}
+    fact_id = person.good("POST", "/memories", json=body)["id"]
+    person.good("PUT", f"/memories/{fact_id}", json={"invalid_at": "2026-01-31T00:00:00Z"})
+    return str(fact_id)
+
+
+def _memory_change(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    fact_id = person.good("POST", "/memories", json={"text": secret})["id"]
+    person.good("PUT", f"/memories/{fact_id}", json={"text": f"{secret} again"})
+    return person.good("GET", f"/memories/changes?fact_id={fact_id}")["items"][0]["id"]
+
+
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
@@ -172,6 +186,8 @@ ID_KINDS: dict[str, IdKind] = {
     "number": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
     "template_id": IdKind(NO_UUID, _task_template),
     "prompt_id": IdKind(NO_UUID, _prompt),
+    "fact_id": IdKind(NO_UUID, _fact),
+    "memory_change_id": IdKind(NO_UUID, _memory_change),
     "composition_id": IdKind(NO_UUID, _composition),
     "file_id": IdKind(NO_UUID, _file),
     "key_id": IdKind(NO_UUID, _key),

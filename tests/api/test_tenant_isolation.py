@@ -66,6 +66,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
 """The bodies of operations, besides those that only change a name or a title."""
 
 LISTS = {
+    "GET /memories/changes": "fact_id",
     "GET /runs": "subject_id",
     "GET /conversations": "project_id",
     "GET /tasks": "project_id",

@@ -20,6 +20,9 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow, Projec
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.files.service import FileRow
 from luxx.domain.usage.ledger import UsageRow
+from luxx.features.memory.facts import Author, FactWriter
+from luxx.features.memory.scopes import USER_SCOPE, stored_scope, visible_scopes
+from luxx.features.memory.views import FactChanges, NewFact, facts
 from luxx.features.prompts import PROMPTS, NewPrompt
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewSeat
@@ -101,6 +104,18 @@ def fill(data_paths: DataPaths) -> None:
     os.mkfifo(here / "pipe")
 
 
+def _remember(session: Any) -> None:
+    """A fact with entities, and an earlier wording of it."""
+    connection, writer, author = session.connection(), FactWriter(), Author(user_id=1)
+    scopes = visible_scopes(connection, caller_without_sign_in(session.get(User, 1)))
+    scope = stored_scope(connection, scopes, USER_SCOPE)
+    new = NewFact(text="Zoë likes 机器学习.", subject="Zoë", object="机器学习")
+    fact_id = writer.add(connection, scope, new, author, NOON)
+    row = connection.execute(select(*facts.c).where(facts.c.id == fact_id)).one()
+    changes = FactChanges(text="Zoë loves 机器学习.")
+    writer.change(connection, scopes.with_scope(scope), row, changes, author, utc_now())
+
+
 def _fill(session: Any, data_paths: DataPaths) -> None:
     add_user(session)
     now = utc_now()
@@ -126,6 +141,7 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
     session.execute(text("UPDATE tenants SET default_agent_id = 7"))
     project = {"id": new_id(), "user_id": 1, "name": "a project", "created_at": NOON, "updated_at": now}
     session.execute(insert(ProjectRow).values(project))
+    _remember(session)
     conversation_id, run_id = new_id(), new_id()
     session.execute(insert(ConversationRow).values(
         id=conversation_id, user_id=1, project_id=project["id"], title="Ünïcode 机器学习", temperature=0.1,
@@ -244,7 +260,7 @@ def _add_room(session: Any) -> None:
 def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
     """All rows of the tables that a restore keeps unchanged."""
     left = {"users": {"workspace_path"}, "runs": {"owner", "fence"}, "llm_providers": {"api_key"},
-            "search_texts": {"words"}}  # fmt: skip
+            "search_texts": {"words"}, "memory_texts": {"id", "words"}}  # fmt: skip
 
     def work(session: Any) -> dict[str, list[Any]]:
         rows_by_table: dict[str, list[Any]] = {}
@@ -254,6 +270,7 @@ def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
             rows_by_table[name] = [
                 tuple(bytes(v) if isinstance(v, memoryview) else v for v in row) for row in rows
             ]
+        rows_by_table["memory_texts"].sort(key=str)
         return rows_by_table
 
     with store_of(data_paths) as store:

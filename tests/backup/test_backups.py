@@ -35,6 +35,10 @@ from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths, create_backup, last_backup
 from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
+from luxx.features.memory.lexical import reindex_memory
+from luxx.features.memory.scopes import visible_scopes
+from luxx.features.memory.service import FactFilter, facts_in
+from luxx.features.memory.views import read_facts
 from luxx.features.tasks.changes import add_task
 from luxx.features.tasks.models import NewTask
 from luxx.infra.clock import utc_now
@@ -77,7 +81,7 @@ def test_all_rows_and_files_are_restored_on_either_database(
     initialise(here)
     fill(here)
     backup = create_backup(here, tmp_path / "backup.zip")
-    restored = restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
+    restored = restore(there, tmp_path / "backup.zip", SUBJECT_READERS, remake=[reindex_memory])
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
     assert restored.files == 4
@@ -93,12 +97,20 @@ def test_all_rows_and_files_are_restored_on_either_database(
         assert [(hit.kind, hit.task_name) for hit in find(store, "read done").hits] == [
             ("task", "Report 报告")
         ]
+        assert store.read_now(lambda session: remembered(session, "器学习")) == ["Zoë loves 机器学习."]
         assert len(find(store, "findable").hits) == len(find(store, "学习").hits) - 1 == 1
         assert store.read_now(lambda session: session.scalar(text("SELECT owner FROM runs"))) is None
         # The id of a deleted user is never used again: the path of a workspace contains it.
         assert store.write_now(new_user) == 42
         restored_user = store.read_now(lambda session: session.get(User, 1))
         assert restored_user.workspace_path == str(there.workspaces.path_of(1))
+
+
+def remembered(session: Any, query: str) -> list[str]:
+    connection = session.connection()
+    scopes = visible_scopes(connection, caller_without_sign_in(session.get(User, 1)))
+    ids = connection.scalars(facts_in(connection, scopes, FactFilter(q=query))).all()
+    return [fact.text for fact in read_facts(connection, scopes, ids)]
 
 
 def new_user(session: Any) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from provider_service.services import ANN, BOB, EVE, OTHER_ADMIN, caller
 from sqlalchemy import func, select, text
@@ -16,18 +17,22 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
 from luxx.domain.conversations.models import ProjectRow
-from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from luxx.errors import Conflict, InvalidInput, LuxxError, NotAllowed, NotFound
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, retire
 from luxx.features.memory.models import EntityRow, FactRow, MemoryScopeRow
+from luxx.features.memory.retrieval import RecalledItem, RecallQuery, recall
 from luxx.features.memory.scopes import Place, parse_scope, visible_scopes
 from luxx.features.memory.service import FactFilter, MemoryService, find_fact
+from luxx.features.memory.user_export import add_memory, read_memory
 from luxx.features.memory.views import FactChanges, NewFact
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
 from luxx.runs.models import SubjectMemberRow
+from luxx.wire.memory import FactCategory
 from luxx.wire.tool import CommandPermission
 
 ADMIN = caller(1, 1, CommandPermission.ADMIN)
@@ -78,7 +83,7 @@ def store(ready_url: str, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def memory(store: Store) -> MemoryService:
-    return MemoryService(store, FactWriter())
+    return MemoryService(store, FactWriter(), Path())
 
 
 def day(number: int) -> datetime:
@@ -236,7 +241,7 @@ async def test_a_place_restricts_the_scopes(store: Store) -> None:
 
 async def test_many_writers_make_one_scope_and_one_entity(store: Store, memory: MemoryService) -> None:
     new = NewFact(text="Eve knows Zoë.", subject="Eve", object="Zoë", entities=[NewEntity(name="ZOË")])
-    services = [memory, MemoryService(store, FactWriter())]
+    services = [memory, MemoryService(store, FactWriter(), Path())]
     await asyncio.gather(*(services[number % 2].create(EVE, new) for number in range(30)))
 
     def count(session: Session) -> list[int | None]:
@@ -248,8 +253,35 @@ async def test_many_writers_make_one_scope_and_one_entity(store: Store, memory: 
     assert await store.read(count) == [1, 2, 30]
 
 
+async def test_an_export_of_a_user_has_what_is_known(store: Store, memory: MemoryService) -> None:
+    kiel = NewEntity(name="Kiel", type="city")
+    new = NewFact(text="Anna owns a boat.", subject="Anna", object="boat", entities=[kiel])
+    fact = await memory.create(ANN, new)
+    await memory.change(ANN, fact.id, FactChanges(text="Anna owns a yacht.", valid_at=day(3)))
+    await memory.create(ANN, NewFact(text="Of the project.", scope=f"project:{PROJECT}", pinned=True))
+    await memory.create(BOB, NewFact(text="Anna owns a yacht."))
+    exported = await store.read(lambda session: msgspec.to_builtins(read_memory(session, ANN, [PROJECT])))
+    exported = msgspec.json.decode(msgspec.json.encode(exported))
+    assert await store.write(lambda session: add_memory(session, EVE, [], exported[:1])) == []
+    (copy,), _ = await memory.list_page(EVE, FactFilter(), page=1, page_size=10)
+    (kept,), _ = await memory.list_page(ANN, FactFilter(q="yacht"), page=1, page_size=10)
+    for name in ("text", "subject", "object", "valid_at", "created_at", "category", "trusted"):
+        assert getattr(copy, name) == getattr(kept, name), name
+    assert [(entity.name, entity.type) for entity in copy.entities] == [
+        (entity.name, entity.type) for entity in kept.entities
+    ]
+    assert copy.origin == "import"
+    with pytest.raises(LuxxError):
+        await store.write(lambda session: add_memory(session, EVE, [], exported))
+    with pytest.raises(LuxxError):
+        await store.write(lambda session: add_memory(session, EVE, [], [{"text": 5}]))
+    for _ in range(2):  # Again: nothing is there twice.
+        await store.write(lambda session: add_memory(session, ANN, [PROJECT], exported))
+    assert await texts(memory, ANN) == ["Anna owns a yacht.", "Of the project."]
+
+
 async def test_a_full_scope_refuses_more(store: Store) -> None:
-    memory = MemoryService(store, FactWriter(max_facts=20, max_entities=3))
+    memory = MemoryService(store, FactWriter(max_facts=20, max_entities=3), Path())
     for number in range(3):
         await memory.create(EVE, NewFact(text=f"fact {number}", subject=f"name {number}"))
     with pytest.raises(Conflict) as refused:
@@ -271,3 +303,50 @@ def test_a_wrong_scope_is_refused(scope: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_scope(scope)
     assert list(refused.value.fields) == ["scope"]
+
+
+async def recalled(store: Store, who: Caller, text: str, **more: Any) -> list[RecalledItem]:
+    def work(session: Session) -> list[RecalledItem]:
+        connection = session.connection()
+        query = RecallQuery(text=text, now=more.pop("now", utc_now()), **more)
+        return recall(connection, visible_scopes(connection, who), query, MemoryConfig())
+
+    return await store.read(work)
+
+
+async def test_facts_are_recalled_by_words_and_by_what_they_are_connected_with(
+    store: Store, memory: MemoryService
+) -> None:
+    for new in (
+        NewFact(text="The wedding is in June.", subject="Anna", predicate="marries", object="Ben"),
+        NewFact(
+            text="Ben works at the Observatory.", subject="Ben", predicate="works at", object="Observatory"
+        ),
+        NewFact(text="The Observatory stands on a hill.", entities=[NewEntity(name="Observatory")]),
+        NewFact(text="Carla prefers tea.", category=FactCategory.PREFERENCE, pinned=True),
+        NewFact(text="Carla likes tea now.", category=FactCategory.PREFERENCE),
+        NewFact(text="Carla likes tea now!"),
+        NewFact(text="The old wedding was in May.", invalid_at=day(2)),
+    ):
+        await memory.create(ANN, new)
+    await memory.create(EVE, NewFact(text="Eve's wedding is in July.", subject="Anna"))
+    first, *rest = await recalled(store, ANN, "When are the weddings in June?")
+    assert first.text == "The wedding is in June."
+    assert (first.arms, first.reason) == (["keyword"], "words: weddings, June")
+    assert "The old wedding was in May." not in [item.text for item in rest]
+    by_graph = {item.text: item for item in await recalled(store, ANN, "What about Anna?")}
+    assert by_graph["The wedding is in June."].reason == "words of its names or its day; connected with Anna"
+    assert by_graph["Ben works at the Observatory."].reason == "connected with Ben"
+    assert by_graph["Ben works at the Observatory."].arms == ["graph"]
+    tea = await recalled(store, ANN, "tea, Carla?")
+    assert [item.text for item in tea] == ["Carla prefers tea.", "Carla likes tea now!"]
+    assert [item.text for item in await recalled(store, ANN, "tea", category=FactCategory.KNOWLEDGE)] == [
+        "Carla likes tea now!"
+    ]
+    assert [item.text for item in await recalled(store, ANN, "old wedding", as_of=day(1), limit=1)] == [
+        "The old wedding was in May."
+    ]
+    assert await recalled(store, ANN, "tea", known_at=day(1)) == []
+    assert await recalled(store, EVE, "tea") == []
+    for text_without_words in ("", "?!", '"', "*"):
+        assert await recalled(store, ANN, text_without_words) == []

@@ -32,7 +32,7 @@ class Memory:
     """Ann's memory: what she stores, and its graph."""
 
     def __init__(self, store: Store) -> None:
-        self.facts = MemoryService(store, FactWriter())
+        self.facts = MemoryService(store, FactWriter(), Path())
         self.graph = GraphService(store)
 
     async def knows(self, *pairs: tuple[str, str], scope: str = "user") -> dict[str, str]:

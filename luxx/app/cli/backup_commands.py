@@ -14,6 +14,8 @@ from luxx.domain.backup.restore import restore
 from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
+from luxx.features.memory.lexical import reindex_memory
+from luxx.features.memory.user_export import MEMORY_EXPORT
 from luxx.features.rooms.user_export import ROOM_EXPORT
 from luxx.features.tasks.user_export import TASK_EXPORT
 from luxx.infra.config.schema import Config
@@ -28,7 +30,12 @@ Work = Callable[[DataPaths, argparse.Namespace, Config], list[str]]
 MAX_NOTES = 20
 """The most notes that are printed. A backup may leave out thousands of files, with one note each."""
 
-FEATURES = (TASK_EXPORT, ROOM_EXPORT, *(export_of(shared) for shared in SHARED if shared.new is not None))
+FEATURES = (
+    TASK_EXPORT,
+    ROOM_EXPORT,
+    MEMORY_EXPORT,
+    *(export_of(shared) for shared in SHARED if shared.new is not None),
+)
 
 
 def add_backup_commands(add_command: AddCommand, load_config: LoadConfig) -> None:
@@ -87,7 +94,9 @@ def _restore(data_paths: DataPaths, options: argparse.Namespace, _config: Config
             f"This deletes the database {data_paths.url.database} and all files below {data_paths.root}.",
             "replace",
         )
-    result = restore(data_paths, options.file, SUBJECT_READERS, replace=options.replace)
+    result = restore(
+        data_paths, options.file, SUBJECT_READERS, remake=[reindex_memory], replace=options.replace
+    )
     manifest = result.manifest
     rows = sum(part.rows for part in manifest.tables)
     print(f"restored {rows} rows and {result.files} files of {manifest.made_at:%Y-%m-%d %H:%M:%S} UTC")

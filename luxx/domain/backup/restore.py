@@ -9,7 +9,7 @@ import contextlib
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +55,15 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restore(
-    data_paths: DataPaths, path: Path, readers: SubjectReaders, *, replace: bool = False
+    data_paths: DataPaths,
+    path: Path,
+    readers: SubjectReaders,
+    *,
+    remake: Sequence[Callable[[Connection], None]] = (),
+    replace: bool = False,
 ) -> RestoreResult:
     """Restores a backup into an empty server, or with `replace` over any. `readers` read what the search
-    finds of rooms and tasks.
+    finds of rooms and tasks; `remake` fill the tables that are derived from others.
 
     Raises LuxxError, with nothing changed, for a damaged archive, one of a newer version, a server that is
     not empty, or one that is running.
@@ -84,7 +89,7 @@ def restore(
         with staged_database(data_paths, name) as staged_db:
             if not replace:
                 _check_empty(data_paths)
-            result = _Restorer(data_paths, archive, manifest, staged_db, readers).run(name, secret)
+            result = _Restorer(data_paths, archive, manifest, staged_db, readers, remake).run(name, secret)
             return msgspec.structs.replace(
                 result, notes=[*result.notes, *_earlier_leftovers(data_paths, replace=replace)]
             )
@@ -157,6 +162,7 @@ class _Restorer:
     manifest: Manifest
     staged_db: StagedDatabase
     readers: SubjectReaders
+    remake: Sequence[Callable[[Connection], None]]
 
     def __post_init__(self) -> None:
         self._notes = list(self.manifest.left_out)
@@ -225,6 +231,8 @@ class _Restorer:
         for part in self.manifest.tables:
             if part.name == SEARCH_TABLE:
                 self._index(connection, part)
+        for fill in self.remake:
+            fill(connection)
         self._release_runs(connection)
         for user_id in connection.scalars(select(User.id)).all():
             workspace_path = str(self.data_paths.workspaces.path_of(user_id))

@@ -58,6 +58,9 @@ EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
 EPHEMERAL_TABLES = frozenset({"processes", "tickets", "call_outputs"})
 """Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand."""
 
+DERIVED_TABLES = frozenset({"memory_texts"})
+"""Tables that their features make anew from others after a restore."""
+
 ROWS_PER_FETCH = 100
 LARGE_ROW_FETCH = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
 """Rows in memory at once, for tables whose rows may have megabytes."""
@@ -84,7 +87,7 @@ def tables_of(connection: Connection, *, is_newest: bool) -> list[tuple[str, lis
     if is_newest:
         names = [name for name in names if name in Base.metadata.tables]
     result: list[tuple[str, list[Column]]] = []
-    for name in sorted(set(names) - EPHEMERAL_TABLES):
+    for name in sorted(set(names) - EPHEMERAL_TABLES - DERIVED_TABLES):
         columns = [
             Column(name=column["name"], kind=kind_of(column["type"]))
             for column in inspector.get_columns(name)

@@ -136,6 +136,12 @@ def _checkpoint_wal(engine: Engine) -> None:
 # PostgreSQL
 
 
+_trigger_functions = text(
+    "SELECT proname FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace "
+    "WHERE nspname = :schema AND prorettype = CAST('trigger' AS regtype)"
+)
+
+
 class _StagedSchema(StagedDatabase):
     def __init__(self, data_paths: DataPaths, schema: str) -> None:
         existing = data_paths.url.query.get("options", "")
@@ -174,6 +180,11 @@ class _StagedSchema(StagedDatabase):
             connection.execute(text(f"DROP TABLE {old} CASCADE"))
         for name in new:
             connection.execute(text(f'ALTER TABLE "{self._schema}"."{name}" SET SCHEMA "{live_schema}"'))
+        # The functions of triggers, which follow them to the tables by their own ids, not by name.
+        for name in connection.scalars(_trigger_functions, {"schema": self._schema}).all():
+            connection.execute(text(f'DROP FUNCTION IF EXISTS "{live_schema}"."{name}"()'))
+            moved = f'ALTER FUNCTION "{self._schema}"."{name}"() SET SCHEMA "{live_schema}"'
+            connection.execute(text(moved))
         connection.execute(text(f'DROP SCHEMA "{self._schema}"'))
 
 

@@ -114,6 +114,7 @@ def undo_fact_change(connection: Connection, row: Row[Any], now: datetime) -> No
     if version is None:
         values: dict[str, Any] = {"expired_at": None, "superseded_by": None}
         connection.execute(update(facts).where(facts.c.id == row.fact_id).values(**values))
+        index_facts(connection, [row.fact_id])
     else:
         _bring_back(connection, row.fact_id, version)
     connection.execute(update(changes).where(changes.c.id == row.id).values(undone_at=now))

@@ -286,6 +286,7 @@ def retire(
     """
     values = {"expired_at": now, "superseded_by": superseded_by}
     connection.execute(update(facts).where(facts.c.id == row.id).values(**values))
+    index_facts(connection, [row.id])
     newer = None
     if superseded_by is not None:
         newer = connection.scalar(select(facts.c.uid).where(facts.c.id == superseded_by))

@@ -20,16 +20,25 @@ from sqlalchemy import (
     bindparam,
     column,
     false,
+    func,
     select,
     text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
 from luxx.features.memory.models import NAME_LENGTH, EntityRow, FactRow, MemoryTextRow, MentionRow
-from luxx.infra.store.search_words import Term, composed, terms_of, words_of
+from luxx.infra.store.ranked_search import WordIndex, index_value, rank
+from luxx.infra.store.search_words import Term, composed, query_of, terms_of
 from luxx.infra.store.tables import table_of
 
-Subject = Literal["fact", "episode", "entity"]
+Subject = Literal["fact", "past", "episode", "entity"]
+"""What a text is of. `past`: a fact that Luxx does not know any more."""
+
+TEXTS = WordIndex(table="memory_texts", full_text="search_index_memory")
+INDEXED_AT_ONCE = 500
+FACTS_FOUND = 200
+ENTITIES_FOUND = 30
+"""The best hits of a search by words, before other conditions leave some out."""
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
@@ -41,9 +50,9 @@ _texts = table_of(MemoryTextRow)
 _facts = table_of(FactRow)
 _entities = table_of(EntityRow)
 _mentions = table_of(MentionRow)
-_fact_texts = select(_facts.c.id, _facts.c.scope_id, _facts.c.text, _facts.c.valid_at).where(
-    _facts.c.id.in_(bindparam("ids", expanding=True))
-)
+_fact_texts = select(
+    _facts.c.id, _facts.c.scope_id, _facts.c.text, _facts.c.valid_at, _facts.c.expired_at
+).where(_facts.c.id.in_(bindparam("ids", expanding=True)))
 _fact_names = (
     select(_mentions.c.fact_id, _entities.c.name)
     .join(_entities, _entities.c.id == _mentions.c.entity_id)
@@ -52,6 +61,19 @@ _fact_names = (
 _entity_texts = select(
     _entities.c.id, _entities.c.scope_id, _entities.c.name, _entities.c.type, _entities.c.aliases
 ).where(_entities.c.id.in_(bindparam("ids", expanding=True)))
+_fact_of_text = select(_texts.c.id, _texts.c.fact_id).where(
+    _texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.fact_id.is_not(None)
+)
+_entity_of_text = (
+    select(
+        _texts.c.id.label("text_id"),
+        func.coalesce(_entities.c.canonical_id, _entities.c.id).label("main"),
+        _entities.c.name,
+        _entities.c.aliases,
+    )
+    .join(_entities, _entities.c.id == _texts.c.entity_id)
+    .where(_texts.c.id.in_(bindparam("ids", expanding=True)))
+)
 _rowid: ColumnClause[int] = column("rowid", Integer)
 _names = msgspec.json.Decoder(list[str])
 _insert = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -79,14 +101,6 @@ def scope_word(subject: Subject, scope_id: int) -> str:
     return f"{subject}={scope_id}"
 
 
-def indexed_words(dialect: str, first: Sequence[str], content: str) -> str:
-    """The index column's value: special words, then those of the content."""
-    words = [*first, *words_of(content)]
-    if dialect == "postgresql":
-        return " ".join(f"'{word}':{position}" for position, word in enumerate(words, 1))
-    return " ".join(words)
-
-
 def index_facts(connection: Connection, fact_ids: Collection[int]) -> None:
     """Indexes facts with the names of their entities and their day. Call it again after a change."""
     ids = list(fact_ids)
@@ -98,9 +112,9 @@ def index_facts(connection: Connection, fact_ids: Collection[int]) -> None:
         {
             "scope_id": row.scope_id,
             "fact_id": row.id,
-            "words": indexed_words(
+            "words": index_value(
                 dialect,
-                [scope_word("fact", row.scope_id)],
+                [scope_word("fact" if row.expired_at is None else "past", row.scope_id)],
                 "\n".join([row.text, *names.get(row.id, ()), date_words(row.valid_at)]),
             ),
         }
@@ -121,10 +135,21 @@ def index_entities(connection: Connection, entity_ids: Collection[int]) -> None:
             {
                 "scope_id": row.scope_id,
                 "entity_id": row.id,
-                "words": indexed_words(dialect, first, content),
+                "words": index_value(dialect, first, content),
             }
         )
     _store(connection, "entity_id", rows)
+
+
+def reindex_memory(connection: Connection) -> None:
+    """Indexes all facts and entities anew, oldest first: a restored backup has no words."""
+    for table, index in ((_facts, index_facts), (_entities, index_entities)):
+        last = 0
+        while ids := connection.scalars(
+            select(table.c.id).where(table.c.id > last).order_by(table.c.id).limit(INDEXED_AT_ONCE)
+        ).all():
+            index(connection, ids)
+            last = ids[-1]
 
 
 def _store(connection: Connection, column: str, rows: list[dict[str, Any]]) -> None:
@@ -143,18 +168,59 @@ def find_facts(
 
     `conditions` are on the table of facts. A query without words finds nothing.
     """
-    expression = _expression(connection.dialect.name, "fact", scope_ids, terms_of(query))
+    subjects = ("fact", "past")
+    expression = _expression(connection.dialect.name, subjects, scope_ids, terms_of(query))
     base = select(_facts.c.id).where(_facts.c.scope_id.in_(scope_ids), *conditions)
     if expression is None:
         return base.where(false())
     return base.where(_facts.c.id.in_(_matching(connection.dialect.name, _texts.c.fact_id, expression)))
 
 
+def ranked_facts(
+    connection: Connection, scope_ids: Collection[int], query: str, *, has_past: bool
+) -> list[int]:
+    """The ids of the facts in these scopes that have words of a text, the best first. `has_past`: also those
+    that Luxx does not know any more."""
+    scopes = _scope_words(("fact", "past") if has_past else ("fact",), scope_ids)
+    hits = rank(connection, TEXTS, query_of(query), scopes=scopes, limit=FACTS_FOUND).hits
+    ids = [hit.id for hit in hits]
+    subjects = dict(connection.execute(_fact_of_text, {"ids": ids}).all()) if ids else {}
+    return [subjects[id_] for id_ in ids if id_ in subjects]
+
+
+class NamedEntity(msgspec.Struct, frozen=True):
+    """An entity with all its names. `main`: the entity that it was merged into, or itself."""
+
+    main: int
+    names: list[str]
+
+
+def ranked_entities(connection: Connection, scope_ids: Collection[int], query: str) -> list[NamedEntity]:
+    """The entities in these scopes whose names have words of a text, the best first."""
+    scopes = _scope_words(("entity",), scope_ids)
+    hits = rank(connection, TEXTS, query_of(query), scopes=scopes, limit=ENTITIES_FOUND).hits
+    if not hits:
+        return []
+    rows = {
+        row.text_id: row for row in connection.execute(_entity_of_text, {"ids": [hit.id for hit in hits]})
+    }
+    return [
+        NamedEntity(row.main, [row.name, *_names.decode(row.aliases)])
+        for row in (rows[hit.id] for hit in hits if hit.id in rows)
+    ]
+
+
+def _scope_words(subjects: Sequence[Subject], scope_ids: Collection[int]) -> list[str]:
+    return [scope_word(subject, scope_id) for subject in subjects for scope_id in scope_ids]
+
+
 def entities_by_word(connection: Connection, scope_id: int, word: str) -> Sequence[Any]:
     """Id, type and `canonical_id` of the entities of a scope with this word, oldest first."""
     dialect = connection.dialect.name
     terms = [Term(words=(word,), pieces=())]
-    matching = _matching(dialect, _texts.c.entity_id, _expression(dialect, "entity", [scope_id], terms) or "")
+    matching = _matching(
+        dialect, _texts.c.entity_id, _expression(dialect, ["entity"], [scope_id], terms) or ""
+    )
     query = select(_entities.c.id, _entities.c.type, _entities.c.canonical_id)
     query = query.where(_entities.c.scope_id == scope_id, _entities.c.id.in_(matching))
     return connection.execute(query.order_by(_entities.c.id)).all()
@@ -170,7 +236,9 @@ def _matching(dialect: str, column: ColumnElement[Any], expression: str) -> Sele
     return select(column).where(_texts.c.id.in_(hits.columns(_rowid))).params(expression=expression)
 
 
-def _expression(dialect: str, subject: Subject, scope_ids: Collection[int], terms: list[Term]) -> str | None:
+def _expression(
+    dialect: str, subjects: Sequence[Subject], scope_ids: Collection[int], terms: list[Term]
+) -> str | None:
     """The terms, all of which must be in a text of one of the scopes, in the query syntax of the database.
     Words contain no quotes, so nothing can break out of them. None: nothing can match."""
     if not terms or not scope_ids:
@@ -179,7 +247,7 @@ def _expression(dialect: str, subject: Subject, scope_ids: Collection[int], term
         quote, follows, ends, conjunction, alternative = "'{}'", " <-> ", ":*", " & ", " | "
     else:
         quote, follows, ends, conjunction, alternative = '"{}"', " + ", " *", " AND ", " OR "
-    scopes = alternative.join(quote.format(scope_word(subject, scope_id)) for scope_id in scope_ids)
+    scopes = alternative.join(map(quote.format, _scope_words(subjects, scope_ids)))
     parts = [f"({scopes})"]
     for term in terms:
         words = follows.join(map(quote.format, term.words))

@@ -1,7 +1,11 @@
 """What people do with memory: list, store, change, retire, restore, delete and export facts; undo changes."""
 
+import asyncio
+import tempfile
+from contextlib import ExitStack
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
@@ -48,6 +52,13 @@ DELETED_AT_ONCE = 500
 """Facts that one transaction deletes, so that other writes do not wait."""
 
 
+EXPORTED_AT_ONCE = 500
+"""Facts that an export has in memory at once."""
+
+MAX_EXPORTS = 2
+"""Exports that read at the same time, in threads that other reads need too."""
+
+
 class FactFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which facts are listed; None does not filter. `as_of`: those that were true then. `known_at`: those
     that Luxx knew then, instead of those that it knows now. `q`: words, all of which a fact has."""
@@ -62,9 +73,11 @@ class FactFilter(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryService:
     """One per process."""
 
-    def __init__(self, store: Store, writer: FactWriter) -> None:
+    def __init__(self, store: Store, writer: FactWriter, data_dir: Path) -> None:
         self._store = store
         self._writer = writer
+        self._data_dir = data_dir
+        self._exports = asyncio.Semaphore(MAX_EXPORTS)
 
     async def list_page(
         self, caller: Caller, wanted: FactFilter, *, page: int, page_size: int
@@ -166,6 +179,23 @@ class MemoryService:
             deleted += count
         return deleted
 
+    async def export(self, caller: Caller, scope: str | None) -> tuple[IO[bytes], int]:
+        """A JSON file of all facts that the caller may read, and its size; the receiver closes it."""
+
+        def work(connection: Connection) -> tuple[IO[bytes], int]:
+            scopes = _scopes(connection, caller, scope)
+            with ExitStack() as undo:
+                # It has no name: nothing is left of it when it is closed.
+                file = undo.enter_context(tempfile.TemporaryFile(dir=self._data_dir))
+                write_facts(connection, scopes, file)
+                size = file.tell()
+                file.seek(0)
+                undo.pop_all()
+            return file, size
+
+        async with self._exports:
+            return await self._store.read_rows(work)
+
     async def changes(
         self, caller: Caller, scope: str | None, fact_id: str | None, *, page: int, page_size: int
     ) -> tuple[list[MemoryChange], int]:
@@ -197,6 +227,22 @@ class MemoryService:
             return change_view(connection.execute(query).one(), scopes)
 
         return await self._store.write_rows(work)
+
+
+def write_facts(connection: Connection, scopes: Scopes, file: IO[bytes]) -> None:
+    """Writes all facts of these scopes, oldest first, with those that are retired and earlier wordings."""
+    file.write(b'{"version":1,"facts":[')
+    last, separator = 0, b""
+    while True:
+        query = select(facts.c.id).where(facts.c.scope_id.in_(scopes.ids), facts.c.id > last)
+        ids = connection.scalars(query.order_by(facts.c.id).limit(EXPORTED_AT_ONCE)).all()
+        if not ids:
+            break
+        for fact in read_facts(connection, scopes, ids):
+            file.write(separator + msgspec.json.encode(fact))
+            separator = b",\n"
+        last = ids[-1]
+    file.write(b"]}")
 
 
 def _scopes(connection: Connection, caller: Caller, scope: str | None) -> Scopes:

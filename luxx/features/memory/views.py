@@ -180,7 +180,9 @@ def _source(row: Any) -> FactSource:
 
 
 def in_utc(value: datetime, field: str) -> datetime:
-    """The time in UTC. Raises InvalidInput for one that no calendar of the database has."""
+    """The time in UTC. Raises InvalidInput for one without a zone, or that the calendar does not have."""
+    if value.tzinfo is None:
+        raise InvalidInput("needs a time zone, such as 2026-01-31T12:00:00Z", field=field)
     try:
         return value.astimezone(UTC)
     except OverflowError as error:

@@ -235,6 +235,16 @@ class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "HubConfig()"
 
 
+class MemoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How facts are found. The weights are those of the ranks; a missing one's goes to the others."""
+
+    keyword_weight: NonNegativeFloat = 0.3
+    graph_weight: NonNegativeFloat = 0.3
+    rrf_k: PositiveInt = 60
+    top_k: Annotated[int, Meta(ge=1, le=50)] = 10
+    dedupe_threshold: Annotated[float, Meta(gt=0, le=1)] = 0.85
+
+
 class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = True
     model_path: str | None = None
@@ -287,6 +297,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     files: FilesConfig = FilesConfig()
     runs: RunsConfig = RunsConfig()
     hub: HubConfig = HubConfig()
+    memory: MemoryConfig = MemoryConfig()
     local: LocalConfig = LocalConfig()
     demo: DemoConfig = DemoConfig()
     observability: ObservabilityConfig = ObservabilityConfig()

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from luxx.features.memory.cypher.syntax import Query, QueryRefused, TextPosition
+from luxx.features.memory.cypher.syntax import CypherQuery, QueryRefused, TextPosition
 from luxx.features.memory.cypher.tree import TreeBuilder
 
 MAX_CHARACTERS = 4_000
@@ -64,7 +64,7 @@ OTHER_CLAUSES = frozenset(
 )
 
 
-def parse(text: str) -> Query:
+def parse(text: str) -> CypherQuery:
     """The tree of a query. Raises QueryRefused."""
     if len(text) > MAX_CHARACTERS:
         raise QueryRefused(f"a query may have at most {MAX_CHARACTERS:,} characters", START)

@@ -188,5 +188,5 @@ class Projection(Syntax, frozen=True, kw_only=True):
     is_last: bool
 
 
-class Query(Struct, frozen=True):
+class CypherQuery(Struct, frozen=True):
     clauses: tuple[MatchClause | Projection, ...]

@@ -6,6 +6,7 @@ from typing import Any
 
 from luxx.features.memory.cypher.syntax import (
     Compared,
+    CypherQuery,
     EdgePattern,
     Expression,
     FunctionCall,
@@ -23,7 +24,6 @@ from luxx.features.memory.cypher.syntax import (
     Path,
     Projection,
     Property,
-    Query,
     QueryRefused,
     SortKey,
     TextPosition,
@@ -71,8 +71,8 @@ def text_of(value: Expression) -> str:
 class TreeBuilder:
     """The parser calls the method of a rule with what it made of the rule's parts; omitted ones are None."""
 
-    def start(self, clauses: Children) -> Query:
-        return Query(tuple(clauses))
+    def start(self, clauses: Children) -> CypherQuery:
+        return CypherQuery(tuple(clauses))
 
     def match(self, parts: Children) -> MatchClause:
         optional, keyword, paths, where = parts

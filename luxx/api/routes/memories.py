@@ -1,0 +1,157 @@
+"""`/memories`: the facts that Luxx remembers, their changes, and all of them as a file."""
+
+from datetime import datetime
+from typing import Annotated
+
+from litestar import Controller, delete, get, post, put
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, QueryParameter
+from msgspec import Meta, Struct
+
+from luxx.api.http.authentication import CHAT
+from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.event_streams import PreparedResponse
+from luxx.api.http.files import TempFileASGIResponse
+from luxx.api.http.request_input import OPENAPI_EXTRA, UUID, InjectedCaller, PageNumber, PageSize, TextId
+from luxx.domain.files.names import content_disposition
+from luxx.features.memory.changes import MemoryChange
+from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
+from luxx.features.memory.service import FactFilter, MemoryService
+from luxx.features.memory.sources import IN_SOURCE
+from luxx.features.memory.views import Fact, FactChanges, NewFact
+from luxx.wire.memory import FactCategory
+
+InjectedMemory = NamedDependency[MemoryService]
+AwareDatetime = Annotated[datetime, Meta(tz=True)]
+ScopeFilter = Annotated[
+    str | None, QueryParameter(name="scope", max_length=SCOPE_LENGTH, description=IN_SCOPE)
+]
+SourceParameter = Annotated[str | None, QueryParameter(max_length=2_000, description=IN_SOURCE)]
+WordsFilter = Annotated[
+    str | None, QueryParameter(max_length=300, description="words, all of which a fact has")
+]
+AsOf = Annotated[AwareDatetime | None, QueryParameter(description="only what was true at this time")]
+KnownAt = Annotated[
+    AwareDatetime | None, QueryParameter(description="what Luxx knew at this time, instead of now")
+]
+FactIdFilter = Annotated[
+    str | None, QueryParameter(name="fact_id", pattern=UUID, description="only changes of this fact")
+]
+
+
+EXPORT_EXTRA = {
+    "responses": {
+        "200": {
+            "description": "Done.",
+            "content": {"application/json": {"schema": {"type": "object", "description": "the facts"}}},
+        }
+    }
+}
+
+
+class DeletedFacts(Struct, frozen=True, kw_only=True):
+    """How many facts were deleted."""
+
+    deleted: int
+
+
+class MemoryController(Controller):
+    path = "/memories"
+    tags = ("memories",)
+    opt = CHAT
+
+    @get()
+    async def list_memories(
+        self,
+        caller: InjectedCaller,
+        memory: InjectedMemory,
+        category: FromQuery[FactCategory | None] = None,
+        of_scope: ScopeFilter = None,
+        q: WordsFilter = None,
+        as_of: AsOf = None,
+        known_at: KnownAt = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[Fact]]:
+        """The facts that you may read, newest first: yours, those of your projects, of your rooms and of the
+        tenant."""
+        wanted = FactFilter(category=category, scope=of_scope, q=q, as_of=as_of, known_at=known_at)
+        found = await memory.list_page(caller, wanted, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
+
+    @post(status_code=201)
+    async def create(
+        self, caller: InjectedCaller, memory: InjectedMemory, data: JSONBody[NewFact]
+    ) -> Success[Fact]:
+        """Remember a fact. Only an ADMIN may do it for the tenant, and in a room members who may speak."""
+        return success(await memory.create(caller, data), "remembered")
+
+    @delete(status_code=200)
+    async def remove_many(
+        self,
+        caller: InjectedCaller,
+        memory: InjectedMemory,
+        of_scope: ScopeFilter = None,
+        source: SourceParameter = None,
+    ) -> Success[DeletedFacts]:
+        """Delete all facts of a scope, of a source, or of a source in a scope, for good. Facts that you may
+        not change stay."""
+        deleted = await memory.delete_many(caller, of_scope, source)
+        return success(DeletedFacts(deleted=deleted), "forgotten")
+
+    @get("/export", opt={OPENAPI_EXTRA: EXPORT_EXTRA})
+    async def export(
+        self, caller: InjectedCaller, memory: InjectedMemory, of_scope: ScopeFilter = None
+    ) -> PreparedResponse:
+        """The facts that you may read, oldest first, with retired ones and earlier wordings, as a file."""
+        file, size = await memory.export(caller, of_scope)
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(size),
+            "content-disposition": content_disposition("memories.json"),
+        }
+        return PreparedResponse(TempFileASGIResponse(file, headers, close=file.close))
+
+    @get("/changes")
+    async def list_changes(
+        self,
+        caller: InjectedCaller,
+        memory: InjectedMemory,
+        of_scope: ScopeFilter = None,
+        of_fact: FactIdFilter = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[MemoryChange]]:
+        """What was changed in memory, newest first."""
+        found = await memory.changes(caller, of_scope, of_fact, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
+
+    @post("/changes/{memory_change_id:str}/undo", status_code=200)
+    async def undo(
+        self, caller: InjectedCaller, memory: InjectedMemory, memory_change_id: TextId
+    ) -> Success[MemoryChange]:
+        """Bring back the state before a change. Of several changes of a fact, the newest is undone first."""
+        return success(await memory.undo(caller, memory_change_id), "undone")
+
+    @get("/{fact_id:str}")
+    async def show(self, caller: InjectedCaller, memory: InjectedMemory, fact_id: TextId) -> Success[Fact]:
+        """One fact."""
+        return success(await memory.get(caller, fact_id))
+
+    @put("/{fact_id:str}")
+    async def change(
+        self, caller: InjectedCaller, memory: InjectedMemory, fact_id: TextId, data: JSONBody[FactChanges]
+    ) -> Success[Fact]:
+        """Change the given fields of a fact. The wording before is kept, and the change can be undone."""
+        return success(await memory.change(caller, fact_id, data), "saved")
+
+    @post("/{fact_id:str}/restore", status_code=200)
+    async def restore(self, caller: InjectedCaller, memory: InjectedMemory, fact_id: TextId) -> Success[Fact]:
+        """Bring back a retired fact."""
+        return success(await memory.restore(caller, fact_id), "restored")
+
+    @delete("/{fact_id:str}", status_code=200)
+    async def remove(self, caller: InjectedCaller, memory: InjectedMemory, fact_id: TextId) -> Success[None]:
+        """Delete a fact for good, with its earlier wordings and what only it supported."""
+        await memory.delete(caller, fact_id)
+        return success(None, "forgotten")

@@ -1,0 +1,299 @@
+"""What memory has for a text: several arms each rank facts, and their ranks are added up.
+
+An arm is a way to find facts: their words, the graph around the entities that the text names, or one that a
+caller brings along, such as vectors. A fact gets `weight / (rrf_k + rank)` from each arm that found it. The
+weight of an arm that is missing goes to the others, in proportion. Nothing here calls a model.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, func, or_, select
+
+from luxx.features.memory.lexical import ranked_entities, ranked_facts
+from luxx.features.memory.models import EntityRow, FactRow, MentionRow
+from luxx.features.memory.scopes import Scopes
+from luxx.features.memory.views import was_known, was_true
+from luxx.infra.config.schema import MemoryConfig
+from luxx.infra.store.search_words import fold, stems_of, words_of
+from luxx.infra.store.tables import table_of
+from luxx.wire.memory import FactCategory
+
+CANDIDATES = 50
+"""Facts that an arm ranks."""
+
+BEST = 20
+"""Facts whose scores pins and trust change."""
+
+PINNED, UNTRUSTED = 1.1, 0.9
+SEEDS_FROM_HITS = 10
+"""The first hits by words whose entities the graph arm begins from, too."""
+
+NAMED_SEEDS = 10
+HIT_WEIGHT = 0.5
+"""How much an entity of the first hit by words counts, compared with one that the text names."""
+
+SECOND_HOP = 0.3
+"""How much an entity counts that only a fact connects with those."""
+
+MOST_EDGES = 500
+"""Mentions that one hop reads, the newest first."""
+
+MAX_QUERY = 4_000
+"""Characters of a text that are searched with."""
+
+REASON_WORDS = 4
+TELLING_LENGTH = 4
+"""Characters of a word from which on it says something about a text."""
+
+
+class RecallQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of memory. `as_of`: what was true then, else now; `known_at`: what Luxx knew then."""
+
+    text: str
+    now: datetime
+    as_of: datetime | None = None
+    known_at: datetime | None = None
+    category: FactCategory | None = None
+    limit: int | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """The conditions on the rows of facts."""
+        conditions = [was_known(self.known_at), was_true(self.as_of or self.now)]
+        if self.category is not None:
+            conditions.append(_facts.c.category == self.category.value)
+        return conditions
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """A ranking of facts, the best first, each with why it was found. One that a caller brings along may
+    rank facts of other scopes or times: they are left out here."""
+
+    name: str
+    weight: float
+    ranked: Sequence[tuple[int, str]]
+
+
+class RecalledItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that memory has for a text. `row_id` is the key of its row, `reason` says why in words."""
+
+    row_id: int
+    id: str
+    text: str
+    is_trusted: bool
+    score: float
+    arms: list[str]
+    reason: str
+
+
+_facts = table_of(FactRow)
+_entities = table_of(EntityRow)
+_mentions = table_of(MentionRow)
+_ids: BindParameter[list[int]] = bindparam("ids", expanding=True)
+_main_id = func.coalesce(_entities.c.canonical_id, _entities.c.id)
+_mentioned = (
+    select(_mentions.c.fact_id, _main_id.label("main"))
+    .join(_entities, _entities.c.id == _mentions.c.entity_id)
+    .where(_mentions.c.fact_id.in_(_ids))
+)
+_same = select(_entities.c.id, _main_id.label("main")).where(
+    or_(_entities.c.id.in_(_ids), _entities.c.canonical_id.in_(_ids))
+)
+_names = select(_entities.c.id, _entities.c.name).where(_entities.c.id.in_(_ids))
+
+
+def recall(
+    connection: Connection,
+    scopes: Scopes,
+    query: RecallQuery,
+    config: MemoryConfig,
+    more: Sequence[Arm] = (),
+) -> list[RecalledItem]:
+    """The facts in these scopes that fit a text best, the best first; `more`: arms besides words and graph.
+
+    Of several facts with nearly the same words only the best remains.
+    """
+    words = _keyword_arm(connection, scopes, query, config.keyword_weight)
+    graph = _graph_arm(connection, scopes, query, config.graph_weight, [id_ for id_, _ in words.ranked])
+    arms = [arm for arm in (words, graph, *more) if arm.ranked and arm.weight > 0]
+    items = _scored(connection, scopes, query, arms, config.rrf_k)
+    limit = config.top_k if query.limit is None else query.limit
+    return without_duplicates(items, config.dedupe_threshold, limit)
+
+
+def _keyword_arm(connection: Connection, scopes: Scopes, query: RecallQuery, weight: float) -> Arm:
+    text = query.text[:MAX_QUERY]
+    found = ranked_facts(connection, scopes.ids, text, has_past=query.known_at is not None)
+    allowed = dict(
+        connection.execute(
+            select(_facts.c.id, _facts.c.text).where(
+                _facts.c.id.in_(found), _facts.c.scope_id.in_(scopes.ids), *query.conditions()
+            )
+        ).all()
+    )
+    ranked = [id_ for id_ in found if id_ in allowed][:CANDIDATES]
+    asked = dict(zip(*_stemmed(text), strict=True))
+    return Arm(
+        name="keyword",
+        weight=weight,
+        ranked=[(id_, _words_reason(asked, allowed[id_])) for id_ in ranked],
+    )
+
+
+def _stemmed(text: str) -> tuple[list[str], list[str]]:
+    """The stems of a text's words, and the words as they were written, without marks at their ends."""
+    written = [word for word in text.split() if fold(word).strip()]
+    stems = [(words_of(word) or [""])[0] for word in written]
+    return stems_of(stems), [word.strip(".,;:!?\"'()[]") for word in written]
+
+
+def _words_reason(asked: dict[str, str], text: str) -> str:
+    """The words of the query that the fact has; they may also be in the names of its entities or its day."""
+    stems = set(stems_of(words_of(text)))
+    shared = [word for stem, word in asked.items() if stem in stems]
+    # Articles and the like say little, where there are other words.
+    shared = [word for word in shared if len(word) >= TELLING_LENGTH or not word.isascii()] or shared
+    return "words: " + ", ".join(shared[:REASON_WORDS]) if shared else "words of its names or its day"
+
+
+# The graph
+
+
+def _graph_arm(
+    connection: Connection, scopes: Scopes, query: RecallQuery, weight: float, hits: Sequence[int]
+) -> Arm:
+    named = _named_seeds(connection, scopes, query)
+    hits = hits[:SEEDS_FROM_HITS]
+    from_hits = {id_: strength for id_, strength in _seeds_of(connection, hits).items() if id_ not in named}
+    found: dict[int, tuple[float, int]] = {}
+    _follow(connection, scopes, query, named, found)
+    # A hit is no reason for itself.
+    _follow(connection, scopes, query, from_hits, found, passed_over=hits)
+    if found and len(found) < CANDIDATES:
+        further: dict[int, float] = {}
+        for row in connection.execute(_mentioned, {"ids": list(found)}):
+            if row.main not in named and row.main not in from_hits:
+                strength = found[row.fact_id][0] * SECOND_HOP
+                further[row.main] = max(further.get(row.main, 0.0), strength)
+        _follow(connection, scopes, query, further, found, passed_over=hits)
+    ranked = sorted(found, key=lambda id_: (found[id_][0], id_), reverse=True)[:CANDIDATES]
+    names = dict(connection.execute(_names, {"ids": sorted({found[id_][1] for id_ in ranked})}).all())
+    return Arm(
+        name="graph",
+        weight=weight,
+        ranked=[(id_, f"connected with {names.get(found[id_][1], '')}") for id_ in ranked],
+    )
+
+
+def _named_seeds(connection: Connection, scopes: Scopes, query: RecallQuery) -> dict[int, float]:
+    """The entities that the text names, from which the graph is followed; each counts fully."""
+    text = query.text[:MAX_QUERY]
+    asked = set(words_of(text))
+    mains = [
+        entity.main
+        for entity in ranked_entities(connection, scopes.ids, text)
+        if any(asked.issuperset(words_of(name)) for name in entity.names)
+    ]
+    return dict.fromkeys(mains[:NAMED_SEEDS], 1.0)
+
+
+def _seeds_of(connection: Connection, hits: Sequence[int]) -> dict[int, float]:
+    """The entities of the first hits by words, each with how much it counts."""
+    positions = {fact_id: position for position, fact_id in enumerate(hits)}
+    seeds: dict[int, float] = {}
+    for row in connection.execute(_mentioned, {"ids": list(hits)}) if hits else ():
+        strength = HIT_WEIGHT / (1 + positions[row.fact_id])
+        seeds[row.main] = max(seeds.get(row.main, 0.0), strength)
+    return seeds
+
+
+def _follow(
+    connection: Connection,
+    scopes: Scopes,
+    query: RecallQuery,
+    seeds: dict[int, float],
+    found: dict[int, tuple[float, int]],
+    passed_over: Sequence[int] = (),
+) -> None:
+    """Adds the facts that name these entities, each with the sum of their strengths and the strongest one;
+    not those that are `passed_over`."""
+    if not seeds:
+        return
+    main_of = {row.id: row.main for row in connection.execute(_same, {"ids": list(seeds)})}
+    edges = connection.execute(
+        select(_mentions.c.fact_id, _mentions.c.entity_id)
+        .join(_facts, _facts.c.id == _mentions.c.fact_id)
+        .where(_mentions.c.entity_id.in_(main_of), _facts.c.scope_id.in_(scopes.ids), *query.conditions())
+        .order_by(_mentions.c.fact_id.desc())
+        .limit(MOST_EDGES)
+    ).all()
+    added: dict[int, tuple[float, int]] = {}
+    for fact_id, entity_id in edges:
+        if fact_id in found or fact_id in passed_over:
+            continue
+        main = main_of[entity_id]
+        total, strongest = added.get(fact_id, (0.0, main))
+        best = max(strongest, main, key=lambda id_: seeds.get(id_, 0.0))
+        added[fact_id] = (total + seeds.get(main, 0.0), best)
+    found.update(added)
+
+
+# The result
+
+
+def _scored(
+    connection: Connection, scopes: Scopes, query: RecallQuery, arms: Sequence[Arm], rrf_k: int
+) -> list[RecalledItem]:
+    """The facts of all arms by descending score."""
+    total = sum(arm.weight for arm in arms)
+    scores: dict[int, float] = {}
+    reasons: dict[int, dict[str, str]] = {}
+    for arm in arms:
+        for rank, (fact_id, reason) in enumerate(arm.ranked[:CANDIDATES], 1):
+            scores[fact_id] = scores.get(fact_id, 0.0) + arm.weight / total / (rrf_k + rank)
+            reasons.setdefault(fact_id, {})[arm.name] = reason
+    if not scores:
+        return []
+    statement = select(_facts.c.id, _facts.c.uid, _facts.c.text, _facts.c.pinned, _facts.c.trusted).where(
+        and_(_facts.c.id.in_(list(scores)), _facts.c.scope_id.in_(scopes.ids)), *query.conditions()
+    )
+    rows = {row.id: row for row in connection.execute(statement)}
+    best = sorted(rows, key=lambda id_: (scores[id_], id_), reverse=True)
+    for fact_id in best[:BEST]:
+        row = rows[fact_id]
+        scores[fact_id] *= (PINNED if row.pinned else 1.0) * (1.0 if row.trusted else UNTRUSTED)
+    best.sort(key=lambda id_: (scores[id_], id_), reverse=True)
+    return [
+        RecalledItem(
+            row_id=fact_id,
+            id=rows[fact_id].uid,
+            text=rows[fact_id].text,
+            is_trusted=rows[fact_id].trusted,
+            score=scores[fact_id],
+            arms=list(reasons[fact_id]),
+            reason="; ".join(reasons[fact_id].values()),
+        )
+        for fact_id in best
+    ]
+
+
+def without_duplicates(items: Sequence[RecalledItem], threshold: float, limit: int) -> list[RecalledItem]:
+    """The first items, without those that nearly repeat a better one. `threshold`: the share of common pairs
+    of words from which on two facts say the same."""
+    kept: list[RecalledItem] = []
+    known: list[frozenset[tuple[str, str]]] = []
+    for item in items:
+        if len(kept) == limit:
+            break
+        words = words_of(item.text)
+        pairs = frozenset(zip(["", *words], [*words, ""], strict=True))
+        if not any(_likeness(pairs, other) >= threshold for other in known):
+            kept.append(item)
+            known.append(pairs)
+    return kept
+
+
+def _likeness(pairs: frozenset[tuple[str, str]], others: frozenset[tuple[str, str]]) -> float:
+    """The share of common pairs of neighbours, because 'Anna owes Ben' and 'Ben owes Anna' are two facts."""
+    return len(pairs & others) / len(pairs | others)

@@ -350,6 +350,7 @@ SEARCHES = [
     Case("searching for too much", "GET", "/search?q=" + "x" * 201, fields=("q",)),
     Case("searching for a NUL", "GET", "/search?q=a%00b"),
     Case("searching in an unknown kind", "GET", "/search?q=a&kind=dream", fields=("kind",)),
+    Case("searching in an unknown order", "GET", "/search?q=a&sort=oldest", fields=("sort",)),
     Case("searching page zero", "GET", "/search?q=a&page=0", fields=("page",)),
     Case("searching with a page too large", "GET", "/search?q=a&page_size=101", fields=("page_size",)),
     Case("searching where nothing is", "GET", f"/search?q=a&conversation_id={UNKNOWN_ID}", None, 404),

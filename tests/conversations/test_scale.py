@@ -20,7 +20,7 @@ from luxx.domain.accounts.models import User
 from luxx.domain.agents.queries import AGENTS, default_agent_id
 from luxx.domain.context.messages import read_path
 from luxx.domain.conversations.lists import conversation_page, message_page, messages_before
-from luxx.domain.conversations.search import Search, find
+from luxx.domain.conversations.search import Search, SearchSort, find
 from luxx.domain.conversations.service import ConversationService
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.service import index_room
@@ -109,7 +109,8 @@ class MessageDatabase:
             "a beginning": search("rar*"),
             "two words in messages": search("common rare", kind=SearchKind.MESSAGE),
             "a common word in a conversation": search("common", conversation_id=long),
-            "a word that is nowhere": search("nowhere common"),
+            "a word that is nowhere": search("nowhere"),
+            "the newest": search("common rare", sort=SearchSort.NEWEST),
             "a room": search("common", kind=SearchKind.ROOM),
             "a task": search("common", kind=SearchKind.TASK),
         }
@@ -228,5 +229,5 @@ def test_no_request_reads_a_whole_table(small: MessageDatabase) -> None:
     for name, lines in plans.items():
         assert lines, name
         scans = [line for line in lines if line.startswith("SCAN") and "VIRTUAL TABLE" not in line]
-        assert set(scans) <= {"SCAN path", "SCAN anon_1", "SCAN CONSTANT ROW"}, (name, lines)
+        assert set(scans) <= {"SCAN path", "SCAN anon_1", "SCAN CONSTANT ROW", "SCAN found"}, (name, lines)
         assert not [line for line in lines if "AUTOMATIC" in line], (name, lines)

@@ -107,10 +107,10 @@ async def test_a_room_lives_and_is_deleted_with_its_owner(store: Store, rooms: R
     found = await rooms.messages(ANN, copy.id, page=1, page_size=2, before=None, by_cursor=False)
     assert ([one.text for one in found.items], found.total) == (["2", "1"], 3)
     searches = SearchService(store, SUBJECT_READERS)
-    hits = (await searches.find(ANN, Search(query="2"), page=1, page_size=9)).hits
+    hits = (await searches.find(ANN, Search(query='"2"'), page=1, page_size=9)).hits
     assert [(hit.room_id, hit.room_title) for hit in hits] == [(copy.id, "t"), (room.id, "t")]
-    assert (await searches.find(BEN, Search(query="2"), page=1, page_size=9)).hits == []
-    within = Search(query="2", room_id=room.id)
+    assert (await searches.find(BEN, Search(query='"2"'), page=1, page_size=9)).hits == []
+    within = Search(query='"2"', room_id=room.id)
     assert (await searches.find(ANN, within, page=1, page_size=9)).total == 1
     assert (await rooms.reset(BEN, room.id)).current_round == 0
     assert count(store, MessageRow) == 3

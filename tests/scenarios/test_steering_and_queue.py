@@ -112,7 +112,7 @@ async def test_a_steer_during_four_calls_is_in_the_next_request_once(server: Ser
         # It is part of every later prompt, of the search and of the exports, and no part of the text.
         await ann.post("/messages", {"conversation_id": conversation, "content": "Go on"})
         assert users_in(model.requests[2].json) == ["Visit them", "Only the first", "Go on"]
-        found = await ann.get("/search", q="Only the first")
+        found = await ann.get("/search", q='"Only the first"')
         assert [hit["conversation_id"] for hit in found["items"]] == [conversation]
         exported = (await ann.ask("GET", f"/conversations/{conversation}/export", format="md")).text
         assert "> Only the first" in exported

@@ -111,7 +111,7 @@ async def test_open_items_are_recited_and_reminded_of_once(patient_server: Serve
         assert screen.done is not None
         assert screen.done["open_todos"] == 2
         # What Luxx said is in no search and no export for people.
-        assert (await ann.get("/search", q="not from the person"))["items"] == []
+        assert (await ann.get("/search", q='"not from the person"'))["items"] == []
         exported = await ann.ask("GET", f"/conversations/{conversation}/export", format="md")
         assert "From Luxx" not in exported.text
 

@@ -192,16 +192,15 @@ def test_the_rooms_and_tasks_of_an_older_version_are_found_after_the_upgrade(eng
     ids = add_old_subjects(engine)
     upgrade_database(engine)
     store = Store(engine)
-    assert [
-        (hit.kind, hit.conversation_id, hit.room_id, hit.task_id) for hit in find(store, "otters").hits
-    ] == [
+    hits = find(store, "an otter").hits
+    assert {(hit.kind, hit.conversation_id, hit.room_id, hit.task_id) for hit in hits} == {
         ("conversation", ids["talk"], None, None),
         ("room", None, ids["room"], None),
         ("task", None, None, ids["task"]),
-    ]
+    }
     assert [hit.task_name for hit in find(store, '"otters look dive ninety"').hits] == ["Count"]
     assert [hit.room_title for hit in find(store, "水獭").hits] == ["room"]
-    assert [hit.room_id for hit in find(store, "room").hits] == [ids["other room"], ids["room"]]
+    assert {hit.room_id for hit in find(store, "room").hits} == {ids["other room"], ids["room"]}
     assert len(index_of(store)) == 4
     assert is_sound(store)
     for table in ("chat_rooms", "tasks", "conversations"):

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from luxx.infra.store.engine import Store, open_engine, resolve_url
-from luxx.infra.store.ranked_search import MOST_OF_WORD, WordIndex, index_value, rank
-from luxx.infra.store.search_words import query_of
+from luxx.infra.store.ranked_search import MOST_OF_WORD, WordIndex, rank
+from luxx.infra.store.search_words import index_value, query_of
 
 NOTES = WordIndex(table="notes", full_text="notes_words")
 TABLES = {
@@ -26,7 +26,7 @@ TABLES = {
         "CREATE INDEX notes_words ON notes USING gin (words)",
     ),
 }
-BILINGUAL = json.loads((Path(__file__).parent / "bilingual.json").read_text())
+BILINGUAL: dict[str, Any] = json.loads((Path(__file__).parent / "bilingual.json").read_text())
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_memories_in_two_languages_are_found_by_their_words(notes: Store) -> Non
     places: list[int] = []
     for question in BILINGUAL["questions"]:
         first = found(notes, question["text"], limit=5)
-        expected = ids[question["expected"]]
+        expected = ids[int(question["expected"])]
         places.append(first.index(expected) + 1 if expected in first else 6)
     assert sum(place == 1 for place in places) / len(places) >= 0.55
     assert sum(place <= 5 for place in places) / len(places) >= 0.58

@@ -85,7 +85,7 @@ def check_contents(store: Store) -> None:
     users, sizes = store.read_now(read)
     assert users == ["admin", "ann"]
     assert sizes == [15 + 21 + 89]  # Its event, its question, its answer.
-    assert find(store, "tigers", who=ANN).total == find(store, "green tea", who=ANN).total == 1
+    assert find(store, "tigers", who=ANN).total == find(store, '"green tea"', who=ANN).total == 1
 
 
 def schema(engine: Engine) -> dict[str, Any]:

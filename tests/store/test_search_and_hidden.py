@@ -72,7 +72,7 @@ def test_hidden_conversations_are_neither_counted_nor_take_the_place_of_hits(sto
     assert [hit.rank for hit in results.hits] == [1, 2, 3, 4, 5, 6, 7]
     store.write_now(lambda session: session.execute(update(ConversationRow).values(import_id=None)) and None)
     results = find(store)
-    assert (results.total, results.has_more) == (6 + MAX_HITS, True)
+    assert (results.total, results.has_more) == (MAX_HITS, True)
 
 
 def test_hidden_conversations_are_read_from_an_index_and_hits_are_not_checked_if_there_are_none(
@@ -95,9 +95,8 @@ def test_hidden_conversations_are_read_from_an_index_and_hits_are_not_checked_if
     event.remove(store.reading, "before_cursor_execute", listen)
     assert [statement for statement, _ in asked if "NOT EXISTS" in statement]
     if store.is_sqlite:
-        assert [
-            line for line in plans(store, asked) if line.startswith("SCAN") and "VIRTUAL" not in line
-        ] == []
+        scans = {line for line in plans(store, asked) if line.startswith("SCAN") and "VIRTUAL" not in line}
+        assert scans <= {"SCAN CONSTANT ROW", "SCAN found"}
 
 
 def plans(store: Store, asked: list[tuple[str, Any]]) -> list[str]:

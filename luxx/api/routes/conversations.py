@@ -16,7 +16,7 @@ from luxx.api.http.event_streams import PreparedResponse
 from luxx.api.http.files import TempFileASGIResponse, receive_file
 from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
-from luxx.domain.conversations.search import Search, SearchHit, SearchService
+from luxx.domain.conversations.search import Search, SearchHit, SearchService, SearchSort
 from luxx.domain.conversations.service import ConversationService, ProjectChange, ProjectService, ProjectView
 from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.transfer.document import ImportReport
@@ -212,7 +212,7 @@ Query = Annotated[
     QueryParameter(
         min_length=1,
         max_length=200,
-        description='words, all of which must match; "a phrase" in quotes; the beginning of a word*',
+        description='words, of which one must match; a "phrase" and the beginning of a word* must match',
     ),
 ]
 InConversation = Annotated[
@@ -227,8 +227,14 @@ KindFilter = Annotated[
 ]
 
 
+SortOrder = Annotated[
+    SearchSort,
+    QueryParameter(description="the best hits first, or of those that match well the newest first"),
+]
+
+
 class SearchPage(Page[SearchHit], frozen=True, kw_only=True):
-    """One page of hits. `total` counts at most 1,000 of each kind; `has_more`: more exist."""
+    """One page of hits. `total` counts at most 1,000; `has_more`: more exist."""
 
     has_more: bool
 
@@ -246,12 +252,13 @@ class SearchController(Controller):
         kind: KindFilter = None,
         conversation_id: InConversation = None,
         room_id: InRoom = None,
+        sort: SortOrder = SearchSort.RELEVANCE,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[SearchPage]:
         """Titles of your conversations, your rooms, your tasks, and messages of your conversations and rooms
-        that contain all words: in this order of kinds, each newest first."""
-        search = Search(query=q, kind=kind, conversation_id=conversation_id, room_id=room_id)
+        that match, by relevance: rare words and texts with several of the words come first."""
+        search = Search(query=q, kind=kind, conversation_id=conversation_id, room_id=room_id, sort=sort)
         result = await searches.find(caller, search, page=page, page_size=page_size)
         return success(
             SearchPage(

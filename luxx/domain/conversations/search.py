@@ -1,40 +1,38 @@
 """Full-text search over a user's own conversations, rooms and tasks.
 
-`search_index.py` keeps the index, `infra/store/search_words.py` makes the words. The cost of a search does
-not grow with other users' data, nor past `MAX_HITS` with the user's own: hits come newest first, in the order
-of their kinds, and are counted up to that many of each kind.
+`search_index.py` keeps the index, `infra/store/ranked_search.py` ranks. The cost of a search does not grow
+with other users' data, nor past its bounds with the user's own: of very common words only the newest texts
+count, and hits are counted up to `MAX_HITS`.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, TextClause, bindparam, func, select, text
+from sqlalchemy import Connection, Row, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import own_conversation
 from luxx.domain.conversations.models import ConversationRow, MessageRow, SearchTextRow
-from luxx.domain.conversations.search_index import SearchedSubject, SubjectReaders
+from luxx.domain.conversations.search_index import SearchedSubject, SubjectReaders, searched_text
 from luxx.errors import NotFound
 from luxx.infra.store.engine import Store
-from luxx.infra.store.search_words import (
-    SearchKind,
-    Term,
-    TermMatcher,
-    composed,
-    fold,
-    owner_word,
-    searched_text,
-    subject_word,
-    terms_of,
-)
+from luxx.infra.store.ranked_search import Hit, WordIndex, rank
+from luxx.infra.store.search_marks import QueryMatcher
+from luxx.infra.store.search_words import SearchKind, composed, fold, owner_word, query_of, subject_word
 from luxx.infra.store.tables import table_of
 
+TEXTS = WordIndex(table="search_texts", full_text="search_index")
 MAX_HITS = 1000
-"""Maximum hits of each kind; a query with more hits is too general."""
+"""Maximum hits; a query with more hits is too general."""
+
+FIT_OF_NEWEST = 0.5
+"""Sorted by time are only hits that match at least so well as the best one: a text with one common word of a
+question is no answer to it."""
 
 SNIPPET_LENGTH = 200
 SNIPPET_LEAD = 60
@@ -57,33 +55,13 @@ _hidden = (
 )
 """Whether one of the user's conversations is hidden: an import, fork or deletion is in progress."""
 
-_not_hidden = """AND NOT EXISTS (
+_NOT_HIDDEN = """AND NOT EXISTS (
     SELECT 1 FROM search_texts AS hit LEFT JOIN messages ON messages.id = hit.message_id
     JOIN conversations ON conversations.id = coalesce(hit.conversation_id, messages.conversation_id)
-    WHERE hit.id = {} AND conversations.import_id IS NOT NULL
+    WHERE hit.id = {id} AND conversations.import_id IS NOT NULL
 )"""
-
-
-def _find_statements(also: str) -> dict[str, TextClause]:
-    """The statement of each database, with a condition on a hit, whose id replaces the braces."""
-    lite, postgres = also.format("search_index.rowid"), also.format("search_texts.id")
-    return {
-        "sqlite": text(
-            "SELECT rowid FROM search_index WHERE search_index MATCH :expression "
-            f"{lite} ORDER BY rowid DESC LIMIT :max_hits"
-        ),
-        "postgresql": text(
-            "SELECT id FROM search_texts WHERE words @@ CAST(:expression AS tsquery) "
-            f"{postgres} ORDER BY id DESC LIMIT :max_hits"
-        ),
-    }
-
-
-_find_any = _find_statements("")
-_find_visible = _find_statements(_not_hidden)
-"""Checking each hit for visibility costs more than finding it: used only if the user has hidden
-conversations.
-"""
+"""Checking each candidate for visibility costs more than finding it: used only if the user has hidden
+conversations."""
 
 _hit_rows = (
     select(
@@ -108,6 +86,13 @@ _hit_rows = (
 )
 
 
+class SearchSort(StrEnum):
+    """The order of hits: the best first, or of those that match well the newest first."""
+
+    RELEVANCE = "relevance"
+    NEWEST = "newest"
+
+
 class Search(msgspec.Struct, frozen=True, kw_only=True):
     """The query and its scope; None is everywhere. A room with its messages belongs to its owner."""
 
@@ -115,6 +100,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     kind: SearchKind | None = None
     conversation_id: str | None = None
     room_id: str | None = None
+    sort: SearchSort = SearchSort.RELEVANCE
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +118,7 @@ class Snippet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """One title, room, task or message that matches all terms. `rank` counts from 1 over all pages.
+    """One title, room, task or message that matches. `rank` counts from 1 over all pages.
 
     Only a message has `message_id` and `role`. A hit belongs to a conversation, a room or a task; the fields
     of the others are null.
@@ -185,57 +171,53 @@ def find(
         room = readers[SearchKind.ROOM](connection, [search.room_id]).get(search.room_id)
         if room is None or room.user_id != caller.user_id:
             raise NotFound("you own no room with this id", kind="room_not_found")
-    terms = terms_of(search.query)
-    if not terms:
-        return SearchResults(hits=[], total=0, has_more=False)
-    # A single conversation was read above and is not hidden.
-    has_hidden = search.conversation_id is None and (
-        connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
-    )
-    statement = (_find_visible if has_hidden else _find_any)[connection.dialect.name]
-    hit_ids: list[int] = []
-    has_more = False
-    for kind in _kinds(search):
-        scope = [owner_word(kind, caller.user_id)]
-        scope += [subject_word(id_) for id_ in (search.conversation_id, search.room_id) if id_]
-        expression = _expression(
-            connection.dialect.name, [*(Term(words=(word,), pieces=()) for word in scope), *terms]
-        )
-        ids = connection.scalars(statement, {"expression": expression, "max_hits": MAX_HITS + 1}).all()
-        has_more |= len(ids) > MAX_HITS
-        hit_ids += ids[:MAX_HITS]
+    hit_ids, has_more = _ranked_ids(connection, caller, search)
     start = (page - 1) * page_size
     page_ids = hit_ids[start : start + page_size]
-    matcher = TermMatcher(terms)
+    matcher = QueryMatcher(query_of(search.query))
     hits: list[SearchHit] = []
     for first in range(0, len(page_ids), ROWS_AT_ONCE):
         rows = _rows(connection, caller, page_ids[first : first + ROWS_AT_ONCE])
         rooms = _subjects(connection, readers, SearchKind.ROOM, [row.room_id for row in rows])
         tasks = _subjects(connection, readers, SearchKind.TASK, [row.task_id for row in rows])
         for row in rows:
-            rank = start + len(hits) + 1
-            hits.append(_hit(row, rank, matcher, room=rooms.get(row.room_id), task=tasks.get(row.task_id)))
+            place = start + len(hits) + 1
+            hits.append(_hit(row, place, matcher, room=rooms.get(row.room_id), task=tasks.get(row.task_id)))
     return SearchResults(hits=hits, total=len(hit_ids), has_more=has_more)
 
 
+def _ranked_ids(connection: Connection, caller: Caller, search: Search) -> tuple[list[int], bool]:
+    """The ids of all hits in their order, and whether there are more."""
+    # A single conversation was read before and is not hidden.
+    has_hidden = search.conversation_id is None and (
+        connection.execute(_hidden, {"user_id": caller.user_id}).first() is not None
+    )
+    ranking = rank(
+        connection,
+        TEXTS,
+        query_of(search.query),
+        scopes=[owner_word(kind, caller.user_id) for kind in _kinds(search)],
+        within=[subject_word(id_) for id_ in (search.conversation_id, search.room_id) if id_],
+        condition=_NOT_HIDDEN if has_hidden else "",
+        limit=MAX_HITS,
+    )
+    hits = ranking.hits if search.sort == SearchSort.RELEVANCE else _newest(ranking.hits)
+    return [hit.id for hit in hits], ranking.has_more
+
+
+def _newest(hits: list[Hit]) -> list[Hit]:
+    best = max((hit.coverage for hit in hits), default=0.0)
+    fitting = [hit for hit in hits if hit.coverage >= best * FIT_OF_NEWEST]
+    return sorted(fitting, key=lambda hit: hit.id, reverse=True)
+
+
 def _kinds(search: Search) -> Iterable[SearchKind]:
-    """The kinds that can have hits, in the order of the results."""
+    """The kinds that can have hits."""
     if search.kind is not None:
         return (search.kind,)
     if search.conversation_id is not None:
         return (SearchKind.CONVERSATION, SearchKind.MESSAGE)
     return SearchKind if search.room_id is None else (SearchKind.ROOM, SearchKind.MESSAGE)
-
-
-def _expression(dialect: str, terms: list[Term]) -> str:
-    """The terms in the database's query syntax; words contain no quotes, so nothing can break out of them."""
-    if dialect == "postgresql":
-        quote, follows, ends, conjunction = "'{}'", " <-> ", ":*", " & "
-    else:
-        quote, follows, ends, conjunction = '"{}"', " + ", " *", " AND "
-    return conjunction.join(
-        f"({follows.join(map(quote.format, term.words))}{ends if term.is_prefix else ''})" for term in terms
-    )
 
 
 def _rows(connection: Connection, caller: Caller, ids: list[int]) -> list[Row[*tuple[Any, ...]]]:
@@ -252,8 +234,8 @@ def _subjects(
 
 def _hit(
     row: Row[*tuple[Any, ...]],
-    rank: int,
-    matcher: TermMatcher,
+    place: int,
+    matcher: QueryMatcher,
     *,
     room: SearchedSubject | None,
     task: SearchedSubject | None,
@@ -267,7 +249,7 @@ def _hit(
         kind = SearchKind.ROOM if task is None else SearchKind.TASK
         searched, created_at = subject.text, subject.created_at
     return SearchHit(
-        rank=rank,
+        rank=place,
         kind=kind,
         conversation_id=row.conversation_id,
         conversation_title=row.title,
@@ -282,11 +264,11 @@ def _hit(
     )
 
 
-def snippet(whole: str, matcher: TermMatcher) -> Snippet:
-    """The part of a text around the first match, with the positions of all matches in it."""
+def snippet(whole: str, matcher: QueryMatcher) -> Snippet:
+    """The part of a text around its best match, with the positions of all matches in it."""
     whole = composed(whole[:MAX_SEARCHED_LENGTH])
     folded = fold(whole)
-    first = matcher.first(folded)
+    first = matcher.first(folded, SNIPPET_LENGTH - SNIPPET_LEAD)
     if first is None:
         return Snippet(text=whole[:SNIPPET_LENGTH], marks=[])
     start = max(0, min(first - SNIPPET_LEAD, len(whole) - SNIPPET_LENGTH))

@@ -12,7 +12,15 @@ import msgspec
 from sqlalchemy import BindParameter, Connection, bindparam, select, text
 
 from luxx.domain.conversations.models import SEARCHED_IDS, ConversationRow, MessageRow
-from luxx.infra.store.search_words import SearchKind, indexed, searched_text
+from luxx.infra.store.search_words import (
+    SearchKind,
+    date_words,
+    index_value,
+    owner_word,
+    subject_word,
+)
+from luxx.wire.todos import REMINDER
+from luxx.wire.turn import StepStatus, StepType
 
 _UPSERT = (
     "INSERT INTO search_texts (user_id, {0}, words) VALUES (:user_id, :{0}, :words) "
@@ -33,14 +41,57 @@ _insert_restored = text(
 _NO_SUBJECT = dict.fromkeys(SEARCHED_IDS)
 _id_list: BindParameter[list[str]] = bindparam("ids", expanding=True)
 _message_contents = select(
-    MessageRow.id, MessageRow.conversation_id, MessageRow.room_id, MessageRow.content
+    MessageRow.id,
+    MessageRow.conversation_id,
+    MessageRow.room_id,
+    MessageRow.content,
+    MessageRow.created_at,
 ).where(MessageRow.id.in_(_id_list))
 _conversation_titles = select(ConversationRow.id, ConversationRow.title).where(
     ConversationRow.id.in_(_id_list)
 )
 
-INDEXED_FIELDS = ("id", "user_id", "conversation_id", "content")
+INDEXED_FIELDS = ("id", "user_id", "conversation_id", "content", "created_at")
 """The columns of a conversation's message that `index_message` needs; one of a room has a `room_id`."""
+
+
+class _SearchedFile(msgspec.Struct):
+    name: str = ""
+
+
+class _Step(msgspec.Struct):
+    type: str
+    name: str = ""
+    content: str = ""
+    status: str = StepStatus.DONE
+    superseded: bool = False
+
+
+class _StoredMessage(msgspec.Struct):
+    """The searched fields of a stored message of either role; the decoder skips all others."""
+
+    text: str = ""
+    attachments: list[_SearchedFile] = []
+    steps: list[_Step] = []
+
+
+_stored = msgspec.json.Decoder(_StoredMessage)
+
+
+def searched_text(content: str) -> str:
+    """The searched text of a message's stored JSON: its text and the names of its files.
+
+    For an answer: its text steps, without those that a crash interrupted, because another completion repeats
+    them, or that a check refused; and what people wrote while it was made, but not what Luxx did.
+    """
+    stored = _stored.decode(content)
+    written = [
+        step.content
+        for step in stored.steps
+        if (step.type == StepType.USER and step.name != REMINDER)
+        or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED and not step.superseded)
+    ]
+    return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")
 
 
 class SearchedSubject(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,25 +153,45 @@ def reindex_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], read
 
     messages = connection.execute(_message_contents, {"ids": ids_in("message_id")})
     titles = connection.execute(_conversation_titles, {"ids": ids_in("conversation_id")})
-    found: dict[str, dict[str, tuple[SearchKind, str, str]]] = {
+    found: dict[str, dict[str, tuple[SearchKind, str, str, datetime | None]]] = {
         "message_id": {
-            row.id: (SearchKind.MESSAGE, row.conversation_id or row.room_id, _text_of(row.content))
+            row.id: (
+                SearchKind.MESSAGE,
+                row.conversation_id or row.room_id,
+                _text_of(row.content),
+                row.created_at,
+            )
             for row in messages
         },
-        "conversation_id": {row.id: (SearchKind.CONVERSATION, row.id, row.title) for row in titles},
+        "conversation_id": {row.id: (SearchKind.CONVERSATION, row.id, row.title, None) for row in titles},
     }
     for kind, read in readers.items():
         subjects = read(connection, ids_in(COLUMN_OF[kind]))
-        found[COLUMN_OF[kind]] = {id_: (kind, id_, subject.text) for id_, subject in subjects.items()}
+        found[COLUMN_OF[kind]] = {id_: (kind, id_, subject.text, None) for id_, subject in subjects.items()}
     index_rows: list[dict[str, Any]] = []
     for row in rows:
         for column, by_id in found.items():
             if row.get(column) in by_id:
-                kind, subject_id, searched = by_id[row[column]]
-                words = indexed(dialect, kind, row["user_id"], subject_id, searched)
+                kind, subject_id, searched, sent_at = by_id[row[column]]
+                words = indexed(dialect, kind, row["user_id"], subject_id, searched, sent_at=sent_at)
                 index_rows.append({**_NO_SUBJECT, **row, "words": words})
     if index_rows:
         connection.execute(_insert_restored, index_rows)
+
+
+def indexed(
+    dialect: str,
+    kind: SearchKind,
+    user_id: int,
+    subject_id: str,
+    text: str,
+    *,
+    sent_at: datetime | None = None,
+) -> str:
+    """The index column's value for a text: the words for its owner and subject, its own, and those of the
+    date on which a message was sent."""
+    scopes = [owner_word(kind, user_id), subject_word(subject_id)]
+    return index_value(dialect, scopes, text, context="" if sent_at is None else date_words(sent_at.date()))
 
 
 def _text_of(content: str) -> str:
@@ -133,5 +204,5 @@ def _text_of(content: str) -> str:
 def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:
     user_id, subject_id = message["user_id"], message.get("conversation_id") or message["room_id"]
     text = searched_text(message["content"])
-    words = indexed(dialect, SearchKind.MESSAGE, user_id, subject_id, text)
+    words = indexed(dialect, SearchKind.MESSAGE, user_id, subject_id, text, sent_at=message["created_at"])
     return {"user_id": user_id, "message_id": message["id"], "words": words}

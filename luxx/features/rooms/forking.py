@@ -35,9 +35,9 @@ _copy_message = insert(_messages).from_select(
 )
 """Copies inside the database; runs stay with the original."""
 
-_copied = select(*(_messages.c[name] for name in ("id", "user_id", "room_id", "content"))).where(
-    _messages.c.id == bindparam("b_id")
-)
+_copied = select(
+    *(_messages.c[name] for name in ("id", "user_id", "room_id", "content", "created_at"))
+).where(_messages.c.id == bindparam("b_id"))
 
 
 @dataclass(frozen=True, slots=True)

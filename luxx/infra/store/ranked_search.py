@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
-from luxx.infra.store.search_words import Query, RankedWord, Term, stems_of, words_of
+from luxx.infra.store.search_words import AFTER_CONTEXT, Query, RankedWord, Term
+from luxx.infra.store.search_words import index_value as index_value  # What is searched is stored so.
 
 MOST_CANDIDATES = 16_000
 """Candidates of all words of a query together."""
@@ -31,21 +32,12 @@ RESCORED = 200
 READ_LENGTH = 20_000
 """How many characters of a candidate's words are read to count those of the query (SQLite)."""
 
-MAX_CONTEXT = 200
-"""Words of a context that are indexed."""
-
-STEM_BYTES = 200_000
-"""Of a text with more stems than that, the first are indexed: PostgreSQL takes at most a megabyte."""
-
 CONTEXT_WEIGHT = 0.3
 _CONTEXT_RANK = 0.5
 """The weight that makes `ts_rank` of a word in the context what CONTEXT_WEIGHT is in a count."""
 
 K1, B = 1.2, 0.75
 """Constants of BM25: how soon repetitions of a word stop to count, and how much a text's length counts."""
-
-_AFTER_CONTEXT = " | "
-"""Ends the context in an index value on SQLite. The tokenizer skips it."""
 
 _RANK_SATURATION = 0.645
 """`ts_rank` of one word that occurs n times is close to n / (n + 0.645)."""
@@ -91,38 +83,6 @@ class Ranking:
 
     hits: list[Hit]
     has_more: bool
-
-
-def index_value(dialect: str, scopes: Iterable[str], text: str, *, context: str = "") -> str:
-    """The value of `words` for a text in these scopes; each scope must contain a `=`, and besides it only
-    digits and small letters from a to z.
-
-    Queries also find the text by the first words of its context, which may be the message before it and its
-    date. Phrases and prefixes are searched in the text only.
-    """
-    own = words_of(text)
-    around = list(dict.fromkeys(stems_of(words_of(context)[:MAX_CONTEXT]))) if context else []
-    stems = list(_stems(own))
-    if dialect == "postgresql":
-        # A finished tsvector: the parser of PostgreSQL would split the words again, by other rules.
-        positioned = [f"'{word}':{position}" for position, word in enumerate([*scopes, *own], 1)]
-        positioned += [f"'={stem}':{position}A" for position, stem in enumerate(stems, 1)]
-        positioned += [f"'={word}':{position}" for position, word in enumerate(around, len(stems) + 1)]
-        return " ".join(positioned)
-    before = "".join(f" ={word}" for word in around)
-    after = "".join(f" ={stem}" for stem in stems)
-    return f"{' '.join(scopes)}{before}{_AFTER_CONTEXT}{' '.join(own)}{after}"
-
-
-def _stems(words: list[str]) -> Iterator[str]:
-    """The stems of words that are not their own stem."""
-    size = 0
-    for word, stem in zip(words, stems_of(words), strict=True):
-        if stem != word:
-            size += len(stem)
-            if size > STEM_BYTES:
-                return
-            yield stem
 
 
 def rank(
@@ -178,7 +138,7 @@ def _estimated(ids: Sequence[int], most: int, in_scopes: Sequence[int]) -> float
 
 def _rarity(count: float, total: float) -> float:
     """The inverse document frequency of BM25, which is never negative."""
-    return math.log1p(max(total - count, 0.0) + 0.5) - math.log(count + 0.5) if count else 0.0
+    return math.log1p((max(total - count, 0.0) + 0.5) / (count + 0.5))
 
 
 # --- expressions -------------------------------------------------------------------------------------
@@ -238,7 +198,8 @@ def _newest_statement(dialect: str, index: WordIndex, count: int, condition: str
     else:
         one = (
             "(SELECT json_group_array(id) FROM (SELECT rowid AS id FROM {full_text} "
-            "WHERE {full_text} MATCH :expression_{number} {condition} ORDER BY rowid DESC LIMIT :most))"
+            "WHERE {full_text} MATCH :expression_{number} {condition} "
+            "ORDER BY rowid DESC LIMIT :most) AS found)"
         )
         condition = condition.format(id=f"{full_text}.rowid")
     names = {"table": table, "full_text": full_text, "condition": condition}
@@ -280,7 +241,7 @@ def _counts_on_sqlite(
 ) -> Iterator[Counted]:
     needles = [(f" {end}", f" ={end}") for end in (w.text if w.is_prefix else f"{w.text} " for w in words)]
     for id_, value, length in connection.execute(_read_words(index), {"ids": ids}):
-        around, _, own = f"{value} ".partition(_AFTER_CONTEXT)
+        around, _, own = f"{value} ".partition(AFTER_CONTEXT)
         own, around = f" {own}", f"{around} "
         counts = [
             own.count(word) + own.count(stem) + (CONTEXT_WEIGHT if stem in around else 0.0)

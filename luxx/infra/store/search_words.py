@@ -1,5 +1,5 @@
-"""Which text of a message is searched, how it is split into words and their stems, and how a query is parsed.
-No database access; `ranked_search.py` has that.
+"""What search indexes store of a text, its words and their stems, and how a query is parsed. No database
+access; `ranked_search.py` searches, `search_marks.py` finds matches in a text.
 
 Indexed text and queries go through the same `fold`, so that they match. Text of scripts without spaces is
 split into pairs of characters: 机器学习 becomes 机器, 器学, 学习 and 习. So a search finds every
@@ -9,16 +9,14 @@ part of it, on either database.
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import date
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from operator import add
 
 import msgspec
 from Stemmer import Stemmer
-
-from luxx.wire.todos import REMINDER
-from luxx.wire.turn import StepStatus, StepType
 
 MAX_WORDS = 16_000
 """Only the first words of a longer text are indexed. PostgreSQL stores no positions beyond this number."""
@@ -29,20 +27,27 @@ MAX_BYTES = 500_000
 
 FOLDED_AT_ONCE = 100_000
 
+MAX_CONTEXT = 200
+"""Words of a context that are indexed."""
+
+STEM_BYTES = 200_000
+"""Of a text with more stems than that, the first are indexed: PostgreSQL takes at most a megabyte."""
+
+AFTER_CONTEXT = " | "
+"""Ends the context in an index value on SQLite. The tokenizer skips it."""
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+    "November", "December",
+)  # fmt: skip
+"""Not those of `calendar`, which are in the language of the process."""
+
 MOST_PIECES = 16
 """Maximum adjacent words (characters, in scripts without spaces) of one term; a longer phrase becomes several
 terms.
 """
 
 MAX_TERMS = 40
-MAX_CANDIDATES = 500
-"""How many candidate positions of one term are tried in one text."""
-
-MAX_MATCH_LENGTH = 400
-"""How many characters past the end of a part are searched, so that a match that begins in the part is
-complete.
-"""
-
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -50,58 +55,21 @@ UNSPACED = (
 """Thai to Khmer, kana, Han, Hangul: ranges for the character class of a regular expression."""
 
 _PIECE = re.compile(f"[{UNSPACED}]+|[^\\s{UNSPACED}]+")
-_UNSPACED = re.compile(f"[{UNSPACED}]")
+UNSPACED_PATTERN = re.compile(f"[{UNSPACED}]")
 _TERM = re.compile(r'"([^"]*)"?(\*?)|([^\s"]+)')
-_INSIDE = f"[^\\s{UNSPACED}]"
+INSIDE = f"[^\\s{UNSPACED}]"
+"""A character of a word in a script with spaces, as a regular expression."""
+
 _LATIN_MARKS = range(0x300, 0x370)
 
 
 class SearchKind(StrEnum):
-    """What a search hit is: a conversation's title, a room, a task, or a message. Results have this order."""
+    """What a search hit is: a conversation's title, a room, a task, or a message."""
 
     CONVERSATION = "conversation"
     ROOM = "room"
     TASK = "task"
     MESSAGE = "message"
-
-
-class _SearchedFile(msgspec.Struct):
-    name: str = ""
-
-
-class _Step(msgspec.Struct):
-    type: str
-    name: str = ""
-    content: str = ""
-    status: str = StepStatus.DONE
-    superseded: bool = False
-
-
-class _StoredMessage(msgspec.Struct):
-    """The searched fields of a stored message of either role; the decoder skips all others."""
-
-    text: str = ""
-    attachments: list[_SearchedFile] = []
-    steps: list[_Step] = []
-
-
-_stored = msgspec.json.Decoder(_StoredMessage)
-
-
-def searched_text(content: str) -> str:
-    """The searched text of a message's stored JSON: its text and the names of its files.
-
-    For an answer: its text steps, without those that a crash interrupted, because another completion repeats
-    them, or that a check refused; and what people wrote while it was made, but not what Luxx did.
-    """
-    stored = _stored.decode(content)
-    written = [
-        step.content
-        for step in stored.steps
-        if (step.type == StepType.USER and step.name != REMINDER)
-        or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED and not step.superseded)
-    ]
-    return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")
 
 
 class _Fold(dict[int, str]):
@@ -154,7 +122,7 @@ def words_of(text: str) -> list[str]:
 
 def _words_of_piece(piece: str) -> list[str]:
     """A word of a spaced script as it is; of an unspaced run its pairs, and its last character alone."""
-    if _UNSPACED.match(piece) is None:
+    if UNSPACED_PATTERN.match(piece) is None:
         return [piece[:WORD_LENGTH]]
     return [*map(add, piece, piece[1:]), piece[-1]]
 
@@ -182,15 +150,42 @@ def stems_of(words: list[str]) -> list[str]:
     ]
 
 
-def indexed(dialect: str, kind: SearchKind, user_id: int, subject_id: str, text: str) -> str:
-    """The index column's value for a text: the words for its owner and subject, then its own words.
+def index_value(dialect: str, scopes: Iterable[str], text: str, *, context: str = "") -> str:
+    """The value of `words` for a text in these scopes; each scope must contain a `=`, and besides it only
+    digits and small letters from a to z.
 
-    PostgreSQL gets a finished tsvector: its own parser would split the words again, by other rules.
+    Queries also find the text by the first words of its context, which may be the message before it and its
+    date. Phrases and prefixes are searched in the text only.
     """
-    words = [owner_word(kind, user_id), subject_word(subject_id), *words_of(text)]
+    own = words_of(text)
+    around = list(dict.fromkeys(stems_of(words_of(context)[:MAX_CONTEXT]))) if context else []
+    stems = list(_stems(own))
     if dialect == "postgresql":
-        return " ".join(f"'{word}':{position}" for position, word in enumerate(words, 1))
-    return " ".join(words)
+        # A finished tsvector: the parser of PostgreSQL would split the words again, by other rules.
+        positioned = [f"'{word}':{position}" for position, word in enumerate([*scopes, *own], 1)]
+        positioned += [f"'={stem}':{position}A" for position, stem in enumerate(stems, 1)]
+        positioned += [f"'={word}':{position}" for position, word in enumerate(around, len(stems) + 1)]
+        return " ".join(positioned)
+    before = "".join(f" ={word}" for word in around)
+    after = "".join(f" ={stem}" for stem in stems)
+    return f"{' '.join(scopes)}{before}{AFTER_CONTEXT}{' '.join(own)}{after}"
+
+
+@lru_cache(maxsize=1000)
+def date_words(day: date) -> str:
+    """A context by which a date is found: 2026-11-27 November 11月."""
+    return f"{day.isoformat()} {_MONTHS[day.month - 1]} {day.month}月"
+
+
+def _stems(words: list[str]) -> Iterator[str]:
+    """The stems of words that are not their own stem."""
+    size = 0
+    for word, stem in zip(words, stems_of(words), strict=True):
+        if stem != word:
+            size += len(stem)
+            if size > STEM_BYTES:
+                return
+            yield stem
 
 
 def owner_word(kind: SearchKind, user_id: int) -> str:
@@ -220,9 +215,9 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
 
 def _pattern(piece: str, *, is_prefix: bool = False) -> str:
     escaped = re.escape(piece)
-    if _UNSPACED.match(piece) is not None:
+    if UNSPACED_PATTERN.match(piece) is not None:
         return escaped
-    return f"(?<!{_INSIDE}){escaped}" + (f"{_INSIDE}*" if is_prefix else f"(?!{_INSIDE})")
+    return f"(?<!{INSIDE}){escaped}" + (f"{INSIDE}*" if is_prefix else f"(?!{INSIDE})")
 
 
 def terms_of(query: str) -> list[Term]:
@@ -281,7 +276,7 @@ def query_of(text: str) -> Query:
 
 
 def _ranked(piece: str) -> Iterator[RankedWord]:
-    if _UNSPACED.match(piece) is None:
+    if UNSPACED_PATTERN.match(piece) is None:
         yield RankedWord(text=stems_of([piece[:WORD_LENGTH]])[0])
     elif len(piece) == 1:
         yield RankedWord(text=piece, is_prefix=True)
@@ -294,7 +289,7 @@ def _groups(pieces: list[str]) -> Iterator[tuple[str, ...]]:
     pieces_group: list[str] = []
     weight = 0
     for piece in pieces:
-        is_run = _UNSPACED.match(piece) is not None
+        is_run = UNSPACED_PATTERN.match(piece) is not None
         for start in range(0, len(piece) if is_run else 1, MOST_PIECES):
             part = piece[start : start + MOST_PIECES] if is_run else piece
             part_weight = len(part) if is_run else 1
@@ -311,40 +306,11 @@ def _term(pieces: tuple[str, ...], *, is_prefix: bool) -> Term:
     last = pieces[-1]
     words = [word for piece in pieces[:-1] for word in _words_of_piece(piece)]
     ending = _words_of_piece(last)
-    if _UNSPACED.match(last) is not None:
+    if UNSPACED_PATTERN.match(last) is not None:
         # The run may continue in the text: the single last character is there the first of a pair.
         is_prefix = len(ending) == 1
         ending = ending[:-1] or ending
     return Term(words=(*words, *ending), pieces=pieces, is_prefix=is_prefix)
-
-
-class TermMatcher:
-    """Finds terms in folded texts, with a bounded number of tries whatever the text and the terms."""
-
-    def __init__(self, terms: list[Term]) -> None:
-        self._terms = [(term.pieces[0], re.compile(term.pattern())) for term in terms]
-        self._any = re.compile("|".join(f"(?:{term.pattern()})" for term in terms))
-
-    def first(self, folded: str) -> int | None:
-        """The position of the first term; None if there is none, or none within MAX_CANDIDATES candidates."""
-        end = len(folded)
-        for piece, pattern in self._terms:
-            at = folded.find(piece, 0, end)
-            for _ in range(MAX_CANDIDATES):
-                if at < 0:
-                    break
-                if pattern.match(folded, at):
-                    end = at
-                    break
-                at = folded.find(piece, at + 1, end)
-        return end if end < len(folded) else None
-
-    def between(self, folded: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each match that begins between `start` and `end`, in order, without overlap."""
-        for span in self._any.finditer(folded, start, end + MAX_MATCH_LENGTH):
-            if span.start() >= end:
-                return
-            yield span.span()
 
 
 MAX_MARKS = 30

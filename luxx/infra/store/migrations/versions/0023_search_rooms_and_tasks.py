@@ -6,7 +6,7 @@ from collections.abc import Callable
 import sqlalchemy as sa
 from alembic import op
 
-from luxx.infra.store.search_words import SearchKind, indexed
+from luxx.infra.store.search_words import SearchKind, index_value, owner_word, subject_word
 
 revision: str = "0023"
 down_revision: str | None = "0022"
@@ -78,6 +78,7 @@ def add_rows(
     after = ""
     while rows := connection.execute(query, {"after": after, "at_once": ROWS_AT_ONCE}).all():
         for row in rows:
-            words = indexed(connection.dialect.name, kind, row.user_id, row.id, "\n".join(texts_of(row)))
+            scopes = [owner_word(kind, row.user_id), subject_word(row.id)]
+            words = index_value(connection.dialect.name, scopes, "\n".join(texts_of(row)))
             connection.execute(insert, {"user_id": row.user_id, "id": row.id, "words": words})
         after = rows[-1].id

@@ -10,7 +10,7 @@ from sqlalchemy import Boolean, DateTime, Float, Integer, String, Text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
 revision: str = "0050"
-down_revision: str | None = "0047"
+down_revision: str | None = "0048"
 
 ID = String(36)
 WORDS = Text().with_variant(TSVECTOR(), "postgresql")

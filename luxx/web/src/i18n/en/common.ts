@@ -96,6 +96,8 @@ const en = {
   palette: 'Commands',
   palettePlaceholder: 'Search commands and conversations',
   paletteEmpty: 'Nothing matches. Try another word.',
+  sortHits: 'Order of what is found',
+  sortsOfHits: { relevance: 'Best match', newest: 'Newest' },
   goTo: (area: string) => `Go to ${area}`,
   useTheme: (name: string) => `Theme: ${name}`,
   useLanguage: (name: string) => `Language: ${name}`,

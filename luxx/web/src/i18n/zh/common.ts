@@ -97,6 +97,8 @@ const zh: CommonText = {
   palette: '命令',
   palettePlaceholder: '搜索命令和对话',
   paletteEmpty: '没有匹配的结果，请换一个词。',
+  sortHits: '结果的排序',
+  sortsOfHits: { relevance: '最相关', newest: '最新' },
   goTo: (area) => `前往${area}`,
   useTheme: (name) => `主题：${name}`,
   useLanguage: (name) => `语言：${name}`,

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
-from luxx.infra.store.search_words import AFTER_CONTEXT, Query, RankedWord, Term
+from luxx.infra.store.search_words import AFTER_CONTEXT, RankedWord, Term, WordQuery
 from luxx.infra.store.search_words import index_value as index_value  # What is searched is stored so.
 
 MOST_CANDIDATES = 16_000
@@ -35,6 +35,9 @@ READ_LENGTH = 20_000
 CONTEXT_WEIGHT = 0.3
 _CONTEXT_RANK = 0.5
 """The weight that makes `ts_rank` of a word in the context what CONTEXT_WEIGHT is in a count."""
+
+LEAST_RARITY = 0.01
+"""Of a word that half of the texts have or more, which would count nothing or against a text."""
 
 K1, B = 1.2, 0.75
 """Constants of BM25: how soon repetitions of a word stop to count, and how much a text's length counts."""
@@ -88,7 +91,7 @@ class Ranking:
 def rank(
     connection: Connection,
     index: WordIndex,
-    query: Query,
+    query: WordQuery,
     *,
     scopes: Sequence[str],
     within: Sequence[str] = (),
@@ -137,8 +140,8 @@ def _estimated(ids: Sequence[int], most: int, in_scopes: Sequence[int]) -> float
 
 
 def _rarity(count: float, total: float) -> float:
-    """The inverse document frequency of BM25, which is never negative."""
-    return math.log1p((max(total - count, 0.0) + 0.5) / (count + 0.5))
+    """The inverse document frequency of BM25, which is at least LEAST_RARITY."""
+    return max(math.log((max(total - count, 0.0) + 0.5) / (count + 0.5)), LEAST_RARITY)
 
 
 # --- expressions -------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ def _newest_statement(dialect: str, index: WordIndex, count: int, condition: str
 def _rescored(
     connection: Connection,
     index: WordIndex,
-    query: Query,
+    query: WordQuery,
     rarity: dict[RankedWord, float],
     coverage: dict[int, float],
 ) -> list[Hit]:

@@ -4,7 +4,14 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from luxx.infra.store.search_words import INSIDE, MAX_TERMS, UNSPACED_PATTERN, WORD_LENGTH, Query, stems_of
+from luxx.infra.store.search_words import (
+    INSIDE,
+    MAX_TERMS,
+    UNSPACED_PATTERN,
+    WORD_LENGTH,
+    WordQuery,
+    stems_of,
+)
 
 MAX_CANDIDATES = 500
 """How many candidate positions of one term, and matches of words, are tried in one text."""
@@ -18,7 +25,7 @@ complete.
 class QueryMatcher:
     """Finds what matches a query in folded texts, with a bounded number of tries whatever texts and query."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: WordQuery) -> None:
         self._terms = [(term.pieces[0], re.compile(term.pattern())) for term in query.required]
         words = [word.text for word in query.words]
         spaced = [word for word in words if UNSPACED_PATTERN.match(word) is None]

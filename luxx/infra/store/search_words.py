@@ -243,7 +243,7 @@ class RankedWord(msgspec.Struct, frozen=True, kw_only=True):
     is_prefix: bool = False
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class WordQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed query: terms that a text must have, and words that rank it, of which it must have one if there
     are no terms."""
 
@@ -254,7 +254,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.required or self.words)
 
 
-def query_of(text: str) -> Query:
+def query_of(text: str) -> WordQuery:
     """Parses a query. "Phrases" in quotes and prefixes with a star* are required, other words are not.
 
     All other characters count as blanks, so a query without letters and digits is empty, and every text is
@@ -272,7 +272,7 @@ def query_of(text: str) -> Query:
         groups = list(_groups(pieces))
         for position, group in enumerate(groups, 1):
             required[_term(group, is_prefix=is_prefix and position == len(groups))] = None
-    return Query(required=tuple(required)[:MAX_TERMS], words=tuple(words)[:MAX_TERMS])
+    return WordQuery(required=tuple(required)[:MAX_TERMS], words=tuple(words)[:MAX_TERMS])
 
 
 def _ranked(piece: str) -> Iterator[RankedWord]:

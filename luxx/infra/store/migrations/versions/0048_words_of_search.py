@@ -20,7 +20,7 @@ class File(msgspec.Struct):
     name: str = ""
 
 
-class Step(msgspec.Struct):
+class IndexedStep(msgspec.Struct):
     type: str
     name: str = ""
     content: str = ""
@@ -36,7 +36,7 @@ class Step(msgspec.Struct):
 class Message(msgspec.Struct):
     text: str = ""
     attachments: list[File] = []
-    steps: list[Step] = []
+    steps: list[IndexedStep] = []
 
 
 decode = msgspec.json.Decoder(Message).decode

@@ -135,7 +135,7 @@ def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path:
     with pytest.raises(LuxxError, match="--replace"):
         restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert (rows_of(there), files_of(there), there.secret()) == before
-    restore(there, tmp_path / "backup.zip", SUBJECT_READERS, replace=True)
+    restore(there, tmp_path / "backup.zip", SUBJECT_READERS, replace=True, remake=[reindex_memory])
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
     assert not other.exists()

@@ -22,7 +22,9 @@ from luxx.app.cli.commands import main
 from luxx.app.core_services import SHARED
 from luxx.domain.owned import Owned
 from luxx.domain.skills.tools import skill_tools
-from luxx.infra.config.schema import Config, ModelConfig, ToolsConfig
+from luxx.features.memory.facts import FactWriter
+from luxx.features.memory.tools import MemoryTools
+from luxx.infra.config.schema import Config, MemoryConfig, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
 from luxx.providers.registry import ProviderType
@@ -318,6 +320,11 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
     assert rows == real
 
 
+def memory_tools() -> list[Any]:
+    store = Store(open_engine(resolve_url("sqlite:///unused.db", ROOT / "data")))
+    return [each.definition for each in MemoryTools(store, FactWriter(), MemoryConfig()).all()]
+
+
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/agents/tools.md"), re.MULTILINE)
     sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
@@ -325,6 +332,7 @@ def test_every_built_in_tool_is_documented_with_its_level() -> None:
         *builtin_tools(),
         *program_tools(sandbox),
         *skill_tools({}, lambda name: None),
+        *memory_tools(),
     ]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 

@@ -29,6 +29,7 @@ from luxx.api.routes.conversations import (
 from luxx.api.routes.files import AttachmentController, FileController
 from luxx.api.routes.mcp import McpController
 from luxx.api.routes.memories import MemoryController
+from luxx.api.routes.memory_episodes import MemoryEpisodeController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.prompts import PromptController
@@ -71,6 +72,7 @@ CONTROLLERS: list[type[Controller]] = [
     ProbeController,
     ProcessController,
     ProjectController,
+    MemoryEpisodeController,
     PromptController,
     ProvidersController,
     QuestionController,
@@ -243,6 +245,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "next_prompts": _provide(lambda: services.next_prompts),
         "members": _provide(lambda: services.members),
         "memory": _provide(lambda: services.memory),
+        "ingestion": _provide(lambda: services.ingestion),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),
         "task_runs": _provide(lambda: services.task_runs),

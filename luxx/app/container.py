@@ -35,6 +35,9 @@ from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.features.chats.todos import TodoService
+from luxx.features.memory.extraction.ingestion import Ingestion
+from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
+from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
@@ -72,11 +75,16 @@ from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
 from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
 from luxx.runs.turn.chat import fail_chat, load_chat
-from luxx.runs.turn.context import RunServices
+from luxx.runs.turn.context import LoadDrive, RunServices
 from luxx.runs.turn.resources import ResourceFinder, TurnServices
 from luxx.wire.run import RunKind, WhenAsked
 
-FAILURES = {RunKind.CHAT: fail_chat, RunKind.ROOM: fail_room, RunKind.TASK: fail_task}
+FAILURES = {
+    RunKind.CHAT: fail_chat,
+    RunKind.ROOM: fail_room,
+    RunKind.TASK: fail_task,
+    RunKind.MEMORY: fail_memory,
+}
 
 logger = structlog.get_logger()
 
@@ -220,16 +228,7 @@ class Services(CoreServices):
         # The functions: the driver and the questions are made after the loop that they need.
         turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
         requests = self._request_resolver()
-        self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
-        references = ReferenceChecker(self.tools, self.skill_registry)
-        self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
-        load_task = partial(load_task_run, planner=self.planner)
-        load_planned = partial(load_planned_chat, turn_services, self.planner)
-        loaders = {
-            RunKind.CHAT: partial(load_chat, turn_services, load_planned),
-            RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
-            RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
-        }
+        loaders = self._make_loaders(turn_services, requests)
         loop = RunLoop(
             self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)
         )
@@ -243,7 +242,29 @@ class Services(CoreServices):
         self.next_prompts = NextPrompts(self.chats, turn_services.resources)
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
         self.todos = TodoService(self.chats, self.notices.notify_subject)
-        self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
+        self.ingestion = Ingestion(self.admission)
+        for work in (self.chat_queue.start_due, self.ingestion.start_due):
+            self.run_driver.heartbeat.on_each_heartbeat(work)
+
+    def _make_loaders(
+        self, turn_services: TurnServices, requests: RequestResolver
+    ) -> Mapping[RunKind, LoadDrive]:
+        """What reads a run of each kind at the start of a drive."""
+        self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
+        references = ReferenceChecker(self.tools, self.skill_registry)
+        self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
+        load_task = partial(load_task_run, planner=self.planner)
+        episode_rows = EpisodeRows(self.fact_writer, self.config.memory)
+        load_extraction = partial(
+            load_memory_run, episodes=episode_rows, resolve=requests.resolve_turn, config=self.config.memory
+        )
+        load_planned = partial(load_planned_chat, turn_services, self.planner)
+        return {
+            RunKind.CHAT: partial(load_chat, turn_services, load_planned),
+            RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
+            RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
+            RunKind.MEMORY: partial(load_orchestrated, turn_services, load_extraction),
+        }
 
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(

@@ -174,7 +174,7 @@ class CoreServices:
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
                 *program_tools(self.sandbox, self.tool_images.register_figures),
-                *MemoryTools(store, self.fact_writer).all(),
+                *MemoryTools(store, self.fact_writer, config.memory).all(),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
@@ -227,7 +227,7 @@ class CoreServices:
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
         self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)
-        self.memory_recall = MemoryRecall(self.store)
+        self.memory_recall = MemoryRecall(self.store, self.config.memory)
         self.rules = RuleService(
             self.store,
             self.tools,

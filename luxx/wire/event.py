@@ -15,7 +15,12 @@ from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
+    CommunitiesUpdated,
+    EpisodeStart,
+    EpisodeSynced,
+    FactsRetired,
     FloorGiven,
+    MemoryComplete,
     MessageEnd,
     MessageStart,
     MessageStored,
@@ -66,13 +71,14 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 class CallPurpose(StrEnum):
     """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
     `choice` of the next speaker of a room; the `plan` of a task or of a chat; a `summary` of what no longer
-    fits a prompt; a `check` of an answer or of a result."""
+    fits a prompt; a `check` of an answer or of a result; the `extraction` of what is worth remembering."""
 
     ANSWER = "answer"
     CHOICE = "choice"
     PLAN = "plan"
     SUMMARY = "summary"
     CHECK = "check"
+    EXTRACTION = "extraction"
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
@@ -195,11 +201,16 @@ Event = (
     | StepSkipped
     | TaskPaused
     | TaskComplete
+    | EpisodeStart
+    | EpisodeSynced
+    | FactsRetired
+    | CommunitiesUpdated
+    | MemoryComplete
 )
 """Every event that can be in a log."""
 
 
-ENDING_EVENT_TYPES = frozenset({"done", "room_completed", "task_complete"})
+ENDING_EVENT_TYPES = frozenset({"done", "room_completed", "task_complete", "memory_complete"})
 """Types that end a log."""
 
 PAUSE_EVENT_TYPES = frozenset({"room_paused", "task_paused"})

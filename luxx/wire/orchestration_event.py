@@ -238,3 +238,44 @@ class TaskComplete(EventBase, frozen=True, kw_only=True, tag="task_complete"):
 
     status: str
     result: str | None = None
+
+
+class EpisodeStart(EventBase, frozen=True, kw_only=True, tag="episode_start"):
+    """A model reads the messages of an episode, for what is worth remembering. `attempt` counts from 1."""
+
+    episode_id: str
+    messages: int
+    attempt: int = 1
+
+
+class EpisodeSynced(EventBase, frozen=True, kw_only=True, tag="episode_synced"):
+    """The work on an episode ended. `facts` and `entities` are how many it says; `reason` is why it was
+    `skipped` or `failed`."""
+
+    episode_id: str
+    facts: int = 0
+    entities: int = 0
+    status: str = "synced"
+    reason: str | None = None
+
+
+class FactsRetired(EventBase, frozen=True, kw_only=True, tag="facts_retired"):
+    """Facts that are no longer so, because an episode says something else; each can be restored."""
+
+    episode_id: str
+    facts: list[str]
+
+
+class CommunitiesUpdated(EventBase, frozen=True, kw_only=True, tag="communities_updated"):
+    """The groups of entities that facts connect closely were made anew."""
+
+    communities: int
+
+
+class MemoryComplete(EventBase, frozen=True, kw_only=True, tag="memory_complete"):
+    """The run ended; `episodes`, `facts` and `entities` are how many it has brought."""
+
+    status: str
+    episodes: int = 0
+    facts: int = 0
+    entities: int = 0

@@ -135,6 +135,7 @@ class RunKind(StrEnum):
     CHAT = "chat"
     ROOM = "room"
     TASK = "task"
+    MEMORY = "memory"
 
 
 class RunStatus(StrEnum):

@@ -90,6 +90,17 @@ def _memory_change(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("GET", f"/memories/changes?fact_id={fact_id}")["items"][0]["id"]
 
 
+def _episode(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """An episode whose facts could not be extracted, because the model answers something else."""
+    conversation_id = person.good("POST", "/conversations", json={"title": secret})["id"]
+    body = {"conversation_id": conversation_id, "content": secret, "provider_id": ids["provider_id"]}
+    person.http.post("/messages/stream", json=body).read()
+    run = person.good("POST", "/memories/extract", json={"conversation_id": conversation_id})["run"]
+    with person.http.stream("GET", f"/runs/{run['id']}/events") as stream:
+        stream.read()
+    return person.good("GET", "/memories/episodes")["items"][0]["id"]
+
+
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
@@ -187,6 +198,7 @@ ID_KINDS: dict[str, IdKind] = {
     "template_id": IdKind(NO_UUID, _task_template),
     "prompt_id": IdKind(NO_UUID, _prompt),
     "fact_id": IdKind(NO_UUID, _fact),
+    "episode_id": IdKind(NO_UUID, _episode),
     "memory_change_id": IdKind(NO_UUID, _memory_change),
     "composition_id": IdKind(NO_UUID, _composition),
     "file_id": IdKind(NO_UUID, _file),

@@ -78,7 +78,7 @@ async def test_a_fact_that_fits_is_behind_the_history_and_shown_with_a_reason(
         assert message["memories_used"] == [fact]
         [item] = (await ann.get(f"/messages/{message['id']}/recalled"))["items"]
         assert (item["id"], item["text"], item["arms"]) == (fact, FACT, ["keyword"])
-        assert "miso" in item["reason"]
+        assert "Miso" in item["reason"]
         assert item["score"] > 0
         # What does not fit the message is not given, and what others remember never.
         await ann.post("/messages", {"conversation_id": conversation, "content": "Thanks a lot"})

@@ -77,7 +77,7 @@ class FactWriter:
 
     def __init__(self, max_facts: int = MAX_FACTS, max_entities: int = MAX_ENTITIES) -> None:
         self._facts = RowLimit(max_facts, "facts")
-        self._entities = RowLimit(max_entities, "entities")
+        self.entities = RowLimit(max_entities, "entities")
 
     def add(self, connection: Connection, scope: Scope, new: NewFact, author: Author, now: datetime) -> int:
         """Stores a fact in a scope that has a row; returns the id of its row.
@@ -163,7 +163,7 @@ class FactWriter:
                 values[name] = value.strip() if name == "text" else value
         old = list(connection.scalars(_mentioned, {"fact": row.id}))
         others = [entity_id for entity_id in old if entity_id not in (row.subject_id, row.object_id)]
-        finder = EntityFinder(connection, row.scope_id, now, self._entities)
+        finder = EntityFinder(connection, row.scope_id, now, self.entities)
         for name in ("subject", "object"):
             value = getattr(changes, name)
             if value is not UNSET:
@@ -181,7 +181,7 @@ class FactWriter:
     ) -> tuple[int | None, int | None, list[int]]:
         """The ids of subject, object and the other entities."""
         ends = [NewEntity(name=name) for name in (new.subject, new.object) if name is not None]
-        finder = EntityFinder(connection, scope_id, now, self._entities)
+        finder = EntityFinder(connection, scope_id, now, self.entities)
         # The others first: they may say of what type the entity is that the subject only names.
         ids = finder.ids_of([*new.entities, *ends])
         others, end_ids = ids[: len(new.entities)], ids[len(new.entities) :]

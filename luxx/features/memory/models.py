@@ -23,7 +23,11 @@ PREDICATE_LENGTH = 100
 
 
 class MemoryScopeRow(Base):
-    """The memory of one user, project, room or tenant; the column of the target says which."""
+    """The memory of one user, project, room or tenant; the column of the target says which.
+
+    `extract_from`: facts are extracted from messages since then, null while that is off; `checked_until`:
+    messages until then are in episodes, but for those of answers that are being made.
+    """
 
     __tablename__ = "memory_scopes"
     __table_args__ = (
@@ -53,6 +57,8 @@ class MemoryScopeRow(Base):
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     room_id: Mapped[str | None] = mapped_column(ForeignKey("chat_rooms.id", ondelete="CASCADE"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    extract_from: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    checked_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class ScopedColumns:

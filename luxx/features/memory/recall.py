@@ -30,20 +30,19 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow, Projec
 from luxx.errors import NotFound
 from luxx.features.memory.models import FactRow, MemoryScopeRow, RecalledRow
 from luxx.features.memory.places import place_of
-from luxx.features.memory.ranking import Found, best_facts
+from luxx.features.memory.retrieval import RecalledItem, RecallQuery, recall
 from luxx.features.memory.scopes import visible_scopes
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import find_room
 from luxx.features.tasks.models import TaskRow
 from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.turn.context import Recalled
 from luxx.runs.turn.state import RunSpec
 from luxx.wire.memory import RecalledFact
 from luxx.wire.model_settings import MemoryMode
-
-MAX_RECALLED = 10
 
 _scopes, _facts, _recalled = table_of(MemoryScopeRow), table_of(FactRow), table_of(RecalledRow)
 _conversations, _projects = table_of(ConversationRow), table_of(ProjectRow)
@@ -119,23 +118,26 @@ class RecalledView(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryRecall:
     """Memory as turns read it, and as people read what turns were given."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, config: MemoryConfig) -> None:
         self._store = store
+        self._config = config
         self.may_find = _may_find()
 
     def find(self, connection: Connection, spec: RunSpec, query: str) -> Recalled:
         """What fits the query, of what may be read where the run is."""
         where = place_of(connection, spec.kind, spec.subject_id)
-        found: Sequence[Found] = ()
+        found: Sequence[RecalledItem] = ()
         if where.memory != MemoryMode.OFF:
             scopes = visible_scopes(connection, user_as_caller(connection, spec.user_id), where.place)
-            found = best_facts(connection, scopes, query, MAX_RECALLED)
-        by_id = {each.uid: each for each in found}
-        facts = fitting(RecalledFact(id=each.uid, text=each.text, is_trusted=each.trusted) for each in found)
+            found = recall(connection, scopes, RecallQuery(text=query, now=utc_now()), self._config)
+        by_id = {each.id: each for each in found}
+        facts = fitting(
+            RecalledFact(id=each.id, text=each.text, is_trusted=each.is_trusted) for each in found
+        )
         rows = [
             {
                 "b_run_id": spec.run_id, "b_turn": spec.turn.key, "b_position": position,
-                "b_fact": by_id[fact.id].id, "b_score": by_id[fact.id].score,
+                "b_fact": by_id[fact.id].row_id, "b_score": by_id[fact.id].score,
                 "b_arms": _encode(by_id[fact.id].arms).decode(), "b_reason": by_id[fact.id].reason,
             }
             for position, fact in enumerate(facts)

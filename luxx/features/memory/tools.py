@@ -22,11 +22,12 @@ from luxx.errors import LuxxError, ToolFailed
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, NewSource, delete_facts
 from luxx.features.memory.places import RunPlace, place_of, root_of
-from luxx.features.memory.ranking import best_facts
+from luxx.features.memory.retrieval import RecallQuery, recall
 from luxx.features.memory.scopes import Place, Scopes, parse_scope, stored_scope, visible_scopes
 from luxx.features.memory.service import find_fact
-from luxx.features.memory.views import NewFact, facts, read_facts, was_known, was_true
+from luxx.features.memory.views import NewFact, read_facts
 from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import strictest, table_of
 from luxx.runs.turn.state import ChatRequest
@@ -85,9 +86,10 @@ class Because(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryTools:
     """Makes the tools. One per process."""
 
-    def __init__(self, store: Store, writer: FactWriter) -> None:
+    def __init__(self, store: Store, writer: FactWriter, config: MemoryConfig) -> None:
         self._store = store
         self._writer = writer
+        self._config = config
 
     def all(self) -> list[ToolFunction]:
         return [self._search_tool(), self._create_tool(), self._forget_tool()]
@@ -111,12 +113,15 @@ class MemoryTools:
                 _, scopes = _used(connection, context)
                 if scope is not None:
                     scopes = scopes.only(parse_scope(scope))
-                conditions = [was_known(known_at), was_true(as_of or utc_now())]
-                if category is not None:
-                    conditions.append(facts.c.category == category.value)
-                found = best_facts(connection, scopes, query, limit, *conditions)
-                ids = [one.id for one in found]
-                context.metadata.is_untrusted = not all(one.trusted for one in found)
+                wanted = RecallQuery(
+                    text=query, now=utc_now(), as_of=as_of, known_at=known_at, category=category, limit=limit
+                )
+                config = self._config
+                if search_type is SearchType.KEYWORD:
+                    config = msgspec.structs.replace(config, graph_weight=0.0)
+                found = recall(connection, scopes, wanted, config)
+                ids = [one.row_id for one in found]
+                context.metadata.is_untrusted = not all(one.is_trusted for one in found)
                 return [_shown(fact) for fact in read_facts(connection, scopes, ids)]
 
             return {"facts": await _answer(self._store.read_rows(work))}

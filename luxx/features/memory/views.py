@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, func, or_, select
 
+from luxx.domain.conversations.models import MessageRow
 from luxx.errors import InvalidInput
 from luxx.features.memory.entities import EntityName, EntityRef, NewEntity
 from luxx.features.memory.models import PREDICATE_LENGTH, EntityRow, FactRow, FactSourceRow, MentionRow
@@ -67,10 +68,12 @@ class FactChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class FactSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where a fact comes from. `id`: that of the message or person, or the address of the page; null if it is
-    gone. `page`: the page, slide or row."""
+    gone. `conversation_id` or `room_id`: where the message is. `page`: the page, slide or row."""
 
     kind: SourceKind
     id: str | None
+    conversation_id: str | None = None
+    room_id: str | None = None
     page: int | None = None
     quote: str | None = None
 
@@ -104,6 +107,7 @@ _entities = table_of(EntityRow)
 _canonical = _entities.alias("canonical")
 _mentions = table_of(MentionRow)
 _sources = table_of(FactSourceRow)
+_messages = table_of(MessageRow)
 _newer = facts.alias("newer")
 _ids: BindParameter[list[int]] = bindparam("ids", expanding=True)
 _fact_rows = (
@@ -124,7 +128,12 @@ _entity_rows = (
     .where(_mentions.c.fact_id.in_(_ids))
     .order_by(_mentions.c.id)
 )
-_source_rows = select(*_sources.c).where(_sources.c.fact_id.in_(_ids)).order_by(_sources.c.id)
+_source_rows = (
+    select(*_sources.c, _messages.c.conversation_id, _messages.c.room_id)
+    .outerjoin(_messages, _messages.c.id == _sources.c.message_id)
+    .where(_sources.c.fact_id.in_(_ids))
+    .order_by(_sources.c.id)
+)
 
 
 def read_facts(connection: Connection, scopes: Scopes, fact_ids: Sequence[int]) -> list[Fact]:
@@ -176,7 +185,14 @@ def _source(row: Any) -> FactSource:
     kind = SourceKind(row.kind)
     ids = {SourceKind.MESSAGE: row.message_id, SourceKind.PERSON: row.user_id, SourceKind.PAGE: row.url}
     value = ids.get(kind)
-    return FactSource(kind=kind, id=None if value is None else str(value), page=row.page, quote=row.quote)
+    return FactSource(
+        kind=kind,
+        id=None if value is None else str(value),
+        conversation_id=row.conversation_id,
+        room_id=row.room_id,
+        page=row.page,
+        quote=row.quote,
+    )
 
 
 def in_utc(value: datetime, field: str) -> datetime:

@@ -5,16 +5,15 @@ names of their own for the fields; what is meant is read, what is not clear is r
 whole or not at all.
 """
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from luxx.features.tasks.graph import GraphStep, TaskGraph
+from luxx.infra.written_json import written_values
 
 MAX_STEPS = 100
 MAX_NAME = 200
@@ -24,24 +23,9 @@ MAX_PROBLEMS = 20
 MAX_LISTED = 30
 """Names of tools or agents in one problem."""
 
-MAX_TEXT = 200_000
-"""Characters of an answer that are searched for a plan."""
-
-MAX_FAILURES = 200
-"""Brackets that begin no JSON value; each may cost as much as reading the whole text."""
-
 NO_AGENT = "none"
 """What a model with a schema writes for a step that needs no agent of its own."""
 
-_FENCE = re.compile(r"```[a-zA-Z0-9]*[ \t]*\n(.*?)```", re.DOTALL)
-_START = re.compile(r"[{\[]")
-_LIKE_JSON = re.compile(r"""[{\[]\s*["'{\[]|\{\s*(?:\}|/[/*]|[A-Za-z_]+\s*:)""")
-_STRING = r'"(?:[^"\\]|\\.)*+"' + r"|'(?:[^'\\]|\\.)*+'"
-_COMMENT = r"//[^\n]*+|/\*.*?\*/|\#[^\n]*+"
-_LENIENT = re.compile(rf"{_STRING}|{_COMMENT}|\b(?:True|False|None)\b", re.DOTALL)
-_TRAILING_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
-_BRACKETS = re.compile(rf"{_STRING}|{_COMMENT}|[{{}}\[\]]", re.DOTALL)
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 _STEPS = ("steps", "plan", "tasks", "step_list", "subtasks")
 _NESTED = ("steps", "substeps", "sub_steps", "subtasks", "sub_tasks", "children")
 _ID = ("id", "step_id", "step", "number", "index")
@@ -51,7 +35,6 @@ _DEPENDS = ("depends_on", "dependencies", "dependsOn", "depends", "deps", "requi
 _TOOLS = ("tools", "required_tools", "tool")
 _AGENT = ("agent", "agent_name", "assigned_to", "assignee", "agent_id")
 _EXPECTED = ("expected_output", "expected_result", "output", "deliverable")
-_decoder = json.JSONDecoder(strict=False)
 
 
 class PlanScope(Struct, frozen=True, kw_only=True):
@@ -149,64 +132,8 @@ def parse_plan(text: str, scope: PlanScope = NO_SCOPE) -> Plan | PlanProblems:
 
 def _steps_in(text: str) -> list[Any] | None:
     """The list of steps in the first JSON value that has one: the whole text, a code block, or anywhere."""
-    text = text[:MAX_TEXT]
-    for candidate in (text, *_FENCE.findall(text)):
-        for value in _json_values(candidate):
-            steps = _step_list(value)
-            if steps is not None:
-                return steps
-    return None
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """The JSON objects and lists in a text that are not part of another; what is between them is skipped.
-
-    A value that cannot be read is skipped whole: what is inside it may be a part of a plan.
-    """
-    position = failures = 0
-    while failures < MAX_FAILURES and (match := _START.search(text, position)) is not None:
-        start = match.start()
-        try:
-            value, position = _decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            failures += 1
-            if _LIKE_JSON.match(text, start) is None:
-                position = start + 1
-                continue
-            position = _end_of_value(text, start)
-            try:
-                value = _decoder.raw_decode(_as_json(text[start:position]))[0]
-            except (ValueError, RecursionError):
-                continue
-        yield value
-
-
-def _end_of_value(text: str, start: int) -> int:
-    """Where the bracket at `start` is closed; the end of the text if it is not."""
-    depth = 0
-    for match in _BRACKETS.finditer(text, start):
-        character = match.group()
-        depth += (character in ("{", "[")) - (character in ("}", "]"))
-        if depth == 0:
-            return match.end()
-    return len(text)
-
-
-def _as_json(text: str) -> str:
-    """The text without comments and trailing commas, with double quotes and the constants of JSON."""
-    return _TRAILING_COMMA.sub(
-        lambda match: "" if match.group() == "," else match.group(), _LENIENT.sub(_json_token, text)
-    )
-
-
-def _json_token(match: re.Match[str]) -> str:
-    token = match.group()
-    if token.startswith('"'):
-        return token
-    if token.startswith("'"):
-        inner = token[1:-1].replace("\\'", "'").replace('\\"', '"').replace('"', '\\"')
-        return f'"{inner}"'
-    return _PYTHON_WORDS.get(token, "")
+    lists = (_step_list(value) for value in written_values(text))
+    return next((steps for steps in lists if steps is not None), None)
 
 
 def _step_list(value: Any) -> list[Any] | None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -32,7 +31,7 @@ from luxx.infra.clock import new_id
 from luxx.infra.store.tables import lost_error
 from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
-from luxx.runs.orchestration.interface import TurnStart
+from luxx.runs.orchestration.interface import ResolveTurn, TurnStart
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn_log import Ending
 from luxx.tools.executor import READ_RESULT_TOOL
@@ -59,19 +58,6 @@ PLAN_PROMPT = (
 )
 
 _encode = msgspec.json.Encoder().encode
-
-
-class ResolveTurn(Protocol):
-    """The request of a turn of this user. Raises LuxxError for what cannot be used."""
-
-    def __call__(
-        self,
-        session: Session,
-        user_id: int,
-        agent: AgentSettings,
-        *,
-        response_schema: dict[str, Any] | None = None,
-    ) -> ChatRequest: ...
 
 
 SettingsFor = Callable[[Session, int, ChosenModels], AgentSettings]

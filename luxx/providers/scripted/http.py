@@ -14,6 +14,7 @@ import msgspec
 from luxx.providers.openai_chat.request import IMAGES_OF_RESULTS
 from luxx.providers.parsing import json_objects
 from luxx.providers.scripted.script import BYTES_PER_TOKEN, Faults, ScriptedRequest
+from luxx.wire.memory import RECALLED_TITLE
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_REQUEST_BYTES = 64 * 1024 * 1024
@@ -256,7 +257,7 @@ def _openai(fields: dict[str, Any]) -> ScriptedRequest:
     # Images of tool results come as a user's message, because this dialect has no other place for them.
     messages = [
         message
-        for message in json_objects(fields.get("messages"))
+        for message in _without_recalled(json_objects(fields.get("messages")))
         if _text(message.get("content")) != IMAGES_OF_RESULTS
     ]
     roles = [str(message.get("role")) for message in messages]
@@ -277,6 +278,7 @@ def _openai(fields: dict[str, Any]) -> ScriptedRequest:
 def _responses(fields: dict[str, Any]) -> ScriptedRequest:
     given = fields.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else json_objects(given)
+    items = _without_recalled(items)
     kinds = [str(item.get("role") or item.get("type")) for item in items]
     systems = [item.get("content") for item in items if item.get("role") in ("system", "developer")]
     return ScriptedRequest(
@@ -321,6 +323,12 @@ def _gemini(fields: dict[str, Any], model: str, *, is_stream: bool, is_sse: bool
         has_tool_result=has_result,
         stream=is_stream,
     )
+
+
+def _without_recalled(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without the last one that only has what Luxx remembers: a script is about the others."""
+    is_recalled = len(messages) > 1 and _text(messages[-1].get("content")).startswith(RECALLED_TITLE)
+    return messages[:-1] if is_recalled else messages
 
 
 def _last_user_text(messages: Iterable[tuple[str, bool]]) -> tuple[str, bool]:

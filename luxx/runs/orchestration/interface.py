@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
@@ -167,3 +168,16 @@ class OrchestrationLoader(Protocol):
     """Makes the orchestration of a run at the start of a drive, before the log is folded."""
 
     def __call__(self, session: Session, head: RunHead) -> Orchestration: ...
+
+
+class ResolveTurn(Protocol):
+    """The request of a turn of this user. Raises LuxxError for what cannot be used."""
+
+    def __call__(
+        self,
+        session: Session,
+        user_id: int,
+        agent: AgentSettings,
+        *,
+        response_schema: dict[str, Any] | None = None,
+    ) -> ChatRequest: ...

@@ -42,6 +42,11 @@ type Logged =
   | Schema<'StepSkipped'>
   | Schema<'TaskPaused'>
   | Schema<'TaskComplete'>
+  | Schema<'EpisodeStart'>
+  | Schema<'EpisodeSynced'>
+  | Schema<'FactsRetired'>
+  | Schema<'CommunitiesUpdated'>
+  | Schema<'MemoryComplete'>
 
 /** The growing text of a message in a room; never in the log. */
 export interface MessageChunk {
@@ -56,7 +61,7 @@ export interface MessageChunk {
 export type ProcessStep = Omit<Schema<'ProcessStep'>, 'step'> & { step: StepFrame }
 export type RunEvent = Schema<'RunSnapshot'> | ProcessStep | MessageChunk | Logged
 
-const LAST = new Set(['done', 'room_completed', 'room_paused', 'task_complete', 'task_paused'])
+const LAST = new Set(['done', 'room_completed', 'room_paused', 'task_complete', 'task_paused', 'memory_complete'])
 
 /** Whether the server closes the stream after this event: the run ended or paused. */
 export function endsStream(event: RunEvent): boolean {

@@ -185,6 +185,8 @@ function applyTask(state: RunState, event: RunEvent): RunState {
       const status = event.status === 'terminated' ? 'cancelled' : event.status === 'failed' ? 'failed' : 'completed'
       return { ...endPlanning(withoutOpenQuestions(state)), status, result: event.result ?? null }
     }
+    case 'memory_complete':
+      return { ...state, status: event.status as RunState['status'] }
     default:
       return state
   }

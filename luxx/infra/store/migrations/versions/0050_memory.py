@@ -73,6 +73,7 @@ def scopes() -> None:
         parent("memory_scopes", "project_id", "projects", ID, nullable=True),
         parent("memory_scopes", "room_id", "chat_rooms", ID, nullable=True),
         time("created_at"),
+        *(sa.Column(name, DateTime, nullable=True) for name in ("extract_from", "checked_until")),
     )
     op.create_index("ix_memory_scopes_tenant_id", "memory_scopes", ["tenant_id"])
     for name in ("user_id", "project_id", "room_id"):

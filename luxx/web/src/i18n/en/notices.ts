@@ -5,6 +5,7 @@ const en = {
     chat: 'The answer is ready.',
     room: 'The room has ended.',
     task: 'The task has ended.',
+    memory: 'The extraction of facts has ended.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

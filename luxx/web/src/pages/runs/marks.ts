@@ -87,6 +87,8 @@ function wordsOf(event: RunEvent): string {
       return steps.memoriesUsed(event.memories_used.length)
     case 'tainted':
       return event.by
+    case 'episode_synced':
+      return event.reason ? server.translate(event.reason) : ''
     default:
       return ''
   }

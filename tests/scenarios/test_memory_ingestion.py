@@ -1,0 +1,209 @@
+"""Facts are extracted from conversations, once, with their sources, whatever the model or the server does."""
+
+import asyncio
+import json
+from typing import Any
+
+from api.server_process import ServerProcess
+
+from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, When
+from scenarios.client import WAIT_SECONDS, AsyncApiClient, Json
+from scenarios.restarting_client import RestartingClient
+
+READER = "You read a part of a conversation"
+USAGE = Counts(prompt=10, completion=5)
+BERGEN: Json = {
+    "text": "Ann lives in Bergen.", "category": "knowledge", "message": 1, "quote": "I live in Bergen",
+    "subject": "Ann", "predicate": "lives in", "object": "Bergen",
+}  # fmt: skip
+OSLO: Json = {**BERGEN, "text": "Ann lives in Oslo.", "quote": "I moved to Oslo", "object": "Oslo"}
+ANN: Json = {"name": "Ann", "type": "person"}
+
+
+def extracts(call: int, *facts: Json, entities: list[Json] | None = None, before: Any = None) -> Rule:
+    """The model finds these facts in its call of this number for an extraction."""
+    text = json.dumps({"entities": [ANN] if entities is None else entities, "facts": facts})
+    reply = [*([] if before is None else [before]), Text(text=text), USAGE]
+    return Rule(name=f"extraction {call}", when=When(system=READER, call=call), reply=reply)
+
+
+def says(call: int, *reply: Any) -> Rule:
+    return Rule(name=f"extraction {call}", when=When(system=READER, call=call), reply=[*reply, USAGE])
+
+
+CHATS = Rule(name="chat", reply=[Text(text="Noted."), USAGE])
+
+
+async def chat_with(ann: AsyncApiClient, url: str, *texts: str) -> str:
+    """A conversation with these messages; its provider is the default from now on."""
+    provider_id = await ann.connect(url)
+    await ann.ask("PUT", "/settings", {"default_provider_id": provider_id})
+    conversation = (await ann.post("/conversations", {"title": "Moving"}))["id"]
+    for text in texts:
+        await say(ann, conversation, text)
+    return conversation
+
+
+async def say(ann: AsyncApiClient, conversation: str, text: str) -> None:
+    async with ann.send_and_follow(conversation, text, tools=False) as stream:
+        await stream.to_the_end()
+
+
+async def extract(ann: AsyncApiClient, conversation: str) -> list[Json]:
+    """The events of the run that extracts facts from a conversation."""
+    run = (await ann.post("/memories/extract", {"conversation_id": conversation}))["run"]
+    return await events_of(ann, run["id"])
+
+
+async def events_of(ann: AsyncApiClient, run_id: str) -> list[Json]:
+    """The log of a run once it has ended."""
+    await ann.follow_all(run_id)
+    response = await ann.ask("GET", f"/runs/{run_id}/events", headers={"accept": "application/json"})
+    return response.json()["data"]["events"]
+
+
+def of_type(events: list[Json], kind: str) -> list[Json]:
+    return [event for event in events if event["type"] == kind]
+
+
+async def known(ann: AsyncApiClient, **query: Any) -> list[str]:
+    return [fact["text"] for fact in (await ann.get("/memories", **query))["items"]]
+
+
+async def episodes(ann: AsyncApiClient) -> list[tuple[str, int]]:
+    return [(each["status"], each["facts"]) for each in (await ann.get("/memories/episodes"))["items"]]
+
+
+async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
+    own_server: ServerProcess,
+) -> None:
+    rules = [extracts(1, BERGEN), extracts(2, {**OSLO, "replaces": 1}), CHATS]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        conversation = await chat_with(ann, model.url, "I live in Bergen")
+        first = await extract(ann, conversation)
+        assert [each["type"] for each in first if each["type"] not in ("cost_update", "process_step")] == [
+            "episode_start", "episode_synced", "communities_updated", "memory_complete",
+        ]  # fmt: skip
+        assert [each["purpose"] for each in of_type(first, "cost_update")] == ["extraction"]
+        asked = await ann.ask("POST", "/memories/extract", {"conversation_id": conversation})
+        assert asked.json()["data"] == {"run": None}
+
+        await say(ann, conversation, "I moved to Oslo")
+        second = await extract(ann, conversation)
+        (retired,) = [each["facts"] for each in of_type(second, "facts_retired")]
+        shown = model.requests[-1].body.decode()
+        assert "Ann lives in Bergen." in shown
+        assert "Noted." in shown
+        assert "1. Ann (person)" in shown
+
+        facts = {fact["text"]: fact for fact in (await ann.get("/memories"))["items"]}
+        assert facts["Ann lives in Bergen."]["id"] == retired[0]
+        assert facts["Ann lives in Bergen."]["invalid_at"] is not None
+        oslo = facts["Ann lives in Oslo."]
+        message = next(each for each in await ann.messages(conversation) if each["text"] == "I moved to Oslo")
+        (source,) = oslo["sources"]
+        assert (source["kind"], source["id"], source["quote"]) == (
+            "message",
+            message["id"],
+            "I moved to Oslo",
+        )
+        assert (oslo["origin"], oslo["trusted"], oslo["subject"]) == ("model", True, "Ann")
+        assert await episodes(ann) == [("synced", 1), ("synced", 1)]
+        now_true = await known(ann, as_of="2100-01-01T00:00:00Z")
+        assert now_true == ["Ann lives in Oslo."]
+
+        await ann.ask("DELETE", f"/messages/{message['id']}")
+        assert await known(ann) == ["Ann lives in Bergen."]
+
+
+async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reason(
+    own_server: ServerProcess,
+) -> None:
+    useless = [says(call, Text(text="I remember nothing.")) for call in (3, 4, 5)]
+    rules = [
+        extracts(1, {**BERGEN, "message": 9}), extracts(2, BERGEN), *useless,
+        Rule(name="no key", when=When(system=READER, call=6), status=401), extracts(7, OSLO), CHATS,
+    ]  # fmt: skip
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        conversation = await chat_with(ann, model.url, "I live in Bergen")
+        await extract(ann, conversation)
+        assert await known(ann) == ["Ann lives in Bergen."]
+        assert "it must be from 1 to 2" in model.requests[-1].body.decode()
+
+        await say(ann, conversation, "I moved to Oslo")
+        (synced,) = of_type(await extract(ann, conversation), "episode_synced")
+        assert synced["status"] == "failed"
+        assert "no JSON object" in synced["reason"]
+        failed = (await ann.get("/memories/episodes", status="failed"))["items"]
+        assert [each["reason"] for each in failed] == [synced["reason"]]
+
+        path = f"/memories/episodes/{failed[0]['id']}/retry"
+        await events_of(ann, (await ann.post(path))["run"]["id"])
+        (again,) = (await ann.get("/memories/episodes", status="failed"))["items"]
+        assert again["reason"] != synced["reason"]
+        await events_of(ann, (await ann.post(path))["run"]["id"])
+        assert sorted(await known(ann)) == ["Ann lives in Bergen.", "Ann lives in Oslo."]
+        refused = await ann.ask("POST", path)
+        assert refused.status_code == 409
+        assert refused.json()["detail"]["kind"] == "episode_not_failed"
+        for method, wrong, body in (
+            ("POST", "/memories/extract", {"conversation_id": "nothing"}),
+            ("POST", "/memories/episodes/nothing/retry", None),
+        ):
+            assert (await ann.ask(method, wrong, body)).status_code == 404
+
+
+async def test_a_cancelled_extraction_stays_cancelled(own_server: ServerProcess) -> None:
+    rules = [extracts(1, BERGEN, before=Gate(name="reading")), CHATS]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        conversation = await chat_with(ann, model.url, "I live in Bergen")
+        run = (await ann.post("/memories/extract", {"conversation_id": conversation}))["run"]
+        await model.reached("reading")
+        (running,) = (await ann.get("/memories/episodes", status="running"))["items"]
+        assert running["run_id"] == run["id"]
+        await ann.cancel(run["id"])
+        model.release("reading")
+        assert (await events_of(ann, run["id"]))[-1]["type"] == "memory_complete"
+        (skipped,) = (await ann.get("/memories/episodes"))["items"]
+        assert (skipped["status"], skipped["reason"]) == ("skipped", "a person cancelled the extraction")
+        assert await known(ann) == []
+
+
+async def test_killed_while_a_model_reads_it_is_asked_again_and_nothing_is_stored_twice(
+    own_server: ServerProcess,
+) -> None:
+    rules = [extracts(1, BERGEN, before=Gate(name="reading")), extracts(2, BERGEN), extracts(3, OSLO), CHATS]
+    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
+        conversation = await chat_with(
+            ann, model.url, *(f"Message {number}: I live in Bergen" for number in range(7))
+        )
+        run = (await ann.post("/memories/extract", {"conversation_id": conversation}))["run"]
+        await model.reached("reading")
+        await ann.kill()
+        model.release("reading")
+        await ann.start()
+        events = await events_of(ann, run["id"])
+        assert [each["facts"] for each in of_type(events, "episode_synced")] == [1, 1]
+        assert sorted(await known(ann)) == ["Ann lives in Bergen.", "Ann lives in Oslo."]
+        assert await episodes(ann) == [("synced", 1), ("synced", 1)]
+        assert len([each for each in model.requests if READER in each.body.decode()]) == 3
+
+
+async def test_extraction_runs_by_itself_only_where_it_is_on(own_server: ServerProcess) -> None:
+    rules = [extracts(1, BERGEN), CHATS]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        await chat_with(ann, model.url, *(f"Before {number}" for number in range(6)))
+        await ann.ask("PUT", "/settings", {"extraction": "on"})
+        off = (await ann.post("/conversations", {"memory": "off"}))["id"]
+        on = (await ann.post("/conversations", {}))["id"]
+        for conversation in (off, on):
+            for number in range(6):
+                await say(ann, conversation, f"I live in Bergen {number}")
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await episodes(ann) != [("synced", 1)]:  # noqa: ASYNC110 - asks a server
+                await asyncio.sleep(0.2)
+        (episode,) = (await ann.get("/memories/episodes"))["items"]
+        assert (episode["source_id"], episode["messages"]) == (on, 12)
+        await events_of(ann, episode["run_id"])
+        (run,) = (await ann.get("/runs", kind="memory"))["items"]
+        assert (run["status"], run["id"]) == ("completed", episode["run_id"])

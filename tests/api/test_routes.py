@@ -53,7 +53,7 @@ CONVERSATION = {
 MESSAGE = {
     "id", "conversation_id", "room_id", "parent_id", "role", "steps", "text", "content", "attachments",
     "citations", "token_count", "usage", "status", "sender_name", "sender_color", "round_number",
-    "created_at", "finish", "provider_id", "provider_name", "model", "plan_run_id",
+    "created_at", "finish", "memories_used", "provider_id", "provider_name", "model", "plan_run_id",
 }  # fmt: skip
 PROVIDER = {
     "id", "user_id", "name", "provider_type", "base_url", "api_key", "default_model", "max_tokens",

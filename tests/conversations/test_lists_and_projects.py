@@ -129,7 +129,7 @@ def test_a_project_is_made_listed_shown_changed_and_deleted(client: BranchingCli
     created = person.ask("POST", "/projects", json={"name": " Garden ", "description": "Trees."})
     assert created.status_code == 201
     project = created.json()["data"]
-    assert set(project) == {"id", "user_id", "name", "description", "created_at", "updated_at"}
+    assert set(project) == {"id", "user_id", "name", "description", "memory", "created_at", "updated_at"}
     assert (project["name"], project["description"], project["user_id"]) == (
         "Garden",
         "Trees.",

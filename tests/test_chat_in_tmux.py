@@ -107,7 +107,9 @@ def model() -> Iterator[ScriptedProvider]:
 
 @pytest.fixture
 def server(tmp_path: Path, model: ScriptedProvider) -> Iterator[ServerProcess]:
-    server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="")
+    # A provider waits while the test types, for longer than a minute on a busy machine.
+    patient = {"LUXX_PROVIDERS__IDLE_TIMEOUT_SECONDS": "600"}
+    server = ServerProcess(tmp_path, **model_settings(model.url), LUXX_ADMIN_PASSWORD="", **patient)
     server.command = ("serve", "--port", str(free_port()))
     with server:
         yield server

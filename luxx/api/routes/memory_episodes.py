@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import FromQuery, JSONBody, QueryParameter
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
@@ -44,7 +44,7 @@ class MemoryEpisodeController(Controller):
         self,
         caller: InjectedCaller,
         ingestion: InjectedIngestion,
-        status: EpisodeStatus | None = None,
+        status: FromQuery[EpisodeStatus | None] = None,
         source: SourceFilter = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,

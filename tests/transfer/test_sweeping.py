@@ -34,7 +34,7 @@ def rows() -> io.BytesIO:
 async def test_hidden_rows_of_a_killed_server_are_deleted_by_another(
     postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.app.container.SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr("luxx.app.background.SWEEP_SECONDS", 0.05)
     config = Config(
         app=AppConfig(secret_key="a-secret-key-that-many-servers-of-a-test-share"),
         database=DatabaseConfig(url=new_ready_database(postgresql, "swept")),

@@ -26,11 +26,13 @@ def test_a_person_says_in_each_form_whether_answers_use_memory(person: Person) -
                 page.get_by_label(label, exact=True).select_option(label=off)
         page = tab.open("/ui/agents/new")
         page.get_by_label("Name", exact=True).fill("Forgetful")
-        page.get_by_label("Memory", exact=True).select_option(label=off)
+        page.get_by_role("combobox", name="Memory", exact=True).select_option(label=off)
         page.get_by_role("button", name="Create the agent").click()
         expect(page.get_by_role("heading", name="Forgetful")).to_be_visible()
         page = tab.open("/ui/settings/defaults")
-        page.get_by_label("Memory", exact=True).select_option(label="Use facts; ask before storing one")
+        page.get_by_role("combobox", name="Memory", exact=True).select_option(
+            label="Use facts; ask before storing one"
+        )
         page.get_by_label("Facts from conversations").select_option(label="On")
         with page.expect_response(lambda answer: answer.request.method == "PUT"):
             page.get_by_role("button", name="Save").click()
@@ -38,7 +40,7 @@ def test_a_person_says_in_each_form_whether_answers_use_memory(person: Person) -
         page.get_by_role("button", name="More actions").click()
         page.get_by_role("menuitem", name="Title and task").click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_label("Memory", exact=True).select_option(label=off)
+        dialog.get_by_role("combobox", name="Memory", exact=True).select_option(label=off)
         dialog.get_by_role("button", name="Save").click()
         expect(dialog).to_be_hidden()
     [agent] = [each for each in person.get("/agents")["items"] if each["name"] == "Forgetful"]

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import zh from './server'
+import zh from './zh/server'
 
 const { translate } = zh
 

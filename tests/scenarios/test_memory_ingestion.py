@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 from api.server_process import ServerProcess
@@ -207,3 +209,43 @@ async def test_extraction_runs_by_itself_only_where_it_is_on(own_server: ServerP
         await events_of(ann, episode["run_id"])
         (run,) = (await ann.get("/runs", kind="memory"))["items"]
         assert (run["status"], run["id"]) == ("completed", episode["run_id"])
+
+
+async def test_what_is_asked_for_beside_a_run_follows_it_also_where_extraction_is_off(
+    own_server: ServerProcess,
+) -> None:
+    rules = [extracts(1, BERGEN, before=Gate(name="reading")), extracts(2, OSLO), CHATS]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        first = await chat_with(ann, model.url, "I live in Bergen")
+        second = (await ann.post("/conversations", {}))["id"]
+        await say(ann, second, "I moved to Oslo")
+        run = (await ann.post("/memories/extract", {"conversation_id": first}))["run"]
+        await model.reached("reading")
+        assert (await ann.post("/memories/extract", {"conversation_id": second})) == {"run": None}
+        model.release("reading")
+        await events_of(ann, run["id"])
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await episodes(ann) != [("synced", 1), ("synced", 1)]:  # noqa: ASYNC110 - asks a server
+                await asyncio.sleep(0.2)
+        assert sorted(await known(ann)) == ["Ann lives in Bergen.", "Ann lives in Oslo."]
+
+
+async def test_a_run_that_cannot_be_driven_ends_its_episodes(own_server: ServerProcess) -> None:
+    """Otherwise each check would start such a run again."""
+    rules = [extracts(1, BERGEN, before=Gate(name="reading")), extracts(2, BERGEN), CHATS]
+    async with ScriptedProvider(Script(rules=rules)) as model, RestartingClient(own_server) as ann:
+        conversation = await chat_with(ann, model.url, "I live in Bergen")
+        run = (await ann.post("/memories/extract", {"conversation_id": conversation}))["run"]
+        await model.reached("reading")
+        await ann.kill()
+        model.release("reading")
+        with closing(sqlite3.connect(own_server.data_dir / "luxx.db")) as connection, connection:
+            connection.execute("UPDATE runs SET losses = 100 WHERE id = ?", (run["id"],))
+        await ann.start()
+        await ann.until_status(run["id"], "failed")
+        (failed,) = (await ann.get("/memories/episodes"))["items"]
+        assert (failed["status"], failed["run_id"]) == ("failed", run["id"])
+        assert failed["reason"]
+        again = (await ann.post(f"/memories/episodes/{failed['id']}/retry"))["run"]
+        await events_of(ann, again["id"])
+        assert await known(ann) == ["Ann lives in Bergen."]

@@ -94,6 +94,14 @@ def searched_text(content: str) -> str:
     return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")
 
 
+def readable_text(content: str) -> str:
+    """`searched_text`; empty for a message that cannot be decoded."""
+    try:
+        return searched_text(content)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""
+
+
 class SearchedSubject(msgspec.Struct, frozen=True, kw_only=True):
     """A room or task. `text` is all that is searched of it, its title included."""
 
@@ -158,7 +166,7 @@ def reindex_rows(connection: Connection, rows: Sequence[Mapping[str, Any]], read
             row.id: (
                 SearchKind.MESSAGE,
                 row.conversation_id or row.room_id,
-                _text_of(row.content),
+                readable_text(row.content),
                 row.created_at,
             )
             for row in messages
@@ -192,13 +200,6 @@ def indexed(
     date on which a message was sent."""
     scopes = [owner_word(kind, user_id), subject_word(subject_id)]
     return index_value(dialect, scopes, text, context="" if sent_at is None else date_words(sent_at.date()))
-
-
-def _text_of(content: str) -> str:
-    try:
-        return searched_text(content)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return ""
 
 
 def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any, cast
 import msgspec
 
 from luxx.domain.context.tokens import text_tokens
+from luxx.features.memory.entities import DEFAULT_TYPE
 from luxx.features.memory.lexical import memory_name
 from luxx.features.memory.models import NAME_LENGTH, PREDICATE_LENGTH, TYPE_LENGTH
+from luxx.features.memory.views import TEXT_LENGTH
 from luxx.infra.observe import redact
 from luxx.infra.written_json import written_values
 from luxx.wire.memory import FactCategory
@@ -38,7 +40,6 @@ MAX_FACTS = 60
 MAX_ENTITIES = 60
 """Of one answer; what comes after them is left out."""
 
-FACT_LENGTH = 2_000
 QUOTE_LENGTH = 300
 SHOWN_LENGTH = 100_000
 """More characters than BATCH_TOKENS have."""
@@ -147,7 +148,7 @@ class FoundFact(msgspec.Struct, frozen=True, kw_only=True):
 
     def retires(self) -> KnownFact | None:
         """The fact that is no longer so because of this one: what the model says, if both are about the same
-        thing, and no person pinned it. CollectedSubject and predicate must agree, or both ends."""
+        thing, and no person pinned it. Subject and predicate must agree, or both ends."""
         old = self.replaces
         if old is None or old.pinned or old.subject is None or self.subject is None:
             return None
@@ -277,11 +278,11 @@ class _Reader:
         label = f"the entity {name[:60]!r}"
         known = self._numbered(item.get("same_as"), self._batch.entities, f"same_as of {label}")
         return FoundEntity(
-            name=name, type=_line(item.get("type"), TYPE_LENGTH).lower() or "thing", known=known
+            name=name, type=_line(item.get("type"), TYPE_LENGTH).lower() or DEFAULT_TYPE, known=known
         )
 
     def _fact(self, item: dict[str, Any], label: str, entities: dict[str, FoundEntity]) -> FoundFact | None:
-        text = _line(item.get("text"), FACT_LENGTH)
+        text = _line(item.get("text"), TEXT_LENGTH)
         if not text:
             return None
         source = self._numbered(item.get("message"), self._batch.messages, f"message of {label}")
@@ -291,7 +292,7 @@ class _Reader:
             return None
         ends = [_line(item.get(name), NAME_LENGTH) for name in ("subject", "object")]
         for end in filter(None, ends):
-            entities.setdefault(end.casefold(), FoundEntity(name=end, type="thing"))
+            entities.setdefault(end.casefold(), FoundEntity(name=end, type=DEFAULT_TYPE))
         subject, object_ = (entities[end.casefold()].name for end in ends) if all(ends) else (None, None)
         quote = _line(item.get("quote"), QUOTE_LENGTH)
         valid_at, invalid_at = _time(item.get("valid_at")), _time(item.get("invalid_at"))

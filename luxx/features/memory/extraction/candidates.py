@@ -24,7 +24,7 @@ _is_known = (
     _facts.c.expired_at.is_(None),
     or_(_facts.c.invalid_at.is_(None), _facts.c.invalid_at > bindparam("now")),
 )
-"""The conditions on facts of a scope that are known and true now."""
+"""The conditions on facts of a scope that Luxx knows and that are not over, also those that begin later."""
 
 _known_entities = (
     select(_entities.c.id, _entities.c.name, _entities.c.type, _entities.c.folded, _entities.c.aliases)
@@ -96,7 +96,7 @@ def with_candidates(
 
 def _named_entities(connection: Connection, scope_id: int, text: str) -> dict[int, KnownEntity]:
     """The entities of the scope whose name or alias is in the text, the last changed ones first."""
-    folded = memory_name_of_text(text)
+    folded = _folded_text(text)
     found: dict[int, KnownEntity] = {}
     for row in connection.execute(_known_entities, {"scope": scope_id}):
         names = [row.folded, *map(memory_name, _names.decode(row.aliases))]
@@ -107,7 +107,7 @@ def _named_entities(connection: Connection, scope_id: int, text: str) -> dict[in
     return found
 
 
-def memory_name_of_text(text: str) -> str:
+def _folded_text(text: str) -> str:
     """The text folded as names are, at any length."""
     return " ".join(memory_name(line) for piece in text.split("\n") for line in _pieces(piece))
 

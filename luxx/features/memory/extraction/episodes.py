@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from luxx.domain.conversations.models import MessageRow
-from luxx.domain.conversations.search_index import searched_text
+from luxx.domain.conversations.search_index import readable_text
 from luxx.errors import NotFound
 from luxx.features.memory.extraction.answers import IDLE_SECONDS, Said, batches, is_full
 from luxx.features.memory.models import EpisodeMessageRow, EpisodeRow, FactRow, FactSourceRow
@@ -141,19 +141,28 @@ def _said(row: Row[*tuple[Any, ...]], username: str, tainted: Collection[str]) -
     return Said(
         message_id=row.id,
         author=author,
-        text=searched_text(row.content),
+        text=readable_text(row.content),
         sent_at=row.created_at,
         trusted=is_person or row.run_id not in tainted,
     )
 
 
 def end_episodes(
-    connection: Connection, uids: Collection[str], status: EpisodeStatus, reason: str | None
+    uids: Collection[str], status: EpisodeStatus, reason: str | None, connection: Connection
 ) -> None:
     """Sets the status of these episodes, and why they were skipped or failed."""
     if uids:
         values = {"status": status.value, "reason": reason}
         connection.execute(update(_episodes).where(_episodes.c.uid.in_(list(uids))).values(**values))
+
+
+def fail_episodes(connection: Connection, run_id: str, reason: str) -> None:
+    """Ends those episodes of a run that it has not ended."""
+    connection.execute(
+        update(_episodes)
+        .where(_episodes.c.run_id == run_id, _episodes.c.status == EpisodeStatus.PENDING.value)
+        .values(status=EpisodeStatus.FAILED.value, reason=reason)
+    )
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):

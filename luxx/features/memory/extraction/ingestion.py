@@ -5,6 +5,7 @@ locked meanwhile, so that a message is in one episode. A scope has one run at a 
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, true, update
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
@@ -81,16 +83,9 @@ _extracting = (
 )
 """Users from whose conversations facts are extracted."""
 
-_turned_off = select(_scopes.c.id).where(
+_turned_off = select(_scopes.c.id, _scopes.c.user_id).where(
     _scopes.c.user_id.is_not(None), _scopes.c.extract_from.is_not(None), _scopes.c.user_id.not_in(_extracting)
 )
-_stop = (
-    update(_scopes)
-    .where(_scopes.c.id.in_(_turned_off.scalar_subquery()))
-    .values(extract_from=None, checked_until=None)
-)
-"""What is written until extraction is turned on again is not extracted."""
-
 _due_conversations = (
     select(_conversations.c.id, _conversations.c.title, _conversations.c.updated_at)
     .outerjoin(_projects, _projects.c.id == _conversations.c.project_id)
@@ -105,30 +100,27 @@ _due_conversations = (
     .order_by(_conversations.c.updated_at)
     .limit(SUBJECTS_AT_ONCE)
 )
+_room_changed = func.coalesce(_runs.c.finished_at, _rooms.c.updated_at)
 _due_rooms = (
-    select(
-        _rooms.c.id,
-        _rooms.c.title,
-        func.coalesce(_runs.c.finished_at, _rooms.c.updated_at).label("updated_at"),
-    )
+    select(_rooms.c.id, _rooms.c.title, _room_changed.label("updated_at"))
     .outerjoin(_runs, _runs.c.id == _rooms.c.run_id)
     .where(
         _rooms.c.user_id == bindparam("user"),
-        func.coalesce(_runs.c.finished_at, _rooms.c.updated_at) >= bindparam("since"),
+        _room_changed >= bindparam("since"),
         or_(_runs.c.id.is_(None), _runs.c.finished_at.is_not(None)),
         _is_on(_rooms.c.memory),
     )
-    .order_by(_rooms.c.id)
+    .order_by(_room_changed)
     .limit(SUBJECTS_AT_ONCE)
+)
+_has_run = (
+    select(_runs.c.id)
+    .where(_runs.c.kind == RunKind.MEMORY.value, _runs.c.id == _episodes.c.run_id, is_unended)
+    .exists()
 )
 _waiting_scopes = (
     select(_episodes.c.scope_id, _episodes.c.user_id)
-    .where(
-        _episodes.c.status == EpisodeStatus.PENDING.value,
-        ~select(_runs.c.id)
-        .where(_runs.c.kind == RunKind.MEMORY.value, _runs.c.id == _episodes.c.run_id, is_unended)
-        .exists(),
-    )
+    .where(_episodes.c.status == EpisodeStatus.PENDING.value, ~_has_run)
     .group_by(_episodes.c.scope_id, _episodes.c.user_id)
     .limit(100)
 )
@@ -156,13 +148,10 @@ class Ingestion:
         store = self.admission.services.store
         user_ids = await store.read_rows(lambda connection: list(connection.scalars(_extracting)))
         if await store.read_rows(lambda connection: connection.execute(_turned_off.limit(1)).first()):
-            await store.write_rows(lambda connection: connection.execute(_stop))
+            await store.write_rows(_stop)
         for user_id in user_ids:
-            if await store.read_rows(partial(_is_due, user_id)):
-                await store.write(partial(_collect, user_id))
+            await self._collect(user_id)
         for row in await store.read_rows(lambda connection: connection.execute(_waiting_scopes).all()):
-            if row.user_id not in user_ids:
-                continue
             try:
                 await self.start(row.user_id, row.scope_id)
             except Unavailable:
@@ -170,35 +159,47 @@ class Ingestion:
             except LuxxError as error:
                 logger.info("extraction_waits", user_id=row.user_id, kind=error.kind)
 
+    async def _collect(self, user_id: int) -> None:
+        """Collects the messages of a user; what fails for one user stops no other."""
+        store = self.admission.services.store
+        try:
+            if await store.read_rows(partial(_is_due, user_id)):
+                await store.write(partial(_collect, user_id))
+        except LuxxError as error:
+            logger.info("messages_not_collected", user_id=user_id, kind=error.kind)
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("messages_not_collected", user_id=user_id)
+
     async def extract(self, caller: Caller, conversation_id: str) -> Run | None:
         """Starts a run for all messages of a conversation that are in no episode, now; None if there are
-        none, or if the scope has a run already, which the new episodes follow.
+        none, or if the scope has a run already, which another one follows.
 
-        Raises NotFound, Conflict while an answer is made, and what `start` raises.
+        Raises NotFound, Conflict while an answer is made, and what `Admission.admit` raises; then nothing
+        has changed.
         """
 
-        def work(session: Session) -> tuple[int, int]:
+        def insert(session: Session) -> Run | None:
             connection = session.connection()
             conversation = own_conversation(session, caller, conversation_id, is_locked=True)
             if conversation.run_id is not None:
                 raise Conflict("an answer is being made here; wait for its end", kind="run_active")
             own = stored_scope(connection, visible_scopes(connection, caller), USER_SCOPE)
-            subject = CollectedSubject(
-                source=SOURCE_CONVERSATION, id=conversation.id, title=conversation.title,
-                user_id=caller.user_id, username=caller.username, updated_at=conversation.updated_at,
-            )  # fmt: skip
-            scope_id = _id_of(own.id)
-            connection.execute(select(_scopes.c.id).where(_scopes.c.id == scope_id).with_for_update())
-            return scope_id, collect_episodes(connection, scope_id, subject, since=None, now=utc_now())
+            subject = _subject(conversation, SOURCE_CONVERSATION, caller)
+            scope_id = _lock(connection, own.id)
+            collect_episodes(connection, scope_id, subject, since=None, now=utc_now())
+            return self._insert(caller, scope_id, session)
 
-        scope_id, _ = await self.admission.services.store.write(work)
-        return await self.start(caller.user_id, scope_id)
+        return await self._admit(caller, insert)
 
     async def retry(self, caller: Caller, episode_id: str) -> Run | None:
-        """Extracts the facts of an episode that was skipped or failed. Raises NotFound, NotAllowed, Conflict
-        for another one, and what `start` raises."""
+        """Extracts the facts of an episode that was skipped or failed; None if the scope has a run, which
+        another one follows. Raises NotFound, NotAllowed, Conflict for another episode, and what
+        `Admission.admit` raises; then nothing has changed."""
 
-        def work(connection: Connection) -> int:
+        def insert(session: Session) -> Run | None:
+            connection = session.connection()
             scopes = visible_scopes(connection, caller)
             row = find_episode(connection, scopes, episode_id)
             check_writable(scopes.by_id[row.scope_id])
@@ -209,10 +210,9 @@ class Ingestion:
                 )
             values = {"status": EpisodeStatus.PENDING.value, "reason": None, "user_id": caller.user_id}
             connection.execute(update(_episodes).where(_episodes.c.id == row.id).values(**values))
-            return row.scope_id
+            return self._insert(caller, row.scope_id, session)
 
-        scope_id = await self.admission.services.store.write_rows(work)
-        return await self.start(caller.user_id, scope_id)
+        return await self._admit(caller, insert)
 
     async def list_page(
         self,
@@ -239,14 +239,17 @@ class Ingestion:
         caller = await self.admission.services.store.read_rows(
             lambda connection: user_as_caller(connection, user_id)
         )
-        run = await self.admission.admit(caller, partial(self._insert, caller, scope_id))
+        return await self._admit(caller, partial(self._insert, caller, scope_id))
+
+    async def _admit(self, caller: Caller, insert: Callable[[Session], Run | None]) -> Run | None:
+        run = await self.admission.admit(caller, insert)
         if run is not None:
             await self.admission.begin(run)
         return run
 
     def _insert(self, caller: Caller, scope_id: int, session: Session) -> Run | None:
         connection = session.connection()
-        connection.execute(select(_scopes.c.id).where(_scopes.c.id == scope_id).with_for_update())
+        _lock(connection, scope_id)
         is_busy = select(_runs.c.id).where(
             _runs.c.kind == RunKind.MEMORY.value, _runs.c.subject_id == subject_of(scope_id), is_unended
         )
@@ -276,6 +279,27 @@ class Ingestion:
         ids = [row.id for row in rows]
         connection.execute(update(_episodes).where(_episodes.c.id.in_(ids)).values(run_id=run.id))
         return run
+
+
+def _stop(connection: Connection) -> None:
+    """Where extraction was turned off: nothing that waits is extracted, and what is written until it is
+    turned on again is not collected."""
+    rows = connection.execute(_turned_off).all()
+    waits = and_(
+        _episodes.c.user_id.in_([row.user_id for row in rows]),
+        _episodes.c.status == EpisodeStatus.PENDING.value,
+        ~_has_run,
+    )
+    skipped = {
+        "status": EpisodeStatus.SKIPPED.value,
+        "reason": "extraction was turned off before it was read",
+    }
+    connection.execute(update(_episodes).where(waits).values(**skipped))
+    connection.execute(
+        update(_scopes)
+        .where(_scopes.c.id.in_([row.id for row in rows]))
+        .values(extract_from=None, checked_until=None)
+    )
 
 
 def _is_due(user_id: int, connection: Connection) -> bool:
@@ -323,8 +347,9 @@ def _collect(user_id: int, session: Session) -> None:
         subject = _subject(found, SOURCE_ROOM, caller)
         collect_episodes(connection, _id_of(scope.id), subject, since=since, now=now)
     until = now - timedelta(seconds=IDLE_SECONDS) - CLOCK_MARGIN
-    if len(conversations) == SUBJECTS_AT_ONCE:
-        until = min(until, conversations[-1].updated_at)
+    for found in (conversations, rooms):
+        if len(found) == SUBJECTS_AT_ONCE:
+            until = min(until, found[-1].updated_at)
     _set_checked(connection, own.id, checked_until=max(until, checked))
 
 
@@ -333,11 +358,17 @@ def _id_of(scope_id: int | None) -> int:
     return scope_id
 
 
+def _lock(connection: Connection, scope_id: int | None) -> int:
+    """Locks a scope until the transaction ends, so that no other one makes its episodes or a run of it."""
+    connection.execute(select(_scopes.c.id).where(_scopes.c.id == scope_id).with_for_update())
+    return _id_of(scope_id)
+
+
 def _set_checked(connection: Connection, scope_id: int | None, **values: datetime) -> None:
     connection.execute(update(_scopes).where(_scopes.c.id == scope_id).values(**values))
 
 
-def _subject(row: Row[*tuple[Any, ...]], source: str, caller: Caller) -> CollectedSubject:
+def _subject(row: Row[*tuple[Any, ...]] | ConversationRow, source: str, caller: Caller) -> CollectedSubject:
     return CollectedSubject(
         source=source, id=row.id, title=row.title, user_id=caller.user_id, username=caller.username,
         updated_at=row.updated_at,

@@ -6,7 +6,6 @@ continue it. What an answer says is stored in the transaction of the event that 
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from sqlalchemy import Connection
@@ -28,6 +27,8 @@ from luxx.features.memory.extraction.answers import (
     corrected,
     read_extraction,
 )
+from luxx.features.memory.extraction.episodes import end_episodes, fail_episodes
+from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.infra.config.schema import MemoryConfig
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.failure import FailedRun, RunFailure
@@ -61,6 +62,7 @@ from luxx.wire.orchestration_event import (
 )
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import Step, StepType, TurnRef, steps_text
+from luxx.wire.turn_event import Warning
 
 MAX_CORRECTIONS = 2
 """How often the model is told what is wrong with its answer about one episode."""
@@ -94,29 +96,6 @@ class EpisodeNote(msgspec.Struct, frozen=True, kw_only=True):
     looks_wanted: int = 1
 
 
-class EpisodeStore(Protocol):
-    """The rows of episodes, as the run reads and writes them."""
-
-    def read_batch(self, session: Session, head: RunHead, scope_id: int, uid: str) -> SaidBatch | str | None:
-        """What a model is shown of an episode; a sentence why it is skipped; None if it was deleted or its
-        facts were extracted already."""
-        ...
-
-    def store(self, connection: Connection, run_id: str, scope_id: int, uid: str, found: FoundFacts) -> None:
-        """Stores what an answer says."""
-        ...
-
-    def end_episode(
-        self, connection: Connection, uids: Collection[str], status: EpisodeStatus, reason: str | None
-    ) -> None:
-        """Ends the work on episodes."""
-        ...
-
-    def update_communities(self, session: Session, scope_id: int) -> tuple[int, Write] | None:
-        """How many communities there are now, and what stores them; None: nothing has changed."""
-        ...
-
-
 _request = msgspec.json.Decoder(MemoryRequest)
 _chat_request = msgspec.json.Decoder(ChatRequest)
 _note = msgspec.json.Decoder(EpisodeNote)
@@ -127,12 +106,12 @@ class MemoryOrchestration:
     """See `Orchestration`."""
 
     def __init__(
-        self, head: RunHead, episodes: EpisodeStore, resolve: ResolveTurn, config: MemoryConfig
+        self, head: RunHead, episodes: EpisodeRows, resolve: ResolveTurn, config: MemoryConfig
     ) -> None:
         self._head, self._episodes, self._resolve, self._config = head, episodes, resolve, config
         self._request = _request.decode(head.request)
         self._open: tuple[str, TurnNote] | None = None
-        self._ended = self._turns = self._facts = self._entities = self._synced = 0
+        self._ended = self._facts = self._entities = self._synced = 0
         self._failures = 0
         self._has_communities = False
         self._error: LuxxError | None = None
@@ -142,7 +121,6 @@ class MemoryOrchestration:
         match event:
             case EpisodeStart() if isinstance(logged.note, TurnNote):
                 self._open = (str(event.step_id), logged.note)
-                self._turns += 1
             case EpisodeSynced():
                 self._open = None
                 self._ended += 1
@@ -190,9 +168,7 @@ class MemoryOrchestration:
         if self._open is not None:
             return Opening(turns=self.open_turns())
         if not self._is_open_or_left:
-            updated = self._episodes.update_communities(session, self._request.scope_id)
-            count, write = updated or (0, None)
-            return Opening(entries=[CommunitiesUpdated(communities=count)], write=write)
+            return self._regrouped(session)
         uid = self._request.episodes[self._ended]
         batch = self._episodes.read_batch(session, self._head, self._request.scope_id, uid)
         if not isinstance(batch, SaidBatch):
@@ -206,6 +182,14 @@ class MemoryOrchestration:
         key = f"{uid}-1"
         return Opening(turns=[_turn(key, request, note)], entries=[_start_entry(uid, key, request, note)])
 
+    def _regrouped(self, session: Session) -> Opening:
+        """Makes the communities anew; if that fails, those before stay, and the log says so."""
+        groups = self._episodes.regrouped(session, self._request.scope_id)
+        entries: list[LogEntry] = [CommunitiesUpdated(communities=groups.count)]
+        if groups.problem:
+            entries.insert(0, Warning(message=groups.problem))
+        return Opening(entries=entries, write=groups.write)
+
     def _is_looked_through_twice(self, batch: SaidBatch) -> bool:
         wanted = self._config.enable_reflexion
         return batch_tokens(batch.messages) > REFLEXION_TOKENS if wanted == "auto" else bool(wanted)
@@ -216,18 +200,20 @@ class MemoryOrchestration:
         return Opening(entries=[event], write=self._ending([uid], status, reason))
 
     def _ending(self, uids: Sequence[str], status: EpisodeStatus, reason: str | None) -> Write:
-        return partial(_end_episodes, self._episodes, uids, status, reason)
+        return partial(end_episodes, uids, status, reason)
 
     def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
         assert self._open is not None
         note = _note_of(self._open[1])
         entries = cost_entries(start.purpose, cut)
         uid = self._request.episodes[self._ended]
-        if ending.status == RunStatus.CANCELLED or isinstance(ending.error, LimitReached):
+        is_limit = isinstance(ending.error, LimitReached)
+        if ending.status == RunStatus.CANCELLED or (is_limit and self._synced):
             self._error = ending.error
             return Closing(events=entries, changes={}, write=_write_nothing, size=0)
         if ending.error is not None:
-            if self._failures + 1 >= MAX_FAILURES_IN_ROW:
+            # An episode that no limit allows would begin each run anew.
+            if is_limit or self._failures + 1 >= MAX_FAILURES_IN_ROW:
                 self._error = ending.error
             return self._failed(entries, uid, ending.error.message)
         answer = steps_text(state.steps)
@@ -308,7 +294,7 @@ class MemoryOrchestration:
 
 
 def load_memory_run(
-    session: Session, head: RunHead, *, episodes: EpisodeStore, resolve: ResolveTurn, config: MemoryConfig
+    session: Session, head: RunHead, *, episodes: EpisodeRows, resolve: ResolveTurn, config: MemoryConfig
 ) -> Orchestration:
     """The orchestration of a run of the kind `memory`."""
     del session  # What it needs of the database it reads when a turn begins.
@@ -316,8 +302,9 @@ def load_memory_run(
 
 
 def fail_memory(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
-    """Ends a run that cannot be driven. Its other episodes are extracted by the next run."""
-    del connection, run
+    """Ends a run that cannot be driven. Its episodes have failed: the next run would meet the same again, and
+    a person can retry them."""
+    fail_episodes(connection, run.id, error.message)
     events: list[Event] = [
         ErrorEvent(message=error.message, code=error.kind),
         MemoryComplete(status=RunStatus.FAILED.value),
@@ -347,16 +334,6 @@ def _start_entry(uid: str, key: str, request: ChatRequest, note: EpisodeNote) ->
         attempt=len(note.exchanges) + 1,
     )
     return event, stored
-
-
-def _end_episodes(
-    episodes: EpisodeStore,
-    uids: Collection[str],
-    status: EpisodeStatus,
-    reason: str | None,
-    connection: Connection,
-) -> None:
-    episodes.end_episode(connection, uids, status, reason)
 
 
 def _write_nothing(connection: Connection) -> None:

@@ -5,12 +5,14 @@ says so. A fact that is known gets one more source. A fact that is no longer so 
 history. Nothing is merged, and nothing is ended because it is similar.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from subprocess import SubprocessError
 from typing import Any
 
 import msgspec
+import structlog
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
@@ -90,11 +92,6 @@ _edges = (
     .join(_object, _object.c.id == _facts.c.object_id)
     .where(_facts.c.scope_id == bindparam("scope"), _facts.c.expired_at.is_(None))
 )
-_same_text = select(_facts.c.id, _facts.c.text).where(
-    _facts.c.scope_id == bindparam("scope"),
-    _facts.c.expired_at.is_(None),
-    func.lower(_facts.c.text) == func.lower(bindparam("text")),
-)
 _locked_fact = (
     select(*_facts.c)
     .where(
@@ -102,18 +99,33 @@ _locked_fact = (
     )
     .with_for_update()
 )
+IS_OFF = "memory is off here, or asks before it stores something"
+NOT_WRITABLE = "you may no longer write to this memory"
+
+logger = structlog.get_logger()
 _names = msgspec.json.Decoder(list[str])
 _encode = msgspec.json.Encoder().encode
 
 
+class Regrouped(msgspec.Struct, frozen=True, kw_only=True):
+    """How many communities a scope has now, and what stores them in place of those before; or why those
+    before stay."""
+
+    count: int
+    write: Write | None = None
+    problem: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeRows:
-    """The rows of episodes and of what is extracted from them; see `EpisodeStore`. One per process."""
+    """The rows of episodes, as the run of a scope reads and writes them. One per process."""
 
     writer: FactWriter
     config: MemoryConfig
 
     def read_batch(self, session: Session, head: RunHead, scope_id: int, uid: str) -> SaidBatch | str | None:
+        """What a model is shown of an episode; a sentence why it is skipped; None if it was deleted or its
+        facts were extracted already."""
         connection = session.connection()
         row = connection.execute(_episode, {"uid": uid, "scope": scope_id}).one_or_none()
         if row is None or row.status == EpisodeStatus.SYNCED.value:
@@ -122,39 +134,48 @@ class EpisodeRows:
         scopes = visible_scopes(connection, caller)
         scope = scopes.by_id.get(scope_id)
         if scope is None or not scope.can_write:
-            return "you may no longer write to this memory"
-        modes = connection.execute(_modes, {"episode": row.id}).one()
-        if any(mode is not None and mode != MemoryMode.ON for mode in modes):
-            return "memory is off here, or asks before it stores something"
+            return NOT_WRITABLE
+        if not _is_extracted(connection, row.id):
+            return IS_OFF
         said = read_said(connection, row.id, caller.username)
         if not said:
             return "its messages have no words"
         return with_candidates(connection, scopes.only(scope.name), scope_id, said, utc_now(), self.config)
 
     def store(self, connection: Connection, run_id: str, scope_id: int, uid: str, found: FoundFacts) -> None:
+        """Stores what an answer says, unless that may not be stored any more."""
         row = connection.execute(_episode.with_for_update(), {"uid": uid, "scope": scope_id}).one_or_none()
         if row is None or row.status == EpisodeStatus.SYNCED.value:
+            return
+        if not _is_extracted(connection, row.id):
+            end_episodes([uid], EpisodeStatus.SKIPPED, IS_OFF, connection)
             return
         try:
             scopes = visible_scopes(connection, user_as_caller(connection, row.user_id))
             scope = scopes.writable(scopes.by_id[scope_id].name)
         except (KeyError, NotAllowed):
-            end_episodes(connection, [uid], EpisodeStatus.SKIPPED, "you may no longer write to this memory")
+            end_episodes([uid], EpisodeStatus.SKIPPED, NOT_WRITABLE, connection)
             return
         try:
             Resolution(connection, self.writer, scopes, scope, row, run_id).store(found)
         except LuxxError as error:
-            end_episodes(connection, [uid], EpisodeStatus.FAILED, error.message)
+            end_episodes([uid], EpisodeStatus.FAILED, error.message, connection)
             return
-        end_episodes(connection, [uid], EpisodeStatus.SYNCED, None)
+        end_episodes([uid], EpisodeStatus.SYNCED, None, connection)
 
-    def end_episode(
-        self, connection: Connection, uids: Collection[str], status: EpisodeStatus, reason: str | None
-    ) -> None:
-        end_episodes(connection, uids, status, reason)
-
-    def update_communities(self, session: Session, scope_id: int) -> tuple[int, Write]:
+    def regrouped(self, session: Session, scope_id: int) -> Regrouped:
+        """The communities of a scope, made anew."""
         return regrouped(session.connection(), scope_id, self.config)
+
+
+def _is_extracted(connection: Connection, episode_id: int) -> bool:
+    """Whether memory is on wherever the messages of an episode are."""
+    modes = connection.execute(_modes, {"episode": episode_id}).one()
+    return all(mode is None or mode == MemoryMode.ON for mode in modes)
+
+
+def _source_of(fact: FoundFact) -> NewSource:
+    return NewSource(kind=SourceKind.MESSAGE, message_id=fact.source.message_id, quote=fact.quote or None)
 
 
 class Resolution:
@@ -178,8 +199,12 @@ class Resolution:
     def store(self, found: FoundFacts) -> None:
         """Raises Conflict at a limit of the scope."""
         types = self._store_entities(found)
+        known = self._ids_of_texts([fact.text for fact in found.facts])
         for fact in found.facts:
-            self._store_fact(fact, types)
+            folded = fact.text.casefold()
+            known_id = known.get(folded) if fact.equals is None else fact.equals.id
+            if known_id is None or not self._add_source(known_id, _source_of(fact)):
+                known[folded] = self._store_fact(fact, types)
 
     def _store_entities(self, found: FoundFacts) -> dict[str, str]:
         """Stores the entities and that the episode mentions them; returns their types by their names."""
@@ -217,19 +242,23 @@ class Resolution:
             index_entities(self._connection, [entity_id])
         return True
 
-    def _store_fact(self, fact: FoundFact, types: dict[str, str]) -> None:
-        source = NewSource(
-            kind=SourceKind.MESSAGE, message_id=fact.source.message_id, quote=fact.quote or None
+    def _ids_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
+        """The known facts with one of these texts, by the folded text; in one pass over the facts of the
+        scope, because texts have no index."""
+        query = select(_facts.c.id, _facts.c.text).where(
+            _facts.c.scope_id == self._scope_id,
+            _facts.c.expired_at.is_(None),
+            func.lower(_facts.c.text).in_([func.lower(text) for text in texts]),
         )
-        known_id = fact.equals.id if fact.equals is not None else self._id_of_text(fact.text)
-        if known_id is not None and self._add_source(known_id, source):
-            return
+        return {row.text.casefold(): row.id for row in self._connection.execute(query)}
+
+    def _store_fact(self, fact: FoundFact, types: dict[str, str]) -> int:
         author = Author(
             user_id=self._episode.user_id,
             run_id=self._run_id,
             origin=FactOrigin.MODEL,
             is_trusted=fact.source.trusted,
-            sources=[source],
+            sources=[_source_of(fact)],
         )
         names = [name for name in (fact.subject, fact.object) if name is not None]
         new = NewFact(
@@ -242,14 +271,10 @@ class Resolution:
             valid_at=fact.valid_at,
             invalid_at=fact.invalid_at,
         )
-        self._writer.add(self._connection, self._scope, new, author, self._now)
+        fact_id = self._writer.add(self._connection, self._scope, new, author, self._now)
         if (old := fact.retires()) is not None:
             self._retire(old.id, fact, author)
-
-    def _id_of_text(self, text: str) -> int | None:
-        values = {"scope": self._scope_id, "text": text}
-        row = self._connection.execute(_same_text.limit(1), values).first()
-        return None if row is None else row.id
+        return fact_id
 
     def _add_source(self, fact_id: int, source: NewSource) -> bool:
         """Gives a known fact one more source; False if it was deleted or retired meanwhile."""
@@ -280,16 +305,23 @@ class Resolution:
         )
 
 
-def regrouped(connection: Connection, scope_id: int, config: MemoryConfig) -> tuple[int, Write]:
-    """How many communities the scope has now, and what stores them in place of those before."""
+def regrouped(connection: Connection, scope_id: int, config: MemoryConfig) -> Regrouped:
+    """The communities of a scope, made anew from its facts; those before stay if that fails."""
     rows = connection.execute(_edges, {"scope": scope_id}).all()
-    groups = find_communities(
-        WeightedGraph(
-            edges=[(row.one, row.other, row.weight) for row in rows],
-            resolution=config.community_resolution,
-            min_size=config.community_min_size,
-        )
+    graph = WeightedGraph(
+        edges=[(row.one, row.other, row.weight) for row in rows],
+        resolution=config.community_resolution,
+        min_size=config.community_min_size,
     )
+    try:
+        groups = find_communities(graph)
+    except (OSError, SubprocessError) as error:
+        logger.warning("communities_not_made", scope_id=scope_id, error=str(error))
+        counted = select(func.count()).select_from(_communities).where(_communities.c.scope_id == scope_id)
+        problem = (
+            "The groups of entities could not be made anew; those before stay until the next extraction."
+        )
+        return Regrouped(count=connection.scalar(counted) or 0, problem=problem)
     degrees: dict[int, float] = {}
     for row in rows:
         for entity in (row.one, row.other):
@@ -302,7 +334,7 @@ def regrouped(connection: Connection, scope_id: int, config: MemoryConfig) -> tu
         inside = set(group)
         texts = [(row.weight, row.text) for row in rows if row.one in inside and row.other in inside]
         made.append((group, community_name(group, degrees, names), community_summary(texts)))
-    return len(made), partial(_store_communities, scope_id, made)
+    return Regrouped(count=len(made), write=partial(_store_communities, scope_id, made))
 
 
 def _store_communities(

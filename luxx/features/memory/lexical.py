@@ -27,8 +27,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from luxx.features.memory.models import NAME_LENGTH, EntityRow, FactRow, MemoryTextRow, MentionRow
-from luxx.infra.store.ranked_search import WordIndex, index_value, rank
-from luxx.infra.store.search_words import Term, composed, query_of, terms_of
+from luxx.infra.store.ranked_search import WordIndex, all_terms, index_value, rank
+from luxx.infra.store.search_words import Term, composed, date_words, query_of, terms_of
 from luxx.infra.store.tables import table_of
 
 Subject = Literal["fact", "past", "episode", "entity"]
@@ -39,12 +39,6 @@ INDEXED_AT_ONCE = 500
 FACTS_FOUND = 200
 ENTITIES_FOUND = 30
 """The best hits of a search by words, before other conditions leave some out."""
-
-MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
-)  # fmt: skip
-"""Names that people write for months in searches, whatever the locale of the server."""
 
 _texts = table_of(MemoryTextRow)
 _facts = table_of(FactRow)
@@ -91,11 +85,6 @@ def name_word(name: str) -> str:
     return f"name={blake2b(memory_name(name).encode(), digest_size=10).hexdigest()}"
 
 
-def date_words(at: datetime | None) -> str:
-    """A day as people write it in searches: 2026-06-12, June."""
-    return "" if at is None else f"{at:%Y-%m-%d} {MONTHS[at.month - 1]}"
-
-
 def scope_word(subject: Subject, scope_id: int) -> str:
     """The index word that all texts of a scope and kind share. Words of texts never contain a `=`."""
     return f"{subject}={scope_id}"
@@ -115,7 +104,7 @@ def index_facts(connection: Connection, fact_ids: Collection[int]) -> None:
             "words": index_value(
                 dialect,
                 [scope_word("fact" if row.expired_at is None else "past", row.scope_id)],
-                "\n".join([row.text, *names.get(row.id, ()), date_words(row.valid_at)]),
+                "\n".join([row.text, *names.get(row.id, ()), *_day_of(row.valid_at)]),
             ),
         }
         for row in connection.execute(_fact_texts, {"ids": ids})
@@ -139,6 +128,10 @@ def index_entities(connection: Connection, entity_ids: Collection[int]) -> None:
             }
         )
     _store(connection, "entity_id", rows)
+
+
+def _day_of(at: datetime | None) -> list[str]:
+    return [] if at is None else [date_words(at.date())]
 
 
 def reindex_memory(connection: Connection) -> None:
@@ -168,12 +161,13 @@ def find_facts(
 
     `conditions` are on the table of facts. A query without words finds nothing.
     """
-    subjects = ("fact", "past")
-    expression = _expression(connection.dialect.name, subjects, scope_ids, terms_of(query))
     base = select(_facts.c.id).where(_facts.c.scope_id.in_(scope_ids), *conditions)
-    if expression is None:
+    terms = terms_of(query)
+    if not terms or not scope_ids:
         return base.where(false())
-    return base.where(_facts.c.id.in_(_matching(connection.dialect.name, _texts.c.fact_id, expression)))
+    dialect = connection.dialect.name
+    expression = all_terms(dialect, _scope_words(("fact", "past"), scope_ids), terms)
+    return base.where(_facts.c.id.in_(_matching(dialect, _texts.c.fact_id, expression)))
 
 
 def ranked_facts(
@@ -218,9 +212,8 @@ def entities_by_word(connection: Connection, scope_id: int, word: str) -> Sequen
     """Id, type and `canonical_id` of the entities of a scope with this word, oldest first."""
     dialect = connection.dialect.name
     terms = [Term(words=(word,), pieces=())]
-    matching = _matching(
-        dialect, _texts.c.entity_id, _expression(dialect, ["entity"], [scope_id], terms) or ""
-    )
+    expression = all_terms(dialect, _scope_words(("entity",), [scope_id]), terms)
+    matching = _matching(dialect, _texts.c.entity_id, expression)
     query = select(_entities.c.id, _entities.c.type, _entities.c.canonical_id)
     query = query.where(_entities.c.scope_id == scope_id, _entities.c.id.in_(matching))
     return connection.execute(query.order_by(_entities.c.id)).all()
@@ -234,22 +227,3 @@ def _matching(dialect: str, column: ColumnElement[Any], expression: str) -> Sele
         )
     hits = text("SELECT rowid FROM search_index_memory WHERE search_index_memory MATCH :expression")
     return select(column).where(_texts.c.id.in_(hits.columns(_rowid))).params(expression=expression)
-
-
-def _expression(
-    dialect: str, subjects: Sequence[Subject], scope_ids: Collection[int], terms: list[Term]
-) -> str | None:
-    """The terms, all of which must be in a text of one of the scopes, in the query syntax of the database.
-    Words contain no quotes, so nothing can break out of them. None: nothing can match."""
-    if not terms or not scope_ids:
-        return None
-    if dialect == "postgresql":
-        quote, follows, ends, conjunction, alternative = "'{}'", " <-> ", ":*", " & ", " | "
-    else:
-        quote, follows, ends, conjunction, alternative = '"{}"', " + ", " *", " AND ", " OR "
-    scopes = alternative.join(map(quote.format, _scope_words(subjects, scope_ids)))
-    parts = [f"({scopes})"]
-    for term in terms:
-        words = follows.join(map(quote.format, term.words))
-        parts.append(f"({words}{ends if term.is_prefix else ''})")
-    return conjunction.join(parts)

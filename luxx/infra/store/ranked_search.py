@@ -105,9 +105,7 @@ def rank(
     if not query or not scopes:
         return Ranking(hits=[], has_more=False)
     dialect = connection.dialect.name
-    allowed = _all_of(
-        dialect, [_any_of(dialect, map(_scope, scopes)), *(_term(dialect, _scope(w)) for w in within)]
-    )
+    allowed = all_terms(dialect, scopes, map(_scope, within))
     must = _all_of(dialect, [allowed, *(_term(dialect, term) for term in query.required)])
     expressions = [allowed, *(_all_of(dialect, [must, _ranked(dialect, word)]) for word in query.words)]
     if query.required:
@@ -145,6 +143,14 @@ def _rarity(count: float, total: float) -> float:
 
 
 # --- expressions -------------------------------------------------------------------------------------
+
+
+def all_terms(dialect: str, scopes: Iterable[str], terms: Iterable[Term]) -> str:
+    """The expression of texts that are in one of the scopes, of which there is one at least, and have all
+    terms."""
+    return _all_of(
+        dialect, [_any_of(dialect, map(_scope, scopes)), *(_term(dialect, term) for term in terms)]
+    )
 
 
 def _scope(word: str) -> Term:

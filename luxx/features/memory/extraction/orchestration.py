@@ -65,7 +65,7 @@ from luxx.wire.turn import Step, StepType, TurnRef, steps_text
 from luxx.wire.turn_event import Warning
 
 MAX_CORRECTIONS = 2
-"""How often the model is told what is wrong with its answer about one episode."""
+"""How often the model gets the problems of its answer about one episode."""
 
 MAX_FAILURES_IN_ROW = 2
 """Episodes that fail one after the other for a reason of the provider; then the run ends."""

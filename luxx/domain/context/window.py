@@ -214,10 +214,15 @@ class _Fitting:
         is_cleared = record is cleared
         return self._made(record, CompressionStrategy.CLEAR if is_cleared else CompressionStrategy.TRUNCATE)
 
-    def _made(self, record: ContextRecord, strategy: CompressionStrategy, more: int = 0) -> Cut:
+    def _made(self, record: ContextRecord, strategy: CompressionStrategy, more: int = 0) -> Cut | None:
+        """The cut; None if it gains less than a token as the provider counts them."""
+        before = round(self._before * self._factor)
         after = round((self._size(record) + more) * self._factor)
-        record = _with_next(record, after, self._given)
-        return Cut(record=record, strategy=strategy, before=round(self._before * self._factor), after=after)
+        if after >= before:
+            return None
+        return Cut(
+            record=_with_next(record, after, self._given), strategy=strategy, before=before, after=after
+        )
 
     def _size(self, record: ContextRecord) -> int:
         return self._prompt.estimate(record)

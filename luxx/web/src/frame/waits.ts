@@ -2,10 +2,10 @@
  * What waits for a person, in every area, and what else happened in sessions that one does not look at. All of it comes
  * by events of the socket; after a lost connection it is read once.
  */
-import { useQueryCache } from '@pinia/colada'
 import { computed, onScopeDispose, ref, shallowRef, watch } from 'vue'
 import { useRoute } from 'vue-router'
 import { api, ask } from '@/api/client'
+import { useReload } from '@/api/queries'
 import { isSocketOpen, type Notification, onNotification, onState, type SessionState, subscribe } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { stateOf } from '@/components/states'
@@ -94,7 +94,7 @@ export function followWaits(): void {
   const server = useServerText()
   const notices = useNotices()
   const route = useRoute()
-  const cache = useQueryCache()
+  const reloadQueries = useReload()
   /** Sessions whose runs began to wait, until these end. */
   const followed = new Map<string, () => void>()
   /** Runs whose end was shown: after a crash the server may send it again. */
@@ -137,7 +137,7 @@ export function followWaits(): void {
 
   function onNotified(notification: Notification): void {
     const { kind, title, session_id: id, session_kind: sessionKind = 'chat', run_id: runId, status, sender } = notification
-    void cache.invalidateQueries({ key: [...LISTS[sessionKind]] })
+    void reloadQueries(LISTS[sessionKind])
     const to = addressOf(sessionKind, id)
     if (kind === 'message') {
       unseen.value = new Set([...unseen.value, id])
@@ -176,7 +176,7 @@ export function followWaits(): void {
     (isOpen) => {
       if (!isOpen) return
       refresh()
-      if (wasOpen) void cache.invalidateQueries()
+      if (wasOpen) void reloadQueries()
       wasOpen = true
     },
     { immediate: true },

@@ -1,8 +1,8 @@
 /** Creates a sample in the reader's language with the demo provider and opens it. `isOffered`: the server has that provider. */
-import { useQueryCache } from '@pinia/colada'
 import { computed, ref } from 'vue'
 import { useRouter } from 'vue-router'
 import { postDocument } from '@/api/files'
+import { useReload } from '@/api/queries'
 import { language } from '@/i18n/text'
 import { useModels } from '@/stores/models'
 import { useNotices } from '@/stores/notices'
@@ -11,7 +11,7 @@ export function useSamples() {
   const models = useModels()
   const router = useRouter()
   const notices = useNotices()
-  const cache = useQueryCache()
+  const reloadQueries = useReload()
   const isBusy = ref(false)
   const isOffered = computed(() => models.demo !== null)
 
@@ -23,7 +23,7 @@ export function useSamples() {
       const { sampleRoom, sampleTask } = await (language.value === 'zh' ? import('./chineseSamples') : import('./samples'))
       const [path, document] = area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
       const created = await postDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')
-      void cache.invalidateQueries({ key: [area] })
+      void reloadQueries([area])
       await router.push(`/${area}/${created.id}`)
     } catch (error) {
       notices.showError(error)

@@ -1,9 +1,9 @@
 /** Saved prompts: their list, their variables, and the text that a new prompt begins with. */
-import { useQueryCache } from '@pinia/colada'
 import { defineStore } from 'pinia'
 import { ref } from 'vue'
 import { api, ask } from '@/api/client'
 import { allPages, firstPages } from '@/api/lists'
+import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
 
 export type Prompt = Schema<'PromptView'>
@@ -26,7 +26,7 @@ export function listAllPrompts(): Promise<Prompt[]> {
 }
 
 export const usePrompts = defineStore('prompts', () => {
-  const cache = useQueryCache()
+  const reloadQueries = useReload()
   /** The text that the next new prompt begins with: that of a message or of another prompt. */
   const draft = ref('')
 
@@ -37,7 +37,7 @@ export const usePrompts = defineStore('prompts', () => {
   }
 
   function reload(): Promise<unknown> {
-    return cache.invalidateQueries({ key: [...PROMPTS_KEY] })
+    return reloadQueries(PROMPTS_KEY)
   }
 
   return { draft, takeDraft, reload }

@@ -1,8 +1,8 @@
 /** Agents: the list, and one as its form changes it. */
-import { useQueryCache } from '@pinia/colada'
 import { api, ask } from '@/api/client'
 import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
+import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
 import { roleOf } from '@/components/agentRole'
 import { type AnswererDraft, answererBody, answererDraft, numberIn } from '@/components/forms/modelSettings'
@@ -129,6 +129,6 @@ export function importAgent(document: string, mediaType: string): Promise<Schema
 }
 
 export function useAgentLists(): { reload: () => Promise<unknown> } {
-  const cache = useQueryCache()
-  return { reload: () => cache.invalidateQueries({ key: [...LIST_KEY] }) }
+  const reloadQueries = useReload()
+  return { reload: () => reloadQueries(LIST_KEY) }
 }

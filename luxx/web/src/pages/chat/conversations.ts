@@ -1,8 +1,8 @@
 /** The list of conversations: one query for the list pane, and the changes that it shows at once. */
-import { useQueryCache } from '@pinia/colada'
 import { api, ask, failureOf, signedFetch } from '@/api/client'
 import { saveFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
+import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
 
 export type Conversation = Schema<'ConversationView'>
@@ -37,8 +37,8 @@ export function downloadConversation({ id, title }: Conversation, format: 'json'
 
 /** Functions that change conversations and then load the lists again. */
 export function useConversationChanges() {
-  const cache = useQueryCache()
-  const reload = (): Promise<unknown> => cache.invalidateQueries({ key: [...LIST_KEY] })
+  const reloadQueries = useReload()
+  const reload = (): Promise<unknown> => reloadQueries(LIST_KEY)
 
   async function change(id: string, body: Schema<'ConversationChangeBody'>): Promise<Conversation> {
     const params = { path: { conversation_id: id } }

@@ -1,8 +1,8 @@
 /** Rooms: the queries of the list and of one room, and the changes that they show at once. */
-import { useQueryCache } from '@pinia/colada'
 import { api, ask, askForRun } from '@/api/client'
 import { postDocument, saveFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
+import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
 
 export type Room = Schema<'RoomDetail'>
@@ -79,6 +79,6 @@ export function downloadRoom(room: { id: string; title: string }, format: 'md' |
 }
 
 export function useRoomLists(): { reload: () => Promise<unknown> } {
-  const cache = useQueryCache()
-  return { reload: () => cache.invalidateQueries({ key: [...LIST_KEY] }) }
+  const reloadQueries = useReload()
+  return { reload: () => reloadQueries(LIST_KEY) }
 }

@@ -1,7 +1,8 @@
 /** One room as its page shows it: settings and seats, stored messages, and its newest run, followed live. */
-import { useQuery, useQueryCache } from '@pinia/colada'
+import { useQuery } from '@pinia/colada'
 import { computed, type ComputedRef, type Ref, ref, shallowRef, watch } from 'vue'
 import { api, ask } from '@/api/client'
+import { useReload } from '@/api/queries'
 import type { SessionState } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { useFollowedRun } from '@/run/followedRun'
@@ -31,7 +32,7 @@ export interface LiveRoom {
 }
 
 export function useRoom(id: string): LiveRoom {
-  const cache = useQueryCache()
+  const reloadQueries = useReload()
   const query = useQuery({
     key: () => ['room', id],
     query: () => ask(api.GET('/chat-rooms/{room_id}', { params: pathOf(id) })),
@@ -42,8 +43,7 @@ export function useRoom(id: string): LiveRoom {
   const run = useFollowedRun({ subject: () => id, onState, onReturn: () => void refresh(), onEnd: () => void refresh() })
 
   async function refresh(): Promise<void> {
-    const work = [query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] }), stored.load()]
-    await Promise.all(work)
+    await Promise.all([query.refetch(), reloadQueries(LIST_KEY), loadStored()])
     if (room.value?.status === 'running') run.follow(room.value.run_id)
   }
 
@@ -60,10 +60,12 @@ export function useRoom(id: string): LiveRoom {
   async function restart(): Promise<void> {
     run.follow(null)
     stored.clear()
-    await stored.load()
+    await loadStored()
   }
 
-  void stored.load()
+  /** Without a connection this fails; then the next state of the socket loads what is missing. */
+  const loadStored = (): Promise<void> => stored.load().catch(() => undefined)
+  void loadStored()
 
   function onState(state: SessionState | null): void {
     // Null: the room was deleted, or one is no member any more; reading it says which.
@@ -72,8 +74,8 @@ export function useRoom(id: string): LiveRoom {
     const areOthers = members !== '' && members !== found
     members = found
     if (isNews || areOthers) void refresh()
-    else if (!run.isFollowing.value && state.message_id && !stored.has(state.message_id)) void stored.load()
-    if (areOthers) void cache.invalidateQueries({ key: ['room-members', id] })
+    else if (!run.isFollowing.value && state.message_id && !stored.has(state.message_id)) void loadStored()
+    if (areOthers) void reloadQueries(['room-members', id])
   }
 
   const status = computed<ShownStatus>(() => shownStatus(room.value, run.live.value))

@@ -1,8 +1,8 @@
 /** Tasks: the queries of the list, and what is computed from a task and its run. */
-import { useQueryCache } from '@pinia/colada'
 import { api, ask } from '@/api/client'
 import { postDocument, saveFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
+import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
 import type { RunState, TaskStepState } from '@/run/state'
 
@@ -95,6 +95,6 @@ export function descendants(steps: readonly { id: string; depends_on: string[] }
 }
 
 export function useTaskLists(): { reload: () => Promise<unknown> } {
-  const cache = useQueryCache()
-  return { reload: () => cache.invalidateQueries({ key: [...LIST_KEY] }) }
+  const reloadQueries = useReload()
+  return { reload: () => reloadQueries(LIST_KEY) }
 }

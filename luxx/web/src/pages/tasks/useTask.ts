@@ -1,14 +1,15 @@
 /** One task as its page shows it: its stored steps, and its newest run, followed live. */
-import { useQuery, useQueryCache } from '@pinia/colada'
+import { useQuery } from '@pinia/colada'
 import { computed, watch } from 'vue'
 import { api, ask } from '@/api/client'
+import { useReload } from '@/api/queries'
 import type { SessionState } from '@/api/socket'
 import { useFollowedRun } from '@/run/followedRun'
 import { isActive, openQuestions } from '@/run/state'
 import { LIST_KEY, pathOf, type ShownTaskStatus, stepStates } from './tasks'
 
 export function useTask(id: string) {
-  const cache = useQueryCache()
+  const reloadQueries = useReload()
   const query = useQuery({
     key: () => ['task', id],
     query: () => ask(api.GET('/tasks/{task_id}', { params: pathOf(id) })),
@@ -17,7 +18,7 @@ export function useTask(id: string) {
   const run = useFollowedRun({ subject: () => id, onState, onReturn: () => void refresh(), onEnd: () => void refresh() })
 
   async function refresh(): Promise<void> {
-    await Promise.all([query.refetch(), cache.invalidateQueries({ key: [...LIST_KEY] })])
+    await Promise.all([query.refetch(), reloadQueries(LIST_KEY)])
     const { status, run_id: runId } = task.value ?? {}
     if (status === 'running' || status === 'block') run.follow(runId ?? null)
   }

@@ -17,6 +17,7 @@ from luxx.app.cli.doctor.runtime import Finding
 from luxx.domain.mcp.approval import MOST_KNOWN, McpDefinitions, Withheld, difference, read_server
 from luxx.infra.config.schema import Config
 from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.providers.scripted import Call, Gate, Rule, Script, ScriptedProvider, Text
 from luxx.tools.core import ToolDefinition
 from luxx.wire.tool import Risk
 from mcp_servers.harness import script
@@ -107,6 +108,28 @@ def tmp_path_is_reachable(tmp_path_factory: pytest.TempPathFactory) -> None:
         folder.chmod(0o755)
 
 
+async def change_within_a_run(notes: NotesServer, admin: AsyncApiClient) -> None:
+    """The list changes while a run uses it: its requests stay equal, and what is withheld is not called."""
+    rules = [
+        Rule(reply=[Call(name=f"{PREFIX}poke", arguments={})], times=1),
+        Rule(reply=[Gate(name="changed"), Call(name=f"{PREFIX}read", arguments={})], times=1),
+        Rule(reply=[Text(text="I could not read it.")], times=1),
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model:
+        conversation = await admin.conversation(model.url)
+        notes.set_tools(POKE, READ_CHANGED, KEEP)
+        run = await admin.start_run(conversation, tools=[f"{PREFIX}poke", f"{PREFIX}read"])
+        await model.reached("changed")
+        await notes.wait_until_offered(admin, poke="Pokes.", keep="Keeps a note.")
+        model.release("changed")
+        screen = await admin.wait_for_end(run["id"])
+        first, *others = [request.json["tools"] for request in model.requests]
+    assert READ["description"] in json.dumps(first)
+    assert others == [first, first]
+    poked, read = [step for step in screen.ordered() if step["type"] == "tool_result"]
+    assert (poked["success"], read["success"]) == (True, False)
+
+
 @pytest.mark.usefixtures("tmp_path_is_reachable")
 async def test_a_changed_description_is_withheld_until_an_admin_approves_just_that(
     notes: NotesServer,
@@ -116,9 +139,7 @@ async def test_a_changed_description_is_withheld_until_an_admin_approves_just_th
         async with AsyncApiClient(notes.server.url) as admin:
             await notes.wait_until_offered(admin, poke="Pokes.", read="Reads a note.", keep="Keeps a note.")
             assert (await admin.get("/mcp/changes"))["items"] == []
-            notes.set_tools(POKE, READ_CHANGED, KEEP)
-            await notes.announce_change(admin)
-            await notes.wait_until_offered(admin, poke="Pokes.", keep="Keeps a note.")
+            await change_within_a_run(notes, admin)
             refusal = await admin.ask("POST", f"/tools/{PREFIX}read/execute", {"arguments": {}})
             assert refusal.status_code == 404
             (change,) = (await admin.get("/mcp/changes"))["items"]

@@ -1,14 +1,18 @@
 """The run's own model summarises what no longer fits its window; a summary that fails ends nothing."""
 
+import json
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api.server_process import ServerProcess
+from msgspec.structs import replace
 
 from luxx.providers.scripted import Call, Faults, Finish, Gate, Rule, Script, ScriptedProvider, Text, When
 from luxx.providers.scripted.script import ReplyEvent
-from scenarios.client import AsyncApiClient
+from scenarios.client import AsyncApiClient, Json
 from scenarios.conftest import SMALL_WINDOWS
 from scenarios.restarting_client import RestartingClient
 from scenarios.screen import Screen
@@ -206,29 +210,50 @@ async def test_for_a_fallback_with_a_smaller_window_more_is_left_out_before_the_
         assert cuts == [(20_000, False), (8_000, False)]
 
 
-async def test_a_run_that_is_killed_in_a_summary_asks_for_it_again_and_goes_on(tmp_path: Path) -> None:
-    summary = summary_rule(Gate(name="summary"), Text(text=SUMMARY, pieces=1))
+def requests_of(model: ScriptedProvider) -> list[Json]:
+    """The requests, with the ids of calls replaced by their numbers."""
+    texts = "\n".join(json.dumps(request.json) for request in model.requests)
+    ids = list(dict.fromkeys(re.findall(r"call_[0-9a-f]{32}", texts)))
+    for number, each in enumerate(ids):
+        texts = texts.replace(each, f"call-{number}")
+    return [json.loads(text) for text in texts.splitlines()]
+
+
+async def test_a_run_that_is_killed_before_in_and_after_a_summary_sends_what_it_would_have_sent(
+    tmp_path: Path,
+) -> None:
+    plain = script(summary_rule(), calls=20)
     with ServerProcess(tmp_path, **SMALL_WINDOWS) as server:
-        async with (
-            ScriptedProvider(script(summary, calls=20)) as model,
-            RestartingClient(server) as ann,
-        ):
-            conversation = await begin(ann, model)
-            run_id = await ann.send_until_accepted(conversation, QUESTION, tools=["python_eval"])
-            await model.reached("summary", 60)
-            await ann.kill()
-            model.release("summary")
-            await ann.start()
-            screen = await ann.follow_to_end(run_id)
-            requests = [request.json for request in model.requests]
-            asked = [at for at, request in enumerate(model.requests) if request.rule == "summary"]
+        async with RestartingClient(server) as ann:
+            async with ScriptedProvider(plain) as model:
+                await turn_of(ann, model)
+                wanted = requests_of(model)
+                rules = [request.rule for request in model.requests]
+            at = rules.index("summary")
+            killed = [rules[at - 1], "summary", rules[at + 1]]
+            replies = {rule.name: rule.reply for rule in plain.rules}
+            gated = [
+                Rule(reply=reply, times=1)
+                for name in rules
+                for reply in ([[Gate(name=name)]] if name in killed else []) + [replies[name]]
+            ]
+            async with ScriptedProvider(replace(plain, rules=gated)) as model:
+                conversation = await begin(ann, model)
+                run_id = await ann.send_until_accepted(conversation, QUESTION, tools=["python_eval"])
+                for name in killed:
+                    await model.reached(name, 60)
+                    await ann.kill()
+                    model.release(name)
+                    await ann.start()
+                screen = await ann.follow_to_end(run_id)
+                sent = requests_of(model)
     assert screen.done is not None
     assert screen.done["status"] == "completed"
-    # One surplus call, and the log says so.
-    assert len(asked) == 2
-    assert len(screen.data_of("retrying")) == 1
-    assert requests[asked[0]] == requests[asked[1]], "the request is repeated as it was"
-    assert contents(requests[asked[1] + 1]["messages"], "user")[1].endswith(SUMMARY)
+    # One surplus call for each kill, the log says so, and each request is repeated as it was.
+    assert len(sent) == len(wanted) + 3
+    assert len(screen.data_of("retrying")) == 3
+    assert [each for each, after in pairwise([*sent, None]) if each != after] == wanted
+    assert contents(wanted[at + 1]["messages"], "user")[1].endswith(SUMMARY)
 
 
 async def test_a_run_that_is_cancelled_in_a_summary_ends_and_pays_for_it(

@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.app.core_services import CoreServices
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
+from luxx.features.memory.erasure import ERASE_SECONDS, Erasure
 from luxx.infra.observe import watch_event_loop
 from luxx.infra.store.tables import deletion_time
 from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_endings, delete_old_logs, discard_old_calls
@@ -34,6 +35,7 @@ def background_jobs(services: CoreServices) -> list[Coroutine[Any, Any, None]]:
         _repeat(partial(_delete_old_audit_entries, services), PRUNE_SECONDS, "audit_prune_failed"),
         _repeat(partial(_delete_old_run_logs, services), PRUNE_SECONDS, "run_log_cleanup_failed"),
         _repeat(partial(_discard_old_calls, services), DISCARD_SECONDS, "call_cleanup_failed"),
+        _repeat(Erasure(services.store).erase_due, ERASE_SECONDS, "memory_erasure_failed"),
         services.notices.keep_notifying(),
         services.sockets.check_sign_ins(),
         services.streams.check_sign_ins(),

@@ -1,9 +1,12 @@
 """`/memories`: what was true and known when, undoing, deletion, and which requests are refused."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 from api.client import ApiClient
 from api.owned_ids import NO_UUID
+from api.server_process import ServerProcess
 
 SUBJECTS = ("city", "job", "pet", "car")
 MONTHS = {"city": 3, "job": 5, "pet": 7, "car": 9}
@@ -70,7 +73,7 @@ def test_an_export_is_the_same_after_an_edit_is_undone(anna: ApiClient) -> None:
     assert anna.bad("POST", f"{path}/restore", 409)["detail"]["kind"] == "fact_not_retired"
 
 
-def test_what_was_deleted_is_nowhere(anna: ApiClient) -> None:
+def test_what_was_deleted_is_nowhere(server: ServerProcess, anna: ApiClient) -> None:
     keep = anna.good("POST", "/memories", json={"text": "Keep this.", "subject": "Zanzibar"})
     gone = anna.good(
         "POST", "/memories", json={"text": "Quixotic secret.", "subject": "Zanzibar", "object": "Xylia"}
@@ -85,6 +88,18 @@ def test_what_was_deleted_is_nowhere(anna: ApiClient) -> None:
     assert anna.good("GET", f"/memories/{keep['id']}") == keep
     assert anna.good("DELETE", "/memories", params={"scope": "user", "source": "person"})["deleted"] >= 1
     assert texts(anna, scope="user") == set()
+    until_erased(server.data_dir, b"quixotic")
+
+
+def until_erased(folder: Path, word: bytes) -> None:
+    """Waits until no file of the folder has the word, and fails after the minute that the server has."""
+    ends = time.monotonic() + 60
+    while True:
+        found = [path for path in folder.rglob("*") if path.is_file() and word in path.read_bytes().lower()]
+        if not found:
+            return
+        assert time.monotonic() < ends, found
+        time.sleep(0.5)
 
 
 TEXT = {"text": "x"}

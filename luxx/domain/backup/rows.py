@@ -55,8 +55,9 @@ WORDS_COLUMN = "words"
 EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
 """Prefixes of tables that the database or a migration creates."""
 
-EPHEMERAL_TABLES = frozenset({"processes", "tickets", "call_outputs"})
-"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand."""
+EPHEMERAL_TABLES = frozenset({"processes", "tickets", "call_outputs", "memory_deletions"})
+"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, and notes
+about deletions."""
 
 DERIVED_TABLES = frozenset({"memory_texts"})
 """Tables that their features make anew from others after a restore."""

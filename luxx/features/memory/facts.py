@@ -336,6 +336,20 @@ def _forget_versions(connection: Connection, fact_ids: Collection[int]) -> None:
         connection.execute(delete(_changes).where(_changes.c.id.in_(gone)))
 
 
+def delete_changes_without_version(connection: Connection, fact_ids: Collection[int]) -> None:
+    """Deletes the changes of these facts whose earlier wording was deleted: they repeat its text."""
+    if not fact_ids:
+        return
+    rows = connection.execute(
+        select(_changes.c.id, _changes.c.before, _changes.c.undone_at).where(_changes.c.fact_id.in_(fact_ids))
+    ).all()
+    versions = {row.id: version_in(row.before) for row in rows if row.undone_at is None}
+    wanted = {version for version in versions.values() if version is not None}
+    kept = set(connection.scalars(select(facts.c.uid).where(facts.c.uid.in_(wanted))))
+    gone = [id_ for id_, version in versions.items() if version is not None and version not in kept]
+    connection.execute(delete(_changes).where(_changes.c.id.in_(gone)))
+
+
 class _Before(msgspec.Struct):
     version: str | None = None
 

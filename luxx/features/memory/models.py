@@ -3,7 +3,7 @@
 Keys are integers, because joins over text keys are up to 25 times slower; the API and graph queries show the
 `uid`, a UUIDv7. Every row has its scope, and a scope its tenant: the database deletes all of it with the
 user, project, room or tenant that the scope belongs to. Triggers delete a fact with its last source, and an
-episode with one of its messages.
+episode with one of its messages, and note these deletions.
 """
 
 from datetime import datetime
@@ -245,6 +245,20 @@ class MemoryChangeRow(ScopedColumns, Base):
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="SET NULL"))
     run_id: Mapped[str | None] = mapped_column(String(36))
     undone_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class MemoryDeletionRow(Base):
+    """A note of a trigger that a fact or an episode was deleted, until `erasure.py` has erased what is left.
+
+    `entity_id`: an entity that it named; `fact_id`: the fact of which it was an earlier wording. They are no
+    foreign keys, because they may be deleted too.
+    """
+
+    __tablename__ = "memory_deletions"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    entity_id: Mapped[int | None] = mapped_column()
+    fact_id: Mapped[int | None] = mapped_column()
 
 
 class RecalledRow(Base):

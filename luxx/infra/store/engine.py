@@ -179,6 +179,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
         "foreign_keys=ON",
         f"busy_timeout={BUSY_TIMEOUT_MS}",
         "cache_size=-2000",
+        # Overwrites what is deleted with zeros. Many builds of SQLite do not by default.
+        "secure_delete=ON",
     ):
         connection.execute(f"PRAGMA {pragma}")
 

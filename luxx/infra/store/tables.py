@@ -256,6 +256,9 @@ class Lock(IntEnum):
     MEMORY_NAMES = 7_402_135
     """Finding or making entities by name in a scope of memory."""
 
+    MEMORY_ERASURE = 7_402_136
+    """Of several processes, one erases what was deleted from memory."""
+
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")
 _lock_of_owner = text("SELECT pg_advisory_xact_lock(:lock, :owner_id)")

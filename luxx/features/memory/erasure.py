@@ -1,0 +1,113 @@
+"""Erasing what was deleted from memory: what only it supported, and what is left of it in the files of the
+database.
+
+Triggers note each deletion of a fact or an episode in `memory_deletions`, whatever deleted it. A job of each
+process (`app/background.py`) does the rest; on several processes, one of them at a time.
+"""
+
+import asyncio
+
+import structlog
+from sqlalchemy import Connection, bindparam, delete, select
+
+from luxx.features.memory.entities import delete_unsupported
+from luxx.features.memory.facts import delete_changes_without_version
+from luxx.features.memory.lexical import TEXTS
+from luxx.features.memory.models import MemoryDeletionRow
+from luxx.infra.store.engine import Store
+from luxx.infra.store.maintenance import empty_wal, merge_index, only_process, vacuum
+from luxx.infra.store.tables import Lock, table_of
+
+ERASE_SECONDS = 15.0
+"""The interval of the job. Within a minute of a deletion nothing is left of it."""
+
+ERASED_AT_ONCE = 500
+"""Notes that one transaction works on, so that other writes do not wait."""
+
+MAX_NOTES = 50_000
+"""Notes that one run of the job works on; the next one goes on."""
+
+VACUUMED = (
+    "facts", "fact_sources", "mentions", "entities", "communities", "memory_texts", "memory_changes",
+    "recalled_facts", "episodes",
+)  # fmt: skip
+
+_deletions = table_of(MemoryDeletionRow)
+_next = (
+    select(_deletions.c.id, _deletions.c.entity_id, _deletions.c.fact_id)
+    .where(_deletions.c.id > bindparam("after"))
+    .order_by(_deletions.c.id)
+    .limit(ERASED_AT_ONCE)
+)
+_any = select(_deletions.c.id).limit(1)
+
+logger = structlog.get_logger()
+
+
+class Erasure:
+    """The job of one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def erase_due(self) -> None:
+        """Erases what was deleted since the last time, if anything was."""
+        if await self._store.read_rows(lambda connection: connection.scalar(_any)) is not None:
+            await asyncio.to_thread(self.erase)
+
+    def erase(self) -> None:
+        """Erases what was deleted. What another process works on, or a long read needs, waits for the next
+        time. Blocks."""
+        store = self._store
+        if not store.external_sessions.acquire(blocking=False):
+            return
+        try:
+            if store.is_sqlite:
+                self._erase_sqlite()
+            else:
+                self._erase_postgresql()
+        finally:
+            store.external_sessions.release()
+
+    def _erase_sqlite(self) -> None:
+        notes = self._delete_leftovers()
+        merge_index(self._store, TEXTS.full_text)
+        if empty_wal(self._store.engine):
+            self._forget(notes)
+        else:
+            logger.info("memory_erasure_waits", reason="a long read needs the log of the database")
+
+    def _erase_postgresql(self) -> None:
+        with only_process(self._store.engine, Lock.MEMORY_ERASURE) as connection:
+            if connection is not None:
+                notes = self._delete_leftovers()
+                vacuum(connection, VACUUMED)
+                self._forget(notes)
+
+    def _delete_leftovers(self) -> list[int]:
+        """Deletes the entities, changes and summaries that nothing supports any more; returns the ids of the
+        notes about them, which stay until the files are clean."""
+        done: list[int] = []
+        while len(done) < MAX_NOTES:
+            after = done[-1] if done else 0
+            ids = self._store.write_rows_now(lambda connection, after=after: _clean(connection, after))
+            done += ids
+            if len(ids) < ERASED_AT_ONCE:
+                break
+        return done
+
+    def _forget(self, notes: list[int]) -> None:
+        for start in range(0, len(notes), ERASED_AT_ONCE):
+            ids = notes[start : start + ERASED_AT_ONCE]
+            self._store.write_rows_now(
+                lambda connection, ids=ids: connection.execute(
+                    delete(_deletions).where(_deletions.c.id.in_(ids))
+                )
+            )
+
+
+def _clean(connection: Connection, after: int) -> list[int]:
+    rows = connection.execute(_next, {"after": after}).all()
+    delete_unsupported(connection, {row.entity_id for row in rows if row.entity_id is not None})
+    delete_changes_without_version(connection, {row.fact_id for row in rows if row.fact_id is not None})
+    return [row.id for row in rows]

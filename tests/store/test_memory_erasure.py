@@ -1,0 +1,156 @@
+"""What was deleted from memory, by whatever deletion, is in no table and no file after the job."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from provider_service.services import ANN
+from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy.orm import Session
+
+from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.features.memory.erasure import Erasure
+from luxx.features.memory.facts import Author, FactWriter, NewSource
+from luxx.features.memory.scopes import USER_SCOPE, stored_scope, visible_scopes
+from luxx.features.memory.service import FactFilter, MemoryService
+from luxx.features.memory.views import FactChanges, NewFact, facts
+from luxx.infra.clock import new_id, utc_now
+from luxx.infra.store.engine import Store, open_engine, resolve_url
+from luxx.infra.store.maintenance import only_process
+from luxx.infra.store.tables import Base, Lock, table_of
+from luxx.wire.memory import SourceKind
+from store.test_memory import PROJECT, fill
+
+CANARY = "canaryxq"
+MESSAGES = (new_id(), new_id())
+TABLES = (
+    "facts", "fact_sources", "mentions", "entities", "memory_texts", "memory_changes", "memory_deletions"
+)  # fmt: skip
+
+
+def add_messages(session: Session) -> None:
+    now, conversation_id = utc_now(), new_id()
+    session.add(
+        ConversationRow(id=conversation_id, user_id=ANN.user_id, title="c", created_at=now, updated_at=now)
+    )
+    session.flush()
+    for message_id in MESSAGES:
+        session.add(
+            MessageRow(
+                id=message_id, user_id=ANN.user_id, conversation_id=conversation_id, role="user",
+                content='{"text":"no word of it"}', created_at=now,
+            )
+        )  # fmt: skip
+
+
+@pytest.fixture
+def store(ready_url: str, tmp_path: Path) -> Iterator[Store]:
+    store = Store(open_engine(resolve_url(ready_url, tmp_path)))
+    with Session(store.engine) as session, session.begin():
+        fill(session)
+        add_messages(session)
+    yield store
+    store.close()
+
+
+def add_extracted(connection: Connection, number: int, *message_ids: str) -> str:
+    """Adds a fact that was taken from these messages; returns its id."""
+    scope = stored_scope(connection, visible_scopes(connection, ANN), USER_SCOPE)
+    sources = [
+        NewSource(kind=SourceKind.MESSAGE, message_id=each, quote=f"{CANARY} {number}")
+        for each in message_ids
+    ]
+    author = Author(user_id=ANN.user_id, sources=sources)
+    new = NewFact(text=f"{CANARY} {number}", subject=f"{CANARY} subject {number}", object="kept")
+    row_id = FactWriter().add(connection, scope, new, author, utc_now())
+    return connection.execute(select(facts.c.uid).where(facts.c.id == row_id)).scalar_one()
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    return {
+        name: connection.execute(select(func.count()).select_from(Base.metadata.tables[name])).scalar_one()
+        for name in TABLES
+    }
+
+
+def copies(folder: Path) -> list[str]:
+    """The files that contain the canary."""
+    return [path.name for path in folder.rglob("*") if CANARY.encode() in path.read_bytes().lower()]
+
+
+def delete_rows(row: type[Base], id_: str) -> Any:
+    table = table_of(row)
+    return lambda connection: connection.execute(delete(table).where(table.c.id == id_))
+
+
+async def test_nothing_is_left_of_what_was_deleted(store: Store, tmp_path: Path) -> None:
+    memory, erasure = MemoryService(store, FactWriter(), tmp_path), Erasure(store)
+    await memory.create(ANN, NewFact(text="This stays.", subject="kept"))
+    before = await store.read_rows(counts)
+    by_hand = [
+        await memory.create(
+            ANN, NewFact(text=f"{CANARY} by hand {number}", subject=f"{CANARY} {number}", object="kept")
+        )
+        for number in range(20)
+    ]
+    await memory.change(ANN, by_hand[0].id, FactChanges(text=f"{CANARY} changed", subject="Someone else"))
+    await memory.create(ANN, NewFact(text=f"{CANARY} of a project", scope=f"project:{PROJECT}"))
+    for number, messages in enumerate((MESSAGES[:1], MESSAGES[1:])):
+        uid = await store.write_rows(
+            lambda connection, number=number, messages=messages: add_extracted(connection, number, *messages)
+        )
+        await memory.change(ANN, uid, FactChanges(text=f"{CANARY} edited {number}"))
+    for fact in by_hand:
+        await memory.delete(ANN, fact.id)
+    await store.write_rows(delete_rows(ProjectRow, PROJECT))
+    for message_id in MESSAGES:
+        await store.write_rows(delete_rows(MessageRow, message_id))
+    await erasure.erase_due()
+    assert await store.read_rows(counts) == before
+    assert copies(tmp_path) == []
+    (left,), _ = await memory.list_page(ANN, FactFilter(), page=1, page_size=9)
+    assert [entity.name for entity in left.entities] == ["kept"]
+
+
+async def test_an_earlier_wording_goes_with_its_message_and_the_fact_stays(
+    store: Store, tmp_path: Path
+) -> None:
+    memory = MemoryService(store, FactWriter(), tmp_path)
+    uid = await store.write_rows(lambda connection: add_extracted(connection, 1, MESSAGES[0]))
+    await memory.change(ANN, uid, FactChanges(text="It is said otherwise.", subject=None, object=None))
+
+    def add_source(connection: Connection) -> None:
+        table = Base.metadata.tables["fact_sources"]
+        row_id = connection.execute(select(facts.c.id).where(facts.c.uid == uid)).scalar_one()
+        connection.execute(table.insert().values(fact_id=row_id, kind="message", message_id=MESSAGES[1]))
+
+    await store.write_rows(add_source)
+    await memory.change(ANN, uid, FactChanges(text="It is said in a third way."))
+    await store.write_rows(delete_rows(MessageRow, MESSAGES[0]))
+    await Erasure(store).erase_due()
+    assert (await memory.get(ANN, uid)).text == "It is said in a third way."
+    changes, _ = await memory.changes(ANN, None, uid, page=1, page_size=9)
+    assert [change.before["text"] for change in changes] == ["It is said otherwise."]
+    assert copies(tmp_path) == []
+    assert (await store.read_rows(counts))["entities"] == 0
+
+
+async def test_one_process_erases_at_a_time_and_a_long_read_delays_it(store: Store, tmp_path: Path) -> None:
+    memory, erasure = MemoryService(store, FactWriter(), tmp_path), Erasure(store)
+    fact = await memory.create(ANN, NewFact(text=CANARY))
+    with store.reading.connect() as reader:
+        reader.execute(text("SELECT count(*) FROM facts")).scalar()
+        await memory.delete(ANN, fact.id)
+        if store.is_sqlite:
+            await erasure.erase_due()
+        else:
+            with only_process(store.engine, Lock.MEMORY_ERASURE) as other:
+                assert other is not None
+                await erasure.erase_due()
+        assert (await store.read_rows(counts))["memory_deletions"] > 0
+    await asyncio.gather(erasure.erase_due(), Erasure(store).erase_due())
+    await erasure.erase_due()
+    assert (await store.read_rows(counts))["memory_deletions"] == 0
+    assert copies(tmp_path) == []

@@ -26,6 +26,7 @@ from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.chat_command import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.cli.login_commands import add_key_commands, add_login_commands
+from luxx.app.cli.memory_commands import add_memory_commands
 from luxx.app.cli.provider_commands import add_provider_commands, print_models
 from luxx.app.cli.runs.commands import add_room_commands, add_task_commands
 from luxx.app.cli.server_api import add_server_options
@@ -121,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         _command(commands, "conversation", None, "your conversations of a server"), _command
     )
     add_key_commands(_command(commands, "key", None, "your personal API keys of a server"), _command)
+    add_memory_commands(_command(commands, "memory", None, "what a server remembers for you"), _command)
     add_room_commands(_command(commands, "room", None, "run rooms of a server in the terminal"), _command)
     add_task_commands(_command(commands, "task", None, "run tasks of a server in the terminal"), _command)
     add_backup_commands(partial(_command, commands), configure)

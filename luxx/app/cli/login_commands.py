@@ -134,14 +134,20 @@ def add_key_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -
 
 def parse_expiry(text: str) -> datetime:
     """The time that `--expires` names, in UTC. Raises ArgumentTypeError."""
+    if days := DAYS.fullmatch(text):
+        return utc_now() + timedelta(days=int(days.group(1)))
+    return parse_time(text, "days from now (90d), ")
+
+
+def parse_time(text: str, also: str = "") -> datetime:
+    """A date, at its beginning, or a time, in UTC. `also`: what else may be written. Raises
+    ArgumentTypeError."""
     try:
-        if days := DAYS.fullmatch(text):
-            return utc_now() + timedelta(days=int(days.group(1)))
         time = datetime.fromisoformat(f"{text}T00:00:00Z" if DATE.fullmatch(text) else text)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(
-            f"{text[:100]!r} is no time; write days from now (90d), a date (2027-01-31) or a time in UTC "
+            f"{text[:100]!r} is no time; write {also}a date (2027-01-31) or a time in UTC "
             "(2027-01-31T12:00:00Z)"
         ) from error
 

@@ -87,12 +87,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-async def all_items(server: ServerApi, path: str, kind: type[T]) -> list[T]:
+async def all_items(server: ServerApi, path: str, kind: type[T], **filters: str) -> list[T]:
     """All items of a list of the API, over its pages."""
     items: list[T] = []
     number = 1
     while True:
-        query = {"page": str(number), "page_size": str(PAGE_SIZE)}
+        query = {"page": str(number), "page_size": str(PAGE_SIZE), **filters}
         page = await server.call("GET", path, Page[kind], **query)
         items += page.items
         if not page.items or len(items) >= page.total:

@@ -1,6 +1,7 @@
 """What the next prompt of a conversation takes of its window, and a summary that a person asks for."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,10 +58,18 @@ async def refusal_of(ann: AsyncApiClient, conversation: str, body: Json | None =
     return response.status_code, str(answer["detail"]["kind"] if "detail" in answer else answer["error"])
 
 
+async def shown_elsewhere(ann: AsyncApiClient, conversation: str) -> tuple[Json, Json]:
+    """The messages of an export, and what the search finds."""
+    exported = (await ann.ask("GET", f"/conversations/{conversation}/export?format=json")).json()
+    found = await ann.get("/search", q="pear tree", conversation_id=conversation)
+    assert found["items"]
+    return exported["messages"], found
+
+
 async def test_a_conversation_is_compressed_when_a_person_wants_it(long_server: ServerProcess) -> None:
     async with ScriptedProvider(script(summary_rule())) as model, AsyncApiClient(long_server.url) as ann:
         conversation = await long_conversation(ann, model)
-        stored = await ann.messages(conversation)
+        stored, shown = await ann.messages(conversation), await shown_elsewhere(ann, conversation)
         before, parts = await context_of(ann, conversation)
         assert parts.keys() == {"system", "tools", "history"}
         assert before["last_compression"] is None
@@ -90,6 +99,7 @@ async def test_a_conversation_is_compressed_when_a_person_wants_it(long_server: 
         of_answers = sum(message["usage"]["total_tokens"] for message in stored if message["usage"])
         assert row["total_tokens"] == of_answers + screen.done["usage"]["total_tokens"]
         assert await ann.messages(conversation) == stored, "nothing stored changes"
+        assert await shown_elsewhere(ann, conversation) == shown
         assert await refusal_of(ann, conversation) == (409, "nothing_to_compress")
         await ann.post("/messages", {"conversation_id": conversation, "content": "And the apple?"})
         users = contents(model.requests[-1].json["messages"], "user")
@@ -99,6 +109,10 @@ async def test_a_conversation_is_compressed_when_a_person_wants_it(long_server: 
         # A branch from before the answer has no word of it; without the answer, the summary is gone too.
         fork = await ann.post(f"/conversations/{conversation}/fork", {"message_id": stored[-2]["id"]})
         assert (await context_of(ann, fork["id"]))[1].keys() == {"system", "tools", "history"}
+        await ann.post("/messages", {"conversation_id": fork["id"], "content": "And the plum?"})
+        asked = json.dumps(model.requests[-1].json)
+        assert "And the plum?" in asked
+        assert SUMMARY.splitlines()[1] not in asked
         await ann.ask("DELETE", f"/messages/{stored[-1]['id']}")
         assert (await context_of(ann, conversation))[0]["last_compression"] is None
         assert (await ann.ask("GET", f"/runs/{event['run_id']}")).status_code == 404

@@ -22,7 +22,10 @@ from luxx.app.cli.commands import main
 from luxx.app.core_services import SHARED
 from luxx.domain.owned import Owned
 from luxx.domain.skills.tools import skill_tools
+from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
+from luxx.features.memory.graph import GraphService
+from luxx.features.memory.graph_tools import GraphTools
 from luxx.features.memory.tools import MemoryTools
 from luxx.infra.config.schema import Config, MemoryConfig, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -322,7 +325,12 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 
 def memory_tools() -> list[Any]:
     store = Store(open_engine(resolve_url("sqlite:///unused.db", ROOT / "data")))
-    return [each.definition for each in MemoryTools(store, FactWriter(), MemoryConfig()).all()]
+    tools = [
+        *MemoryTools(store, FactWriter(), MemoryConfig()).all(),
+        *GraphTools(store, GraphService(store, ROOT / "data")).all(),
+        episode_tool(store),
+    ]
+    return [each.definition for each in tools]
 
 
 def test_every_built_in_tool_is_documented_with_its_level() -> None:

@@ -27,6 +27,7 @@ from luxx.api.routes.conversations import (
     TransferController,
 )
 from luxx.api.routes.files import AttachmentController, FileController
+from luxx.api.routes.graph import GraphController
 from luxx.api.routes.mcp import McpController
 from luxx.api.routes.memories import MemoryController
 from luxx.api.routes.memory_episodes import MemoryEpisodeController
@@ -62,6 +63,7 @@ CONTROLLERS: list[type[Controller]] = [
     ConversationTodosController,
     DocsController,
     FileController,
+    GraphController,
     KeyController,
     McpController,
     MemoryController,
@@ -245,6 +247,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "next_prompts": _provide(lambda: services.next_prompts),
         "members": _provide(lambda: services.members),
         "memory": _provide(lambda: services.memory),
+        "graph": _provide(lambda: services.graph),
         "ingestion": _provide(lambda: services.ingestion),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),

@@ -41,7 +41,10 @@ from luxx.domain.skills.registry import Skill, read_skills
 from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
+from luxx.features.memory.graph import GraphService
+from luxx.features.memory.graph_tools import GraphTools
 from luxx.features.memory.recall import MemoryRecall
 from luxx.features.memory.service import MemoryService
 from luxx.features.memory.tools import MemoryTools
@@ -169,12 +172,15 @@ class CoreServices:
         self.sandbox = Sandbox(config.tools, self.data_dir, Path(config.workspace.root), database_files)
         self.sandbox.egress.on_ended = EgressRecord(store, self.refusals).record
         self.fact_writer = FactWriter()
+        self.graph = GraphService(store, self.data_dir)
         self.tool_images = ToolImages(store, self.workspaces, config.files)
         self.registry = ToolRegistry(
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
                 *program_tools(self.sandbox, self.tool_images.register_figures),
                 *MemoryTools(store, self.fact_writer, config.memory).all(),
+                *GraphTools(store, self.graph).all(),
+                episode_tool(store),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
@@ -272,6 +278,7 @@ class CoreServices:
     def release(self) -> None:
         """Ends threads and database connections and releases the lock. May block."""
         self.executor.close()
+        self.graph.close()
         self.passwords.close()
         self.store.close()
         self.lock.release()

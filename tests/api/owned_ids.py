@@ -101,6 +101,27 @@ def _episode(person: ApiClient, ids: IdsByName, secret: str) -> str:
     return person.good("GET", "/memories/episodes")["items"][0]["id"]
 
 
+def _entity(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """An entity of a project that another one was merged into."""
+    scope = f"project:{ids['project_id']}"
+    for name in (f"{secret} again", f"{secret} once more"):
+        person.good("POST", "/memories", json={"text": secret, "scope": scope, "subject": name})
+    found = person.good("GET", "/graph/entities", params={"scope": scope, "q": f"{secret} "})["items"]
+    into, merged = (entity["id"] for entity in found)
+    person.good("POST", f"/graph/entities/{merged}/merge", json={"into": into})
+    return str(into)
+
+
+def _merged(person: ApiClient, ids: IdsByName, _secret: str) -> str:
+    return person.good("GET", f"/graph/entities/{ids['entity_id']}")["merged"][0]["id"]
+
+
+def _other_entity(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """One that can be merged into that one, or that into it."""
+    body = {"text": secret, "scope": f"project:{ids['project_id']}", "subject": f"other {secret}"}
+    return person.good("POST", "/memories", json=body)["entities"][0]["id"]
+
+
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
@@ -200,6 +221,10 @@ ID_KINDS: dict[str, IdKind] = {
     "fact_id": IdKind(NO_UUID, _fact),
     "episode_id": IdKind(NO_UUID, _episode),
     "memory_change_id": IdKind(NO_UUID, _memory_change),
+    "entity_id": IdKind(NO_UUID, _entity),
+    "merged_id": IdKind(NO_UUID, _merged),
+    "into": IdKind(NO_UUID, _other_entity),
+    "center": IdKind(NO_UUID, _same_as("entity_id")),
     "composition_id": IdKind(NO_UUID, _composition),
     "file_id": IdKind(NO_UUID, _file),
     "key_id": IdKind(NO_UUID, _key),

@@ -40,6 +40,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "memory_search": {"query": "a"},
     "memory_create": {"content": "a"},
     "memory_forget": {"id": "a"},
+    "graph_query": {"query": "MATCH (n) RETURN n"},
+    "entity_lookup": {"name": "a"},
+    "episode_retrieval": {"query": "a"},
     "ask_clarification": {
         "question_type": "scope",
         "question": "Which?",

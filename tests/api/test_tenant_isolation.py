@@ -33,11 +33,14 @@ PARAMETER_PLACES = {"call_id", "index", "number", "step_id", "user_id"}
 """Parameters that select a part of a resource, not a resource."""
 
 NEED_A_RUN = (
-    "/answer", "/approve", "/cancel", "/compress", "/finish", "/floor", "/pause",
-    "/resume", "/retry", "/skip", "/start", "/stop",
+    "/answer", "/approve", "/cancel", "/compress", "/finish", "/floor", "/merge", "/pause",
+    "/resume", "/retry", "/skip", "/split", "/start", "/stop",
 )  # fmt: skip
-"""Operations on a run that has ended, has not been paused, or has no failed step, or on a short
-conversation."""
+"""Operations on a run that has ended, has not been paused, or has no failed step, on a short conversation, or
+on entities that were merged a moment ago."""
+
+ALSO_IDS = ("center", "into")
+"""Names of ids that do not end with `_id`."""
 
 SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
@@ -81,7 +84,11 @@ users = itertools.count()
 
 def id_fields(document: Document, operation: Operation) -> list[str]:
     schema = document.body_schema(operation)
-    return [name for name in (schema or {}).get("properties", {}) if name.endswith("_id")]
+    return [name for name in (schema or {}).get("properties", {}) if is_id(name)]
+
+
+def is_id(name: str) -> bool:
+    return name.endswith("_id") or name in ALSO_IDS
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -105,7 +112,7 @@ def slots(document: Document) -> list[Slot]:
     places: list[Slot] = []
     for operation in document.operations:
         for where in ("path", "query"):
-            places += [Slot(operation, where, n) for n in operation.names(where) if n.endswith("_id")]
+            places += [Slot(operation, where, n) for n in operation.names(where) if is_id(n)]
         if operation.template not in TENANT_DEFAULTS:
             places += [Slot(operation, "body", name) for name in id_fields(document, operation)]
     return [slot for slot in places if slot.name not in NO_ID_OF_THEIRS]
@@ -134,6 +141,8 @@ def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> h
         body["name"] = f"seat {next(users)}"
     if operation.template == "/chat-rooms/{room_id}/floor":
         body["seat_id"] = others["seat_id"]
+    if operation.template.startswith("/graph/entities/") and operation.method == "POST":
+        body |= {name: others[name] for name in id_fields(person.document, operation)}
     if slot.where == "body":
         body[slot.name] = wanted
     if operation.template in ("/messages", "/messages/stream") and operation.method == "POST":

@@ -1,6 +1,5 @@
 """Graph queries: what is refused and how, limits, hostile texts, and the plans of SQL."""
 
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 from memory.graph_samples import DAY, sample_graph
+from memory.hostile_queries import hostile_text
 from migrated_databases import POSTGRESQL_HEAVY, new_ready_database, prepare_at
 from sqlalchemy import Engine, insert
 
@@ -143,27 +143,6 @@ def test_a_cross_product_ends_in_time(engine: Engine) -> None:
 def test_sums_and_lists_that_are_too_large_are_refused(engine: Engine) -> None:
     with pytest.raises(InvalidInput):
         query(engine, "MATCH (a), (b) WITH 9223372036854775807 AS big RETURN sum(big)")
-
-
-WORDS = (
-    "MATCH", "OPTIONAL MATCH", "WHERE", "RETURN", "WITH", "(n)", "(n:Entity)", "-[r:RELATES_TO]->",
-    "-[*1..4]-", "--", ";", "'", '"', "`", "\\", "UNION", "DELETE", "SET n.name = 'x'", "CREATE (x)",
-    "DROP TABLE facts", "' OR 1=1 --", "/*", "*/", "//", "n.scope_id", "n.tenant_id", "n.name", "id(n)",
-    "$p", "$scopes", ":scopes", "%(scopes)s", "{name: 'x'}", "count(*)", "collect(n)", "AS n",
-    "ORDER BY n.name", "LIMIT 5", "SKIP 1", "IN", "[1, 'a']", "NOT", "AND", "OR", "IS NULL", "<>", "=", "(",
-    ")", "null", '\x00', '\U0001f600', '\ud800', "1e999", "CALL { MATCH (n) RETURN n }", "FOREACH",
-    "LOAD CSV", "pg_sleep(9)", "load_extension('x')", ",", ".", "a", "n",
-)  # fmt: skip
-
-
-def hostile_text(seed: int) -> str:
-    random_ = random.Random(seed)
-    if seed % 3:
-        parts = ["MATCH (n)", *random_.choices(WORDS, k=random_.randint(0, 5)), "RETURN n"]
-        random_.random() < 0.3 and random_.shuffle(parts)
-    else:
-        parts = random_.choices(WORDS, k=random_.randint(1, 25))
-    return " ".join(parts)
 
 
 def test_hostile_texts_read_nothing_foreign_and_write_nothing(engine: Engine) -> None:

@@ -114,6 +114,15 @@ async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
         now_true = await known(ann, as_of="2100-01-01T00:00:00Z")
         assert now_true == ["Ann lives in Oslo."]
 
+        for query, spoken in (
+            ({"query": "who lived in Bergen"}, "I live in Bergen"),
+            ({"limit": 1}, "I moved to Oslo"),
+        ):
+            found = await ann.post("/tools/episode_retrieval/execute", {"arguments": query})
+            assert found["data"]["episodes"][0]["messages"][0]["text"] == spoken
+        found = await ann.post("/tools/episode_retrieval/execute", {"arguments": {"query": "zebra"}})
+        assert found["data"]["episodes"] == []
+
         await ann.ask("DELETE", f"/messages/{message['id']}")
         assert await known(ann) == ["Ann lives in Bergen."]
 

@@ -90,13 +90,20 @@ async def test_a_fact_that_fits_is_behind_the_history_and_shown_with_a_reason(
 
 
 async def test_memory_that_is_off_anywhere_gives_nothing_and_takes_nothing(server: ServerProcess) -> None:
-    create = Call(name="memory_create", arguments={"content": "The dog is brown."}, id="call-1")
+    used = {
+        "memory_create": {"content": "The dog is brown."},
+        "memory_search": {"query": "cat"},
+        "graph_query": {"query": "MATCH (n) RETURN n"},
+        "entity_lookup": {"name": "Miso"},
+        "episode_retrieval": {},
+    }
+    every = [Call(name=name, arguments=given, id=f"call-{name}") for name, given in used.items()]
     rules = [
-        Rule(name="stores", when=When(user="Remember", has_tool_result=False), reply=[create]),
+        Rule(name="stores", when=When(user="Remember", has_tool_result=False), reply=every),
         Rule(name="answers", reply=[Text(text="Salmon.")]),
     ]
     async with chatting(server, Script(rules=rules)) as (ann, model, chosen):
-        await remember(ann, FACT)
+        await remember(ann, FACT, entities=[{"name": "Miso"}])
         agent = (await ann.post("/agents", {"name": "Forgetful", "memory": "off", **chosen}))["id"]
         project = (await ann.post("/projects", {"name": "Secret", "memory": "off"}))["id"]
         off: list[Json] = [{"memory": "off"}, {"agent_id": agent}, {"project_id": project}, {}]
@@ -107,10 +114,10 @@ async def test_memory_that_is_off_anywhere_gives_nothing_and_takes_nothing(serve
             message = await ann.post("/messages", {"conversation_id": conversation, "content": QUESTION})
             assert last_text(model) == QUESTION, body
             assert message["memories_used"] == []
-            asked = {"conversation_id": conversation, "content": "Remember this.", "tools": ["memory_create"]}
+            asked = {"conversation_id": conversation, "content": "Remember this.", "tools": list(used)}
             message = await ann.post("/messages", asked)
-            [result] = [step for step in message["steps"] if step["type"] == "tool_result"]
-            assert "memory is off here" in result["content"], body
+            results = [step["content"] for step in message["steps"] if step["type"] == "tool_result"]
+            assert ["memory is off here" in result for result in results] == [True] * len(used), body
         await ann.ask("PUT", "/settings", {"memory": None})
         found = await ann.post("/tools/memory_search/execute", {"arguments": {"query": "brown dog"}})
         assert found["data"]["facts"] == []

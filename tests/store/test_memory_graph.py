@@ -13,6 +13,7 @@ import pytest
 from provider_service.services import ANN, BOB, EVE
 from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.memory.facts import FactWriter
 from luxx.features.memory.graph import GraphQuery, GraphService
@@ -31,9 +32,9 @@ DIFFERENT_NAMES = [
 class Memory:
     """Ann's memory: what she stores, and its graph."""
 
-    def __init__(self, store: Store) -> None:
-        self.facts = MemoryService(store, FactWriter(), Path())
-        self.graph = GraphService(store)
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.facts = MemoryService(store, FactWriter(), folder)
+        self.graph = GraphService(store, folder)
 
     async def knows(self, *pairs: tuple[str, str], scope: str = "user") -> dict[str, str]:
         """Stores that one knows the other; returns the ids of the entities by name."""
@@ -48,8 +49,12 @@ class Memory:
     async def names(self, query: str) -> list[Any]:
         return [row[0] for row in (await self.graph.query(ANN, GraphQuery(query=query))).rows]
 
-    async def exported(self) -> str:
-        return await self.graph.export(ANN, None, GraphFormat.JSON)
+    async def exported(self, format_: GraphFormat = GraphFormat.JSON, person: Caller = ANN) -> str:
+        file, size = await self.graph.export(person, None, format_)
+        with file:
+            text = file.read()
+        assert len(text) == size
+        return text.decode()
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def memory(ready_url: str, tmp_path: Path) -> Iterator[Memory]:
     store = Store(open_engine(resolve_url(ready_url, tmp_path)))
     with Session(store.engine) as session, session.begin():
         fill(session)
-    memory = Memory(store)
+    memory = Memory(store, tmp_path)
     yield memory
     memory.graph.close()
     store.close()
@@ -113,26 +118,26 @@ async def test_different_names_are_different_entities(memory: Memory) -> None:
 
 async def test_a_picture_has_the_nodes_around_one_and_says_what_it_leaves_out(memory: Memory) -> None:
     ids = await memory.knows(("a", "b"), ("b", "c"), ("c", "d"), ("b", "a"))
-    near = await memory.graph.overview(ANN, None, ids["a"], 1, 10)
+    near = await memory.graph.overview(ANN, None, ids["a"], depth=1, limit=10)
     assert [node.name for node in near.nodes] == ["a", "b"]
     assert sorted(near.edges) == [(0, 1, 1), (1, 0, 1)]
     assert not near.truncated
-    far = await memory.graph.overview(ANN, None, ids["a"], 3, 10)
+    far = await memory.graph.overview(ANN, None, ids["a"], depth=3, limit=10)
     assert sorted(node.name for node in far.nodes) == ["a", "b", "c", "d"]
-    first = await memory.graph.overview(ANN, None, None, 1, 2)
+    first = await memory.graph.overview(ANN, None, None, depth=1, limit=2)
     assert [node.name for node in first.nodes] == ["b", "a"]
     assert first.truncated
-    assert (await memory.graph.overview(EVE, None, None, 1, 10)).nodes == []
+    assert (await memory.graph.overview(EVE, None, None, depth=1, limit=10)).nodes == []
 
 
 async def test_files_of_the_graph_can_be_read_by_others(memory: Memory) -> None:
     await memory.knows(('O\'Neil "the" <b>', "\\back; {x: 1}"))
     exported = json.loads(await memory.exported())
     assert {node["name"] for node in exported["nodes"]} == {'O\'Neil "the" <b>', "\\back; {x: 1}"}
-    xml = ElementTree.fromstring(await memory.graph.export(ANN, None, GraphFormat.GRAPHML))
+    xml = ElementTree.fromstring(await memory.exported(GraphFormat.GRAPHML))
     assert len(xml.findall(".//{*}node")) == 2
     assert len(xml.findall(".//{*}edge")) == 1
-    assert (await memory.graph.export(EVE, None, GraphFormat.CYPHER)).count("CREATE (") == 0
+    assert (await memory.exported(GraphFormat.CYPHER, EVE)).count("CREATE (") == 0
 
 
 async def test_others_are_answered_while_a_query_takes_its_two_seconds(memory: Memory) -> None:

@@ -1,9 +1,13 @@
 """The graph of memory for people: a picture of it, entities and communities, merging, and queries."""
 
 import asyncio
+import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import IO, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -14,7 +18,13 @@ from luxx.errors import TooMany
 from luxx.features.memory.cypher.parser import MAX_CHARACTERS
 from luxx.features.memory.facts import Author
 from luxx.features.memory.graph_export import GraphFormat, export_graph
-from luxx.features.memory.graph_picture import Graph, best_connected, entities_around, picture_of
+from luxx.features.memory.graph_picture import (
+    Graph,
+    GraphTime,
+    best_connected,
+    entities_around,
+    picture_of,
+)
 from luxx.features.memory.graph_query import MAX_ROWS, QueryResult, run_query
 from luxx.features.memory.lexical import memory_name
 from luxx.features.memory.merging import entities, find_entity, merge, split
@@ -26,6 +36,8 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 
 T = TypeVar("T")
+
+NOW = GraphTime()
 
 MAX_NODES = 2_000
 MAX_DEPTH = 4
@@ -107,34 +119,47 @@ class GraphQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class GraphService:
     """One per process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, data_dir: Path) -> None:
         self._store = store
+        self._data_dir = data_dir
+        # In threads of their own, so that slow queries leave the store's threads to others.
         self._threads = ThreadPoolExecutor(QUERIES_AT_ONCE, thread_name_prefix="graph-query")
         self._waiting = 0
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True)
+        """Waits for the queries that run. May block."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     async def query(self, caller: Caller, wanted: GraphQuery) -> QueryResult:
         """The rows of a query of what the caller may see, or of one scope of it. Raises QueryRefused,
         QueryTimeout, NotFound, InvalidInput, and TooMany while many others wait."""
 
         def work(connection: Connection) -> QueryResult:
-            scopes = _scopes(connection, caller, wanted.scope)
+            scopes = _scopes(connection, caller, wanted.scope, "$.scope")
             return run_query(connection, wanted.query, wanted.parameters, scopes.ids, wanted.limit)
 
+        return await self.read_slowly(work)
+
+    async def read_slowly(self, work: Callable[[Connection], T]) -> T:
+        """The result of a read that may take seconds. Raises TooMany while many others wait."""
         if self._waiting >= MAX_WAITING_QUERIES:
             raise TooMany("too many graph queries run at the same time; try again", retry_after=5)
         self._waiting += 1
         try:
-            # In threads of their own, so that slow queries leave the store's threads to others.
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, partial(self._store.read_rows_now, work))
         finally:
             self._waiting -= 1
 
     async def overview(
-        self, caller: Caller, scope: str | None, center: str | None, depth: int, limit: int
+        self,
+        caller: Caller,
+        scope: str | None,
+        center: str | None,
+        time: GraphTime = NOW,
+        *,
+        depth: int,
+        limit: int,
     ) -> Graph:
         """The entities with the most facts, or those around one, with their communities and the episodes that
         mention them. Raises NotFound and InvalidInput."""
@@ -142,13 +167,14 @@ class GraphService:
         def work(connection: Connection) -> Graph:
             scopes = _scopes(connection, caller, scope)
             if center is None:
-                found = best_connected(connection, scopes, limit + 1)
+                found = best_connected(connection, scopes, time, limit + 1)
             else:
                 start = find_entity(connection, scopes, center, field="center")
-                found = entities_around(connection, scopes, start.canonical_id or start.id, depth, limit + 1)
-            return picture_of(connection, scopes, found[:limit], limit, truncated=len(found) > limit)
+                main = start.canonical_id or start.id
+                found = entities_around(connection, scopes, time, main, depth, limit + 1)
+            return picture_of(connection, scopes, time, found[:limit], limit, truncated=len(found) > limit)
 
-        return await self._store.read_rows(work)
+        return await self.read_slowly(work)
 
     async def entities(
         self,
@@ -178,12 +204,12 @@ class GraphService:
 
         return await self._store.read_rows(work)
 
-    async def entity(self, caller: Caller, entity_id: str) -> EntityDetails:
-        """Raises NotFound."""
+    async def entity(self, caller: Caller, entity_id: str, time: GraphTime = NOW) -> EntityDetails:
+        """Raises NotFound, and InvalidInput for a time that the calendar does not have."""
 
         def work(connection: Connection) -> EntityDetails:
             scopes = visible_scopes(connection, caller)
-            return _details(connection, scopes, find_entity(connection, scopes, entity_id))
+            return entity_details(connection, scopes, find_entity(connection, scopes, entity_id), time)
 
         return await self._store.read_rows(work)
 
@@ -201,7 +227,7 @@ class GraphService:
             scopes = visible_scopes(connection, caller)
             key = change(connection, scopes, author=Author(user_id=caller.user_id), now=utc_now())
             row = connection.execute(select(*entities.c).where(entities.c.id == key)).one()
-            return _details(connection, scopes, row)
+            return entity_details(connection, scopes, row)
 
         return await self._store.write_rows(work)
 
@@ -235,18 +261,26 @@ class GraphService:
 
         return await self._store.read_rows(work)
 
-    async def export(self, caller: Caller, scope: str | None, format_: GraphFormat) -> str:
-        """The graph as a file of this format. Raises NotFound and InvalidInput."""
+    async def export(self, caller: Caller, scope: str | None, format_: GraphFormat) -> tuple[IO[bytes], int]:
+        """A file with the graph in this format, and its size; the receiver closes it. Raises NotFound,
+        InvalidInput, and TooMany while many queries wait."""
 
-        def work(connection: Connection) -> str:
-            return export_graph(connection, _scopes(connection, caller, scope), format_)
+        def work(connection: Connection) -> tuple[IO[bytes], int]:
+            scopes = _scopes(connection, caller, scope)
+            with ExitStack() as undo:
+                # It has no name: nothing is left of it when it is closed.
+                file = undo.enter_context(tempfile.TemporaryFile(dir=self._data_dir))
+                export_graph(connection, scopes, format_, file)
+                size = file.tell()
+                file.seek(0)
+                undo.pop_all()
+            return file, size
 
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(self._store.read_rows_now, work))
+        return await self.read_slowly(work)
 
 
-def _scopes(connection: Connection, caller: Caller, scope: str | None) -> Scopes:
-    return visible_scopes(connection, caller).only(None if scope is None else parse_scope(scope))
+def _scopes(connection: Connection, caller: Caller, scope: str | None, field: str = "scope") -> Scopes:
+    return visible_scopes(connection, caller).only(None if scope is None else parse_scope(scope, field))
 
 
 def _entity(row: Row[Any], scopes: Scopes) -> Entity:
@@ -260,7 +294,11 @@ def _entity(row: Row[Any], scopes: Scopes) -> Entity:
     )
 
 
-def _details(connection: Connection, scopes: Scopes, row: Row[Any]) -> EntityDetails:
+def entity_details(
+    connection: Connection, scopes: Scopes, row: Row[Any], time: GraphTime = NOW
+) -> EntityDetails:
+    """An entity of one of these scopes, with the facts of this time that name it or what was merged into
+    it."""
     shown = _entity(row, scopes)
     into = connection.scalar(select(entities.c.uid).where(entities.c.id == row.canonical_id))
     merged = connection.execute(
@@ -275,7 +313,7 @@ def _details(connection: Connection, scopes: Scopes, row: Row[Any]) -> EntityDet
         .where(
             or_(_facts.c.id.in_(named), _facts.c.subject_id.in_(keys), _facts.c.object_id.in_(keys)),
             _facts.c.scope_id == row.scope_id,
-            _facts.c.expired_at.is_(None),
+            *time.facts(),
         )
         .order_by(_facts.c.id.desc())
         .limit(SHOWN_FACTS)

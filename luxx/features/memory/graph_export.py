@@ -5,10 +5,10 @@ episodes that mention them, and communities.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import IO, Any
 from xml.sax.saxutils import escape, quoteattr
 
 from sqlalchemy import Connection, select
@@ -22,6 +22,24 @@ _facts, _mentions = table_of(FactRow), table_of(MentionRow)
 _episodes, _communities = table_of(EpisodeRow), table_of(CommunityRow)
 
 Properties = dict[str, Any]
+Node = tuple[str, Properties]
+Edge = tuple[str, str, str, Properties]
+
+ROWS_AT_ONCE = 500
+
+_SHOWN_NODES = {
+    "Community": (_communities, ("name", "summary", "created_at")),
+    "Entity": (entities, ("name", "type", "aliases", "summary", "created_at")),
+    "Episodic": (_episodes, ("name", "source", "status", "happened_at", "trusted", "created_at")),
+}
+_SHOWN_OF_FACTS = (
+    "text", "predicate", "category", "valid_at", "invalid_at", "created_at", "expired_at", "weight",
+    "trusted", "pinned",
+)  # fmt: skip
+GRAPHML_KEYS = {
+    "node": sorted({"label", "scope", *(name for _, names in _SHOWN_NODES.values() for name in names)}),
+    "edge": sorted({"type", "id", *_SHOWN_OF_FACTS}),
+}
 
 
 class GraphFormat(StrEnum):
@@ -32,35 +50,23 @@ class GraphFormat(StrEnum):
     CYPHER = "cypher"
 
 
-def export_graph(connection: Connection, scopes: Scopes, format_: GraphFormat) -> str:
-    """The graph of these scopes as a text of this format."""
-    nodes, edges = list(_nodes(connection, scopes)), list(_edges(connection, scopes))
+def export_graph(connection: Connection, scopes: Scopes, format_: GraphFormat, file: IO[bytes]) -> None:
+    """Writes the graph of these scopes in this format, row by row: it may have 100,000 facts a scope."""
+    reading = connection.execution_options(yield_per=ROWS_AT_ONCE)
+    nodes, edges = _nodes(reading, scopes), _edges(reading, scopes)
     match format_:
         case GraphFormat.JSON:
-            return json.dumps(
-                {
-                    "nodes": [{"label": label, **properties} for label, properties in nodes],
-                    "relationships": [
-                        {"type": kind, "start": start, "end": end, **properties}
-                        for kind, start, end, properties in edges
-                    ],
-                },
-                ensure_ascii=False,
-                indent=1,
-            )
+            lines = _json(nodes, edges)
         case GraphFormat.GRAPHML:
-            return "\n".join(_graphml(nodes, edges))
+            lines = _graphml(nodes, edges)
         case GraphFormat.CYPHER:
-            return "\n".join(_script(nodes, edges))
+            lines = _script(nodes, edges)
+    for line in lines:
+        file.write(line.encode() + b"\n")
 
 
-def _nodes(connection: Connection, scopes: Scopes) -> Iterator[tuple[str, Properties]]:
-    tables = (
-        ("Community", _communities, ("name", "summary", "created_at")),
-        ("Entity", entities, ("name", "type", "aliases", "summary", "created_at")),
-        ("Episodic", _episodes, ("name", "source", "status", "happened_at", "trusted", "created_at")),
-    )
-    for label, table, names in tables:
+def _nodes(connection: Connection, scopes: Scopes) -> Iterator[Node]:
+    for label, (table, names) in _SHOWN_NODES.items():
         query = select(*table.c).where(table.c.scope_id.in_(scopes.ids)).order_by(table.c.id)
         for row in connection.execute(query):
             properties = {name: _plain(getattr(row, name)) for name in names}
@@ -70,12 +76,8 @@ def _nodes(connection: Connection, scopes: Scopes) -> Iterator[tuple[str, Proper
             yield label, {"id": row.uid, "scope": scope, **_given(properties)}
 
 
-def _edges(connection: Connection, scopes: Scopes) -> Iterator[tuple[str, str, str, Properties]]:
+def _edges(connection: Connection, scopes: Scopes) -> Iterator[Edge]:
     start, end = entities.alias(), entities.alias()
-    names = (
-        "text", "predicate", "category", "valid_at", "invalid_at", "created_at", "expired_at", "weight",
-        "trusted", "pinned",
-    )  # fmt: skip
     facts = (
         select(*_facts.c, start.c.uid.label("start"), end.c.uid.label("end"))
         .join(start, start.c.id == _facts.c.subject_id)
@@ -83,7 +85,7 @@ def _edges(connection: Connection, scopes: Scopes) -> Iterator[tuple[str, str, s
         .where(_facts.c.scope_id.in_(scopes.ids))
     )
     for row in connection.execute(facts.order_by(_facts.c.id)):
-        properties = {name: _plain(getattr(row, name)) for name in names}
+        properties = {name: _plain(getattr(row, name)) for name in _SHOWN_OF_FACTS}
         yield "RELATES_TO", row.start, row.end, {"id": row.uid, **_given(properties)}
     mentions = (
         select(_episodes.c.uid, entities.c.uid)
@@ -116,16 +118,28 @@ def _given(properties: Properties) -> Properties:
     return {name: value for name, value in properties.items() if value is not None}
 
 
-def _graphml(
-    nodes: list[tuple[str, Properties]], edges: list[tuple[str, str, str, Properties]]
-) -> Iterator[str]:
+def _json(nodes: Iterable[Node], edges: Iterable[Edge]) -> Iterator[str]:
+    yield '{"nodes": ['
+    yield from _separated({"label": label, **properties} for label, properties in nodes)
+    yield '], "relationships": ['
+    yield from _separated(
+        {"type": kind, "start": start, "end": end, **properties} for kind, start, end, properties in edges
+    )
+    yield "]}"
+
+
+def _separated(values: Iterable[Properties]) -> Iterator[str]:
+    separator = ""
+    for value in values:
+        yield separator + json.dumps(value, ensure_ascii=False)
+        separator = ","
+
+
+def _graphml(nodes: Iterable[Node], edges: Iterable[Edge]) -> Iterator[str]:
     yield '<?xml version="1.0" encoding="UTF-8"?>'
     yield '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
-    for kind, parts in (
-        ("node", [{"label": label, **properties} for label, properties in nodes]),
-        ("edge", [{"type": name, **properties} for name, _, _, properties in edges]),
-    ):
-        for name in sorted({name for part in parts for name in part if kind == "edge" or name != "id"}):
+    for kind, names in GRAPHML_KEYS.items():
+        for name in names:
             yield f'  <key id="{kind}_{name}" for="{kind}" attr.name="{name}" attr.type="string"/>'
     yield '  <graph edgedefault="directed">'
     for label, properties in nodes:
@@ -151,9 +165,7 @@ def _printable(text: str) -> str:
     return "".join(character if character >= " " or character in "\t\n\r" else " " for character in text)
 
 
-def _script(
-    nodes: list[tuple[str, Properties]], edges: list[tuple[str, str, str, Properties]]
-) -> Iterator[str]:
+def _script(nodes: Iterable[Node], edges: Iterable[Edge]) -> Iterator[str]:
     yield "CREATE CONSTRAINT luxx_id IF NOT EXISTS FOR (n:Luxx) REQUIRE n.id IS UNIQUE;"
     for label, properties in nodes:
         yield f"CREATE (:Luxx:{label} {_map(properties)});"

@@ -1,14 +1,16 @@
 """A picture of the graph: which nodes it has, and the edges between them."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Select, func, literal, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, func, literal, or_, select, union_all
 
 from luxx.features.memory.merging import entities
 from luxx.features.memory.models import CommunityRow, EpisodeRow, FactRow, MentionRow
 from luxx.features.memory.scopes import Scopes
+from luxx.features.memory.views import in_utc, was_known, was_true
 from luxx.infra.store.tables import table_of
 
 MAX_EDGES = 6_000
@@ -19,7 +21,7 @@ _episodes, _communities = table_of(EpisodeRow), table_of(CommunityRow)
 _root = func.coalesce(entities.c.canonical_id, entities.c.id)
 
 
-class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the picture: an entity with its type, an episode, or a community."""
 
     id: str
@@ -37,8 +39,35 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
 
 
-def _ends(scopes: Scopes) -> Select[Any, Any]:
-    """The entities at both ends of each fact that is known, as those that stand for them."""
+class GraphTime(msgspec.Struct, frozen=True, kw_only=True):
+    """When facts were true (`as_of`), and when Luxx knew them (`known_at`); None: at any time, and now."""
+
+    as_of: datetime | None = None
+    known_at: datetime | None = None
+
+    @property
+    def is_past(self) -> bool:
+        return self.as_of is not None or self.known_at is not None
+
+    def facts(self) -> list[ColumnElement[bool]]:
+        """The conditions on facts. Raises InvalidInput for a time that the calendar does not have."""
+        conditions = [was_known(None if self.known_at is None else in_utc(self.known_at, "known_at"))]
+        if self.as_of is not None:
+            conditions.append(was_true(in_utc(self.as_of, "as_of")))
+        return conditions
+
+    def episodes(self) -> list[ColumnElement[bool]]:
+        """The conditions on episodes: one that had not happened mentions nothing."""
+        conditions: list[ColumnElement[bool]] = []
+        if self.as_of is not None:
+            conditions.append(_episodes.c.happened_at <= in_utc(self.as_of, "as_of"))
+        if self.known_at is not None:
+            conditions.append(_episodes.c.created_at <= in_utc(self.known_at, "known_at"))
+        return conditions
+
+
+def _ends(scopes: Scopes, time: GraphTime) -> Select[Any, Any]:
+    """The entities at both ends of each fact of this time, as those that stand for them."""
     start, end = entities.alias(), entities.alias()
     return (
         select(
@@ -48,18 +77,18 @@ def _ends(scopes: Scopes) -> Select[Any, Any]:
         .select_from(_facts)
         .join(start, start.c.id == _facts.c.subject_id)
         .join(end, end.c.id == _facts.c.object_id)
-        .where(_facts.c.scope_id.in_(scopes.ids), _facts.c.expired_at.is_(None))
+        .where(_facts.c.scope_id.in_(scopes.ids), *time.facts())
     )
 
 
-def best_connected(connection: Connection, scopes: Scopes, limit: int) -> list[int]:
-    """The entities with the most facts."""
-    ends = _ends(scopes).subquery()
+def best_connected(connection: Connection, scopes: Scopes, time: GraphTime, limit: int) -> list[int]:
+    """The entities with the most facts; of the past only those with one, because an entity has no time."""
+    ends = _ends(scopes, time).subquery()
     both = union_all(select(ends.c.start.label("id")), select(ends.c.end)).subquery()
     degrees = select(both.c.id, func.count().label("degree")).group_by(both.c.id).subquery()
     query = (
         select(entities.c.id)
-        .outerjoin(degrees, degrees.c.id == entities.c.id)
+        .join(degrees, degrees.c.id == entities.c.id, isouter=not time.is_past)
         .where(entities.c.scope_id.in_(scopes.ids), entities.c.canonical_id.is_(None))
         .order_by(func.coalesce(degrees.c.degree, 0).desc(), entities.c.id)
         .limit(limit)
@@ -67,7 +96,9 @@ def best_connected(connection: Connection, scopes: Scopes, limit: int) -> list[i
     return list(connection.scalars(query))
 
 
-def entities_around(connection: Connection, scopes: Scopes, start: int, depth: int, limit: int) -> list[int]:
+def entities_around(
+    connection: Connection, scopes: Scopes, time: GraphTime, start: int, depth: int, limit: int
+) -> list[int]:
     """The entities up to `depth` facts away from one, nearest first."""
     found, frontier = {start: None}, [start]
     for _ in range(depth):
@@ -76,7 +107,7 @@ def entities_around(connection: Connection, scopes: Scopes, start: int, depth: i
         parts = select(entities.c.id).where(
             or_(entities.c.id.in_(frontier), entities.c.canonical_id.in_(frontier))
         )
-        ends = _ends(scopes)
+        ends = _ends(scopes, time)
         forward = ends.where(_facts.c.subject_id.in_(parts)).subquery()
         backward = ends.where(_facts.c.object_id.in_(parts)).subquery()
         query = select(forward.c.end.label("id")).union(select(backward.c.start)).order_by("id")
@@ -86,13 +117,14 @@ def entities_around(connection: Connection, scopes: Scopes, start: int, depth: i
 
 
 def picture_of(
-    connection: Connection, scopes: Scopes, keys: list[int], limit: int, *, truncated: bool
+    connection: Connection, scopes: Scopes, time: GraphTime, keys: list[int], limit: int, *, truncated: bool
 ) -> Graph:
+    """The picture of these entities, with their communities and the episodes that mention them."""
     rows = {row.id: row for row in connection.execute(select(*entities.c).where(entities.c.id.in_(keys)))}
     nodes = [GraphNode(id=rows[key].uid, name=rows[key].name, type=rows[key].type) for key in keys]
     at: dict[tuple[str, int], int] = {("entity", key): position for position, key in enumerate(keys)}
     belongs = [(key, rows[key].community_id) for key in keys if rows[key].community_id is not None]
-    mentions = connection.execute(_mentions_of(scopes, keys)).all()
+    mentions = connection.execute(_mentions_of(scopes, time, keys)).all()
     others: list[tuple[NodeKind, Any, set[int]]] = [
         ("community", _communities, {community for _, community in belongs}),
         ("episode", _episodes, {row.episode_id for row in mentions}),
@@ -108,7 +140,7 @@ def picture_of(
             at[kind, row.id] = len(nodes)
             nodes.append(GraphNode(id=row.uid, name=row.name, kind=kind))
     edges = [
-        *_relations(connection, scopes, keys, at),
+        *_relations(connection, scopes, time, keys, at),
         *((at["entity", key], at[link], 1) for key, group in belongs if (link := ("community", group)) in at),
         *(
             (at["episode", row.episode_id], at["entity", row.entity], int(row.times))
@@ -120,21 +152,26 @@ def picture_of(
 
 
 def _relations(
-    connection: Connection, scopes: Scopes, keys: list[int], at: Mapping[tuple[str, int], int]
+    connection: Connection,
+    scopes: Scopes,
+    time: GraphTime,
+    keys: list[int],
+    at: Mapping[tuple[str, int], int],
 ) -> Iterator[tuple[int, int, int]]:
-    ends = _ends(scopes).subquery()
+    ends = _ends(scopes, time).subquery()
     query = select(ends.c.start, ends.c.end, func.count()).where(ends.c.start.in_(keys), ends.c.end.in_(keys))
     for start, end, count in connection.execute(query.group_by(ends.c.start, ends.c.end)):
         yield at["entity", start], at["entity", end], int(count)
 
 
-def _mentions_of(scopes: Scopes, keys: list[int]) -> Select[Any, Any, int]:
+def _mentions_of(scopes: Scopes, time: GraphTime, keys: list[int]) -> Select[Any, Any, int]:
     return (
         select(_mentions.c.episode_id, _root.label("entity"), func.count(literal(1)).label("times"))
         .join(entities, entities.c.id == _mentions.c.entity_id)
+        .join(_episodes, _episodes.c.id == _mentions.c.episode_id)
         .where(
             _mentions.c.scope_id.in_(scopes.ids),
-            _mentions.c.episode_id.is_not(None),
+            *time.episodes(),
             or_(entities.c.id.in_(keys), entities.c.canonical_id.in_(keys)),
         )
         .group_by(_mentions.c.episode_id, _root)

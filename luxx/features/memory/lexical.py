@@ -1,4 +1,4 @@
-"""The words of facts and entities in the index, and finding them by words.
+"""The words of facts, entities and episodes in the index, and finding them by words.
 
 A row of `memory_texts` begins with a word that says what it is of and in which scope, so that a search reads
 nothing of other scopes. `infra/store/search_words.py` makes the words.
@@ -26,7 +26,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from luxx.features.memory.models import NAME_LENGTH, EntityRow, FactRow, MemoryTextRow, MentionRow
+from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.search_index import readable_text
+from luxx.features.memory.models import (
+    NAME_LENGTH,
+    EntityRow,
+    EpisodeMessageRow,
+    EpisodeRow,
+    FactRow,
+    MemoryTextRow,
+    MentionRow,
+)
 from luxx.infra.store.ranked_search import WordIndex, all_terms, index_value, rank
 from luxx.infra.store.search_words import Term, composed, date_words, query_of, terms_of
 from luxx.infra.store.tables import table_of
@@ -38,12 +48,15 @@ TEXTS = WordIndex(table="memory_texts", full_text="search_index_memory")
 INDEXED_AT_ONCE = 500
 FACTS_FOUND = 200
 ENTITIES_FOUND = 30
+EPISODES_FOUND = 200
 """The best hits of a search by words, before other conditions leave some out."""
 
 _texts = table_of(MemoryTextRow)
 _facts = table_of(FactRow)
 _entities = table_of(EntityRow)
 _mentions = table_of(MentionRow)
+_episodes = table_of(EpisodeRow)
+_parts, _messages = table_of(EpisodeMessageRow), table_of(MessageRow)
 _fact_texts = select(
     _facts.c.id, _facts.c.scope_id, _facts.c.text, _facts.c.valid_at, _facts.c.expired_at
 ).where(_facts.c.id.in_(bindparam("ids", expanding=True)))
@@ -57,6 +70,15 @@ _entity_texts = select(
 ).where(_entities.c.id.in_(bindparam("ids", expanding=True)))
 _fact_of_text = select(_texts.c.id, _texts.c.fact_id).where(
     _texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.fact_id.is_not(None)
+)
+_said_in_episode = (
+    select(_messages.c.content)
+    .join(_parts, _parts.c.message_id == _messages.c.id)
+    .where(_parts.c.episode_id == bindparam("episode"))
+    .order_by(_messages.c.id)
+)
+_episode_of_text = select(_texts.c.id, _texts.c.episode_id).where(
+    _texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.episode_id.is_not(None)
 )
 _entity_of_text = (
     select(
@@ -130,13 +152,35 @@ def index_entities(connection: Connection, entity_ids: Collection[int]) -> None:
     _store(connection, "entity_id", rows)
 
 
+def index_episodes(connection: Connection, episode_ids: Collection[int]) -> None:
+    """Indexes episodes with the name and the messages of each, and its day; neither changes later."""
+    dialect = connection.dialect.name
+    query = select(_episodes.c.id, _episodes.c.scope_id, _episodes.c.name, _episodes.c.happened_at)
+    for row in connection.execute(query.where(_episodes.c.id.in_(list(episode_ids)))).all():
+        # One episode at a time: its messages may have some megabytes.
+        said = [
+            readable_text(content) for content in connection.scalars(_said_in_episode, {"episode": row.id})
+        ]
+        words = index_value(
+            dialect,
+            [scope_word("episode", row.scope_id)],
+            "\n".join([row.name, *said]),
+            context=date_words(row.happened_at.date()),
+        )
+        _store(connection, "episode_id", [{"scope_id": row.scope_id, "episode_id": row.id, "words": words}])
+
+
 def _day_of(at: datetime | None) -> list[str]:
     return [] if at is None else [date_words(at.date())]
 
 
 def reindex_memory(connection: Connection) -> None:
-    """Indexes all facts and entities anew, oldest first: a restored backup has no words."""
-    for table, index in ((_facts, index_facts), (_entities, index_entities)):
+    """Indexes all facts, entities and episodes anew, oldest first: a restored backup has no words."""
+    for table, index in (
+        (_facts, index_facts),
+        (_entities, index_entities),
+        (_episodes, index_episodes),
+    ):
         last = 0
         while ids := connection.scalars(
             select(table.c.id).where(table.c.id > last).order_by(table.c.id).limit(INDEXED_AT_ONCE)
@@ -179,6 +223,15 @@ def ranked_facts(
     hits = rank(connection, TEXTS, query_of(query), scopes=scopes, limit=FACTS_FOUND).hits
     ids = [hit.id for hit in hits]
     subjects = dict(connection.execute(_fact_of_text, {"ids": ids}).all()) if ids else {}
+    return [subjects[id_] for id_ in ids if id_ in subjects]
+
+
+def ranked_episodes(connection: Connection, scope_ids: Collection[int], query: str) -> list[int]:
+    """The ids of the episodes in these scopes that have words of a text, the best first."""
+    scopes = _scope_words(("episode",), scope_ids)
+    hits = rank(connection, TEXTS, query_of(query), scopes=scopes, limit=EPISODES_FOUND).hits
+    ids = [hit.id for hit in hits]
+    subjects = dict(connection.execute(_episode_of_text, {"ids": ids}).all()) if ids else {}
     return [subjects[id_] for id_ in ids if id_ in subjects]
 
 

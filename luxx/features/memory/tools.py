@@ -110,7 +110,7 @@ class MemoryTools:
             what was known then."""
 
             def work(connection: Connection) -> list[dict[str, Any]]:
-                _, scopes = _used(connection, context)
+                _, scopes = used_scopes(connection, context)
                 if scope is not None:
                     scopes = scopes.only(parse_scope(scope))
                 wanted = RecallQuery(
@@ -124,7 +124,7 @@ class MemoryTools:
                 context.metadata.is_untrusted = not all(one.is_trusted for one in found)
                 return [_shown(fact) for fact in read_facts(connection, scopes, ids)]
 
-            return {"facts": await _answer(self._store.read_rows(work))}
+            return {"facts": await answer_for_model(self._store.read_rows(work))}
 
         return memory_search
 
@@ -139,7 +139,9 @@ class MemoryTools:
         ) -> dict[str, Any]:
             """Remember one fact for later conversations, where the person wants that or it will matter.
             entities: the people and things that it is about. valid_at: since when it is true."""
-            where, _ = await _answer(self._store.read_rows(lambda connection: _used(connection, context)))
+            where, _ = await answer_for_model(
+                self._store.read_rows(lambda connection: used_scopes(connection, context))
+            )
             is_asked = where.memory == MemoryMode.ASK or context.permissions.tainted_by is not None
             if is_asked:
                 await _ask(memory_create, context, {"content": content}, _why(context))
@@ -149,12 +151,12 @@ class MemoryTools:
                 valid_at=valid_at,
             )  # fmt: skip
             work = partial(self._add, context, new)
-            return await _answer(self._store.write_rows(work))
+            return await answer_for_model(self._store.write_rows(work))
 
         return memory_create
 
     def _add(self, context: ToolContext, new: NewFact, connection: Connection) -> dict[str, Any]:
-        where, scopes = _used(connection, context)
+        where, scopes = used_scopes(connection, context)
         name = where.place.own_scope
         if name is None:
             raise ToolFailed("this task has members and no project, so nothing is stored for it")
@@ -177,26 +179,26 @@ class MemoryTools:
             """Delete a remembered fact for good. The person is always asked first."""
 
             def read(connection: Connection) -> str:
-                _, scopes = _used(connection, context)
+                _, scopes = used_scopes(connection, context)
                 return find_fact(connection, scopes, id).text
 
-            text = await _answer(self._store.read_rows(read))
+            text = await answer_for_model(self._store.read_rows(read))
             why = Because(because=f"what it forgets is gone for good: {text[:MAX_QUOTE]!r}")
             await _ask(memory_forget, context, {"id": id}, why)
 
             def work(connection: Connection) -> dict[str, Any]:
-                _, scopes = _used(connection, context)
+                _, scopes = used_scopes(connection, context)
                 row = find_fact(connection, scopes, id, is_locked=True)
                 scopes.writable(scopes.by_id[row.scope_id].name)
                 delete_facts(connection, [row.id])
                 return {"forgotten": id}
 
-            return await _answer(self._store.write_rows(work))
+            return await answer_for_model(self._store.write_rows(work))
 
         return memory_forget
 
 
-async def _answer(work: Awaitable[T]) -> T:
+async def answer_for_model(work: Awaitable[T]) -> T:
     """The result, or the error as one that a model can read."""
     try:
         return await work
@@ -206,7 +208,7 @@ async def _answer(work: Awaitable[T]) -> T:
         raise ToolFailed(error.message) from error
 
 
-def _used(connection: Connection, context: ToolContext) -> tuple[RunPlace, Scopes]:
+def used_scopes(connection: Connection, context: ToolContext) -> tuple[RunPlace, Scopes]:
     """The place of the call with the scopes that it may use. A call by a person has all that they may see.
     Raises ToolFailed where memory is off."""
     caller = user_as_caller(connection, context.caller.user_id)

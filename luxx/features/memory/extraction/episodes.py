@@ -27,6 +27,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.search_index import readable_text
 from luxx.errors import NotFound
 from luxx.features.memory.extraction.answers import IDLE_SECONDS, Said, batches, is_full
+from luxx.features.memory.lexical import index_episodes
 from luxx.features.memory.models import EpisodeMessageRow, EpisodeRow, FactRow, FactSourceRow
 from luxx.features.memory.scopes import Scopes
 from luxx.infra.clock import new_id
@@ -124,6 +125,7 @@ def _insert(
     connection.execute(
         insert(_parts), [{"episode_id": episode_id, "message_id": said.message_id} for said in batch]
     )
+    index_episodes(connection, [episode_id])
 
 
 def read_said(connection: Connection, episode_id: int, username: str) -> list[Said]:

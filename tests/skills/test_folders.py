@@ -10,6 +10,9 @@ import pytest
 from luxx.app.cli.doctor.machine import examine_skills
 from luxx.domain.skills.registry import MOST_FOLDERS, BrokenSkill, Skill, read_skill, read_skills
 from luxx.errors import InvalidInput
+from luxx.features.memory.cypher.compiler import compile_query
+from luxx.features.memory.cypher.schema import EDGES, LABELS
+from luxx.features.memory.lexical import memory_name
 from luxx.infra.config.schema import Config, SkillsConfig
 from luxx.tools.permissions.rules import check_entry, entries_in
 
@@ -37,6 +40,23 @@ def test_the_documented_skill_is_valid(tmp_path: Path) -> None:
     )  # fmt: skip
     assert skill.license == "Apache-2.0"
     assert skill.instructions.startswith("# Release notes")
+
+
+def test_the_skill_that_teaches_graph_queries_has_only_examples_that_work(tmp_path: Path) -> None:
+    registry = read_skills(["skills", "builtin"], tmp_path)
+    assert (list(registry.skills), registry.broken) == (["memory-graph-querying"], [])
+    text = registry.skills["memory-graph-querying"].instructions
+    examples = re.findall(r"^```cypher\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 10
+    for example in examples:
+        for dialect in ("sqlite", "postgresql"):
+            compile_query(example, {}, dialect=dialect, scopes=[1], limit=200, fold=memory_name)
+    for label in (*LABELS.values(), *EDGES.values()):
+        assert [name for name in label.properties if name != "text" and f"`{name}`" not in text] == []
+    write_skill(
+        tmp_path, front_matter("name: memory-graph-querying", "description: Own."), "memory-graph-querying"
+    )
+    assert read_skills([".", "builtin"], tmp_path).skills["memory-graph-querying"].description == "Own."
 
 
 @pytest.mark.parametrize(

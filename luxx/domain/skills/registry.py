@@ -23,6 +23,10 @@ from luxx.tools.permissions.rules import MAX_ENTRIES, check_entry, entries_in
 from luxx.wire.tool import SkillHead
 
 FILE = "SKILL.md"
+BUILTIN = "builtin"
+"""Among the directories of the configuration: the skills that come with Luxx."""
+
+_SHIPPED = Path(__file__).parent / "shipped"
 MAX_FILE_BYTES = 40 * 1024
 """Tool results of this size are never cut; longer instructions belong into other files."""
 
@@ -221,12 +225,13 @@ def skills_prompt(skills: Mapping[str, Skill], names: Collection[str] | None = N
 
 
 def read_skills(directories: Iterable[str], data_dir: Path) -> SkillRegistry:
-    """The skills of these directories; relative paths are below `data_dir`. The first of a name counts."""
+    """The skills of these directories; relative paths are below `data_dir`, and `builtin` names those that
+    come with Luxx. The first of a name counts."""
     skills: dict[str, Skill] = {}
     broken: list[BrokenSkill] = []
     missing: list[str] = []
     for configured in directories:
-        directory = data_dir / Path(configured).expanduser()
+        directory = _SHIPPED if configured == BUILTIN else data_dir / Path(configured).expanduser()
         for name in _folders(directory, configured, broken, missing):
             skill: Skill | BrokenSkill | None = read_skill(directory, name)
             if isinstance(skill, Skill):

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from tests.bench.figures import Figures
+from tests.bench.graph import graph_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.pages import pages_row
@@ -386,6 +387,7 @@ ROWS: dict[str, Row] = {
     "fold": fold_row,
     "context": context_row,
     "lists": lists_row,
+    "graph": graph_row,
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,

@@ -132,8 +132,11 @@ def _named(connection: Connection, scopes: Scopes, name: str) -> list[Row[Any]]:
 
 
 def _similar(connection: Connection, scopes: Scopes, name: str) -> list[str]:
-    names = [each.names[0] for each in ranked_entities(connection, scopes.ids, name)]
-    return list(dict.fromkeys(names))[:MAX_SIMILAR]
+    """The names of entities whose names have words of this one, the best first."""
+    found = list(dict.fromkeys(each.main for each in ranked_entities(connection, scopes.ids, name)))
+    query = select(entities.c.id, entities.c.name).where(entities.c.id.in_(found[:MAX_SIMILAR]))
+    names = dict(connection.execute(query).all())
+    return [names[key] for key in found[:MAX_SIMILAR]]
 
 
 def _shown(connection: Connection, scopes: Scopes, row: Row[Any], depth: int) -> dict[str, Any]:

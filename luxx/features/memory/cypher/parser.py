@@ -4,7 +4,7 @@ Lark is loaded with the first query.
 """
 
 import importlib
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -64,8 +64,9 @@ OTHER_CLAUSES = frozenset(
 )
 
 
+@lru_cache(maxsize=128)
 def parse(text: str) -> CypherQuery:
-    """The tree of a query. Raises QueryRefused."""
+    """The tree of a query. Raises QueryRefused. Programs send the same text with other parameters."""
     if len(text) > MAX_CHARACTERS:
         raise QueryRefused(f"a query may have at most {MAX_CHARACTERS:,} characters", START)
     if not text.strip():

@@ -11,8 +11,8 @@ from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, Row, select
 
 from luxx.domain.accounts.models import User
-from luxx.errors import InvalidInput
-from luxx.features.memory.extraction.episodes import read_said
+from luxx.errors import InvalidInput, ToolFailed
+from luxx.features.memory.extraction.episodes import SOURCE_ROOM, read_said
 from luxx.features.memory.lexical import ranked_episodes
 from luxx.features.memory.models import EpisodeRow
 from luxx.features.memory.scopes import Scopes
@@ -57,7 +57,10 @@ def episode_tool(store: Store) -> ToolFunction:
     async def episode_retrieval(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         """Find earlier parts of conversations and rooms by words, by time or both, with what was said there;
         without a query the newest. Only parts that were read for facts are found."""
-        wish = msgspec.convert(arguments, EpisodeWish)
+        try:
+            wish = msgspec.convert(arguments, EpisodeWish)
+        except msgspec.ValidationError as error:
+            raise ToolFailed(f"wrong arguments: {error}") from error
 
         def work(connection: Connection) -> dict[str, Any]:
             _, scopes = used_scopes(connection, context)
@@ -77,6 +80,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _found(connection: Connection, scopes: Scopes, wish: EpisodeWish, context: ToolContext) -> dict[str, Any]:
+    """The episodes with their messages. What was said in a room is not trusted: others may have said it."""
     shown: list[dict[str, Any]] = []
     left = MAX_ANSWER
     for row in _rows(connection, scopes, wish):
@@ -86,7 +90,7 @@ def _found(connection: Connection, scopes: Scopes, wish: EpisodeWish, context: T
             text = each.text[: min(MAX_TEXT, left)]
             left -= len(text)
             messages.append({"author": each.author, "text": text, "sent_at": each.sent_at})
-            context.metadata.is_untrusted |= not each.trusted
+            context.metadata.is_untrusted |= row.source == SOURCE_ROOM or not each.trusted
         shown.append(
             {
                 "id": row.uid, "name": row.name, "source": row.source, "happened_at": row.happened_at,

@@ -103,11 +103,11 @@ def _episode(person: ApiClient, ids: IdsByName, secret: str) -> str:
 
 def _entity(person: ApiClient, ids: IdsByName, secret: str) -> str:
     """An entity of a project that another one was merged into."""
-    scope = f"project:{ids['project_id']}"
-    for name in (f"{secret} again", f"{secret} once more"):
-        person.good("POST", "/memories", json={"text": secret, "scope": scope, "subject": name})
-    found = person.good("GET", "/graph/entities", params={"scope": scope, "q": f"{secret} "})["items"]
-    into, merged = (entity["id"] for entity in found)
+    body = {"text": secret, "scope": f"project:{ids['project_id']}"}
+    into, merged = (
+        person.good("POST", "/memories", json=body | {"subject": f"{secret} {name}"})["entities"][0]["id"]
+        for name in ("one", "two")
+    )
     person.good("POST", f"/graph/entities/{merged}/merge", json={"into": into})
     return str(into)
 

@@ -21,15 +21,17 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.errors import LuxxError, ToolFailed
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, NewSource, delete_facts
+from luxx.features.memory.models import NAME_LENGTH, TYPE_LENGTH
 from luxx.features.memory.places import RunPlace, place_of, root_of
 from luxx.features.memory.retrieval import RecallQuery, recall
 from luxx.features.memory.scopes import Place, Scopes, parse_scope, stored_scope, visible_scopes
 from luxx.features.memory.service import find_fact
-from luxx.features.memory.views import NewFact, read_facts
+from luxx.features.memory.views import MAX_NAMED, NewFact, read_facts
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import strictest, table_of
+from luxx.infra.strict_json import IN_NAME
 from luxx.runs.turn.state import ChatRequest
 from luxx.tools.core import ApprovalReason, CommandPermission, Risk, ToolContext
 from luxx.tools.factory import ToolFunction, tool
@@ -74,6 +76,16 @@ _content = select(_messages.c.id, _messages.c.role, _messages.c.content).where(
     _messages.c.id == bindparam("id")
 )
 _request = msgspec.json.Decoder(ChatRequest)
+
+
+class ToolEntity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who or what a fact names. Without the patterns of `NewEntity`, which the check of arguments (RE2) does
+    not know."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
+    type: Annotated[str, Meta(min_length=1, max_length=TYPE_LENGTH, description="person, place …")] | None = (
+        None
+    )
 
 
 class Because(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +146,7 @@ class MemoryTools:
             context: ToolContext,
             content: Content,
             category: Category = None,
-            entities: Annotated[list[NewEntity], Meta(max_length=20)] | None = None,
+            entities: Annotated[list[ToolEntity], Meta(max_length=MAX_NAMED)] | None = None,
             valid_at: Time = None,
         ) -> dict[str, Any]:
             """Remember one fact for later conversations, where the person wants that or it will matter.
@@ -147,7 +159,7 @@ class MemoryTools:
                 await _ask(memory_create, context, {"content": content}, _why(context))
 
             new = NewFact(
-                text=content, category=category or FactCategory.KNOWLEDGE, entities=entities or [],
+                text=content, category=category or FactCategory.KNOWLEDGE, entities=_named(entities or []),
                 valid_at=valid_at,
             )  # fmt: skip
             work = partial(self._add, context, new)
@@ -196,6 +208,13 @@ class MemoryTools:
             return await answer_for_model(self._store.write_rows(work))
 
         return memory_forget
+
+
+def _named(entities: list[ToolEntity]) -> list[NewEntity]:
+    try:
+        return msgspec.convert(entities, list[NewEntity], from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise ToolFailed(f"wrong arguments: entities need {IN_NAME}") from error
 
 
 async def answer_for_model(work: Awaitable[T]) -> T:

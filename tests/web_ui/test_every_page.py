@@ -194,9 +194,7 @@ def pages(owner: Person) -> dict[str, str]:
     task = owner.post("/tasks", {"name": LONG, "goal": f"{SPACED} {ADDRESS}", "steps": steps})["id"]
     task_run = owner.post(f"/tasks/{task}/execute")["id"]
     agent = owner.post("/agents", {"name": LONG, "role": SPACED, "system_prompt": WIDE})["id"]
-    fact = owner.post("/memories", {"text": WIDE, "subject": SPACED, "predicate": "knows", "object": LONG})[
-        "id"
-    ]
+    fact = owner.post("/memories", {"text": WIDE, "subject": SPACED, "predicate": "knows", "object": LONG})
     prompt = owner.post("/prompts", {"name": LONG[:40].lower(), "title": SPACED, "content": WIDE})["id"]
     address = owner.server.url
     provider = owner.post(
@@ -218,7 +216,8 @@ def pages(owner: Person) -> dict[str, str]:
         "/tasks/:id": f"/tasks/{task}",
         "/runs/:id": f"/runs/{run}",
         "/agents/:id(\\d+)": f"/agents/{agent}",
-        "/memories/:id": f"/memories/{fact}",
+        "/memories/:id": f"/memories/{fact['id']}",
+        "/graph/:id": f"/graph/{fact['entities'][1]['id']}",
         "/prompts/:id": f"/prompts/{prompt}",
         "/providers/:id(\\d+)": f"/providers/{provider}",
         "/files/:path(.*)?": f"/files?open={LONG}.md",

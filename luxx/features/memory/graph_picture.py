@@ -86,14 +86,16 @@ def best_connected(connection: Connection, scopes: Scopes, time: GraphTime, limi
     ends = _ends(scopes, time).subquery()
     both = union_all(select(ends.c.start.label("id")), select(ends.c.end)).subquery()
     degrees = select(both.c.id, func.count().label("degree")).group_by(both.c.id).subquery()
-    query = (
-        select(entities.c.id)
-        .join(degrees, degrees.c.id == entities.c.id, isouter=not time.is_past)
-        .where(entities.c.scope_id.in_(scopes.ids), entities.c.canonical_id.is_(None))
-        .order_by(func.coalesce(degrees.c.degree, 0).desc(), entities.c.id)
-        .limit(limit)
+    mains = select(entities.c.id).where(
+        entities.c.scope_id.in_(scopes.ids), entities.c.canonical_id.is_(None)
     )
-    return list(connection.scalars(query))
+    connected = mains.join(degrees, degrees.c.id == entities.c.id)
+    query = connected.order_by(degrees.c.degree.desc(), entities.c.id).limit(limit)
+    found = list(connection.scalars(query))
+    if time.is_past or len(found) >= limit:
+        return found
+    others = mains.where(entities.c.id.not_in(found)).order_by(entities.c.id)
+    return [*found, *connection.scalars(others.limit(limit - len(found)))]
 
 
 def entities_around(

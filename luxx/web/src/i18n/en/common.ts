@@ -10,6 +10,7 @@ const en = {
     agents: 'Agents',
     tools: 'Tools',
     memory: 'Memory',
+    graph: 'Graph',
     skills: 'Skills',
     prompts: 'Prompts',
     providers: 'Providers',

@@ -42,6 +42,7 @@ const zh: CommonText = {
     agents: '智能体',
     tools: '工具',
     memory: '记忆',
+    graph: '图谱',
     skills: '技能',
     prompts: '提示词',
     providers: '服务商',

@@ -1,0 +1,50 @@
+import type { GraphText } from '../en/graph'
+
+const zh: GraphText = {
+  graph: '图谱',
+  whole: '整个图谱',
+  searchPlaceholder: '搜索名称',
+  noMatchTitle: '没有找到',
+  noMatchText: '没有名称包含这些文字。',
+  noneTitle: '还没有图谱',
+  noneText: '带有主语和宾语的事实（例如“安娜嫁给本”）构成图谱。',
+  homeText: '事实提到的人和事物，以及事实如何将它们联系起来。带有主语和宾语的事实（例如“安娜嫁给本”）构成图谱。',
+  nothingThen: '当时没有已知为真的事实。',
+  asOf: '日期',
+  now: '显示现在',
+  truncated: '图谱比图片大：图片显示联系最多的部分。列表包含全部内容。',
+  pictureLabel: (nodes, edges) => `图谱图片：${nodes} 个节点，${edges} 条联系。列表包含相同的实体。`,
+  noPicture: '此浏览器无法绘制图片（缺少 WebGL）。列表包含全部内容。',
+  zoomIn: '放大',
+  zoomOut: '缩小',
+  fit: '显示全部',
+  communities: (count) => `${count} 个群组`,
+  members: (count) => `${count} 个成员`,
+  scopeName: (scope: string) => {
+    const kind = scope.split(':')[0] ?? ''
+    return { user: '您的', tenant: '租户中的所有人', project: '项目', room: '房间' }[kind] ?? kind
+  },
+  aliases: (names) => `又名 ${names}`,
+  connected: '相关',
+  facts: '事实',
+  noFacts: '已没有事实提到它。',
+  untrusted: '不可信',
+  merge: '合并',
+  mergeTitle: (name) => `将 ${name} 合并到…`,
+  mergeText: '选择它实际上是谁或什么。不会删除任何内容，两者可以再次拆分。',
+  mergeInto: (name) => `合并到 ${name}`,
+  choose: '合并',
+  merged: '已合并。',
+  mergedInto: '它已合并到另一个实体，其事实现在属于后者。',
+  openIt: '打开',
+  parts: '合并进来的',
+  splitOff: '拆分',
+  split: '已拆分。',
+  history: '更改',
+  wasMerged: '已合并',
+  wasSplit: '已拆分',
+  undo: '撤销',
+  undone: '已撤销',
+}
+
+export default zh

@@ -21,6 +21,8 @@ interface DrawnEdge {
 const LAYOUT_MS = 1200
 const SLICE_MS = 24
 const LARGE = 300
+/** So few nodes all show their names. */
+const SMALL = 50
 const COLOURS = 12
 const LABEL_SIZE = 12
 
@@ -35,6 +37,7 @@ export function draw(container: HTMLElement, shown: Graph, center: string, choos
   const sigma = new Sigma<DrawnNode, DrawnEdge>(graph, container, {
     hideEdgesOnMove: graph.size > LARGE * 10,
     labelRenderedSizeThreshold: graph.order > LARGE ? 9 : 4,
+    labelDensity: graph.order > SMALL ? 1 : 10,
     labelFont: getComputedStyle(document.body).fontFamily,
     labelSize: LABEL_SIZE,
     labelWeight: '400',

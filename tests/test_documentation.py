@@ -27,6 +27,7 @@ from luxx.features.memory.facts import FactWriter
 from luxx.features.memory.graph import GraphService
 from luxx.features.memory.graph_tools import GraphTools
 from luxx.features.memory.tools import MemoryTools
+from luxx.features.memory.vectors.arm import VectorArm
 from luxx.infra.config.schema import Config, MemoryConfig, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
@@ -310,7 +311,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
         if section.name not in ("data_dir", "models")
         for key in msgspec.structs.fields(type(getattr(config, section.name)))
     }
-    assert {key: msgspec.json.decode(default) for key, default in rows.items()} == real
+    assert {key: msgspec.json.decode(default) for key, default in rows.items()} == msgspec.to_builtins(real)
 
 
 def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
@@ -325,8 +326,9 @@ def test_every_field_of_a_models_card_is_documented_with_its_default() -> None:
 
 def memory_tools() -> list[Any]:
     store = Store(open_engine(resolve_url("sqlite:///unused.db", ROOT / "data")))
+    config = MemoryConfig()
     tools = [
-        *MemoryTools(store, FactWriter(), MemoryConfig()).all(),
+        *MemoryTools(store, FactWriter(), config, VectorArm(config)).all(),
         *GraphTools(store, GraphService(store, ROOT / "data")).all(),
         episode_tool(store),
     ]

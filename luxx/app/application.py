@@ -248,6 +248,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "members": _provide(lambda: services.members),
         "memory": _provide(lambda: services.memory),
         "graph": _provide(lambda: services.graph),
+        "embedding": _provide(lambda: services.embedding_report),
         "ingestion": _provide(lambda: services.ingestion),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),

@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from luxx.app.core_services import CoreServices
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.features.memory.erasure import ERASE_SECONDS, Erasure
+from luxx.features.memory.vectors.background import LOOK_SECONDS, EmbeddingWork
 from luxx.infra.observe import watch_event_loop
 from luxx.infra.store.tables import deletion_time
 from luxx.runs.log.retention import DISCARD_SECONDS, delete_old_endings, delete_old_logs, discard_old_calls
@@ -26,7 +27,7 @@ SWEEP_SECONDS = 3600.0
 logger = structlog.get_logger()
 
 
-def background_jobs(services: CoreServices) -> list[Coroutine[Any, Any, None]]:
+def background_jobs(services: CoreServices, embedding: EmbeddingWork) -> list[Coroutine[Any, Any, None]]:
     """The jobs of a process whose parts are open; each runs until it is cancelled."""
     jobs: list[Coroutine[Any, Any, None]] = [
         _keep_streams_alive(services),
@@ -40,6 +41,8 @@ def background_jobs(services: CoreServices) -> list[Coroutine[Any, Any, None]]:
         services.sockets.check_sign_ins(),
         services.streams.check_sign_ins(),
     ]
+    if services.config.memory.embedding.model:
+        jobs.append(_repeat(embedding.look, LOOK_SECONDS, "embedding_failed"))
     if not services.store.is_sqlite:
         sweep = services.transfer.sweep
         jobs.append(_repeat(sweep, SWEEP_SECONDS, "transfer_cleanup_failed", delay=SWEEP_SECONDS))

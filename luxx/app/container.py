@@ -38,6 +38,9 @@ from luxx.features.chats.todos import TodoService
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
+from luxx.features.memory.vectors.background import EmbeddingWork
+from luxx.features.memory.vectors.source import EmbeddingSource
+from luxx.features.memory.vectors.status import EmbeddingReport
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
@@ -61,6 +64,7 @@ from luxx.providers.choosing import check_tenant_default
 from luxx.providers.client import ModelClient
 from luxx.providers.demo.server import DemoServer, store_demo_provider
 from luxx.providers.discovery import connect_discovered_providers, has_local_provider
+from luxx.providers.embedding import EmbeddingClient
 from luxx.providers.environment_keys import connect_environment_keys
 from luxx.providers.local.model import LocalModel
 from luxx.providers.queries import check_and_reseal_keys, has_no_daily_limit, open_registration_warning
@@ -129,7 +133,7 @@ class Services(CoreServices):
         await self._warn_of_open_registration()
         await self.run_driver.open()
         await self._start_local_model()
-        self._background = [asyncio.create_task(job) for job in background_jobs(self)]
+        self._background = [asyncio.create_task(job) for job in background_jobs(self, self.embedding_work)]
         self.mcp.open()
         tune_gc()
 
@@ -212,6 +216,13 @@ class Services(CoreServices):
         )
         self.provider_tests = ProviderTests(self.store, self.providers, config.limits)
         self.settings = SettingsService(self.store, check_provider=self.providers.check_default)
+        self.embedding_source = EmbeddingSource(
+            self.store, self.providers, EmbeddingClient(self.transport, config.providers),
+            config.memory.embedding, config.limits,
+        )  # fmt: skip
+        self.vector_arm.source = self.embedding_source
+        self.embedding_report = EmbeddingReport(self.embedding_source)
+        self.embedding_work = EmbeddingWork(self.embedding_source, self.process_id)
 
     def _make_runs(self) -> None:
         self.run_services = RunServices(

@@ -48,6 +48,7 @@ from luxx.features.memory.graph_tools import GraphTools
 from luxx.features.memory.recall import MemoryRecall
 from luxx.features.memory.service import MemoryService
 from luxx.features.memory.tools import MemoryTools
+from luxx.features.memory.vectors.arm import VectorArm
 from luxx.features.prompts import PROMPTS, PromptService
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
@@ -173,12 +174,13 @@ class CoreServices:
         self.sandbox.egress.on_ended = EgressRecord(store, self.refusals).record
         self.fact_writer = FactWriter()
         self.graph = GraphService(store, self.data_dir)
+        self.vector_arm = VectorArm(config.memory)
         self.tool_images = ToolImages(store, self.workspaces, config.files)
         self.registry = ToolRegistry(
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
                 *program_tools(self.sandbox, self.tool_images.register_figures),
-                *MemoryTools(store, self.fact_writer, config.memory).all(),
+                *MemoryTools(store, self.fact_writer, config.memory, self.vector_arm).all(),
                 *GraphTools(store, self.graph).all(),
                 episode_tool(store),
             ]
@@ -233,7 +235,7 @@ class CoreServices:
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
         self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)
-        self.memory_recall = MemoryRecall(self.store, self.config.memory)
+        self.memory_recall = MemoryRecall(self.store, self.config.memory, self.vector_arm)
         self.rules = RuleService(
             self.store,
             self.tools,

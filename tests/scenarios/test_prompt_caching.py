@@ -10,7 +10,7 @@ from api.server_process import ServerProcess
 
 from luxx.providers.scripted import Call, Counts, Rule, Script, ScriptedProvider, Text, When
 from luxx.providers.scripted.http import parse_request
-from luxx.providers.scripted.provider import MAX_MARKS, PromptCache
+from luxx.providers.scripted.prompt_cache import MAX_MARKS, PromptCache
 from scenarios.client import AsyncApiClient
 from scenarios.rooms import run_to_the_end
 from scenarios.test_tasks import execute, step

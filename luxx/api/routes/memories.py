@@ -18,10 +18,12 @@ from luxx.features.memory.changes import MemoryChange
 from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
 from luxx.features.memory.service import FactFilter, MemoryService
 from luxx.features.memory.sources import IN_SOURCE
+from luxx.features.memory.vectors.status import EmbeddingReport, EmbeddingStatus
 from luxx.features.memory.views import Fact, FactChanges, NewFact
 from luxx.wire.memory import FactCategory
 
 InjectedMemory = NamedDependency[MemoryService]
+InjectedEmbedding = NamedDependency[EmbeddingReport]
 AwareDatetime = Annotated[datetime, Meta(tz=True)]
 ScopeFilter = Annotated[
     str | None, QueryParameter(name="scope", max_length=SCOPE_LENGTH, description=IN_SCOPE)
@@ -111,6 +113,13 @@ class MemoryController(Controller):
             "content-disposition": content_disposition("memories.json"),
         }
         return PreparedResponse(TempFileASGIResponse(file, headers, close=file.close))
+
+    @get("/embedding")
+    async def embedding_status(
+        self, caller: InjectedCaller, embedding: InjectedEmbedding
+    ) -> Success[EmbeddingStatus]:
+        """Whether facts are also searched by meaning, with which model, and how good that is."""
+        return success(await embedding.status(caller))
 
     @get("/changes")
     async def list_changes(

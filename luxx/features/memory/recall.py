@@ -4,6 +4,7 @@ The engine asks for it by `Recall` (`luxx/runs/turn/context.py`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -31,7 +32,9 @@ from luxx.errors import NotFound
 from luxx.features.memory.models import FactRow, MemoryScopeRow, RecalledRow
 from luxx.features.memory.places import place_of
 from luxx.features.memory.retrieval import RecalledItem, RecallQuery, recall
-from luxx.features.memory.scopes import visible_scopes
+from luxx.features.memory.scopes import Scopes, visible_scopes
+from luxx.features.memory.vectors.arm import Askable, Asked, NotAsked, VectorArm
+from luxx.features.memory.vectors.source import PaidBy
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import find_room
 from luxx.features.tasks.models import TaskRow
@@ -118,18 +121,32 @@ class RecalledView(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryRecall:
     """Memory as turns read it, and as people read what turns were given."""
 
-    def __init__(self, store: Store, config: MemoryConfig) -> None:
+    def __init__(self, store: Store, config: MemoryConfig, vectors: VectorArm) -> None:
         self._store = store
         self._config = config
+        self._vectors = vectors
         self.may_find = _may_find()
 
-    def find(self, connection: Connection, spec: RunSpec, query: str) -> Recalled:
+    async def find(self, spec: RunSpec, query: str) -> Recalled:
         """What fits the query, of what may be read where the run is."""
-        where = place_of(connection, spec.kind, spec.subject_id)
+        asked: Asked | NotAsked = NotAsked()
+        if self._vectors.is_on:
+            askable = await self._store.read(partial(self._askable, spec))
+            paid_by = PaidBy(run_id=spec.run_id, subject_id=spec.subject_id, kind=spec.kind)
+            asked = await self._vectors.ask(askable, query, paid_by)
+        return await self._store.read_rows(partial(self._find, spec, query, asked))
+
+    def _askable(self, spec: RunSpec, session: Session) -> Askable | NotAsked:
+        scopes = _scopes_of(session.connection(), spec)
+        return NotAsked() if scopes is None else self._vectors.askable(session, spec.user_id, scopes)
+
+    def _find(self, spec: RunSpec, query: str, asked: Asked | NotAsked, connection: Connection) -> Recalled:
+        scopes = _scopes_of(connection, spec)
         found: Sequence[RecalledItem] = ()
-        if where.memory != MemoryMode.OFF:
-            scopes = visible_scopes(connection, user_as_caller(connection, spec.user_id), where.place)
-            found = recall(connection, scopes, RecallQuery(text=query, now=utc_now()), self._config)
+        if scopes is not None:
+            wanted = RecallQuery(text=query, now=utc_now())
+            more = self._vectors.ranked(connection, scopes, wanted, asked)
+            found = recall(connection, scopes, wanted, self._config, more)
         by_id = {each.id: each for each in found}
         facts = fitting(
             RecalledFact(id=each.id, text=each.text, is_trusted=each.is_trusted) for each in found
@@ -170,6 +187,14 @@ class MemoryRecall:
             ]
 
         return await self._store.read(work)
+
+
+def _scopes_of(connection: Connection, spec: RunSpec) -> Scopes | None:
+    """The scopes that a run may read; None where memory is off."""
+    where = place_of(connection, spec.kind, spec.subject_id)
+    if where.memory == MemoryMode.OFF:
+        return None
+    return visible_scopes(connection, user_as_caller(connection, spec.user_id), where.place)
 
 
 def _message(session: Session, caller: Caller, message_id: str) -> MessageRow:

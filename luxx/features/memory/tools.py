@@ -9,11 +9,12 @@ from collections.abc import Awaitable
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, assert_never
 
 import msgspec
 from msgspec import Meta
 from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.conversations.access import user_content
@@ -26,6 +27,8 @@ from luxx.features.memory.places import RunPlace, place_of, root_of
 from luxx.features.memory.retrieval import RecallQuery, recall
 from luxx.features.memory.scopes import Place, Scopes, parse_scope, stored_scope, visible_scopes
 from luxx.features.memory.service import find_fact
+from luxx.features.memory.vectors.arm import Askable, Asked, NotAsked, VectorArm
+from luxx.features.memory.vectors.source import PaidBy
 from luxx.features.memory.views import MAX_NAMED, NewFact, read_facts
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import MemoryConfig
@@ -98,10 +101,11 @@ class Because(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryTools:
     """Makes the tools. One per process."""
 
-    def __init__(self, store: Store, writer: FactWriter, config: MemoryConfig) -> None:
+    def __init__(self, store: Store, writer: FactWriter, config: MemoryConfig, vectors: VectorArm) -> None:
         self._store = store
         self._writer = writer
         self._config = config
+        self._vectors = vectors
 
     def all(self) -> list[ToolFunction]:
         return [self._search_tool(), self._create_tool(), self._forget_tool()]
@@ -120,25 +124,43 @@ class MemoryTools:
         ) -> dict[str, Any]:
             """Search remembered facts about the person and their work. as_of: what was true then; known_at:
             what was known then."""
+            asked = await self._asked(context, query, search_type, scope)
 
             def work(connection: Connection) -> list[dict[str, Any]]:
-                _, scopes = used_scopes(connection, context)
-                if scope is not None:
-                    scopes = scopes.only(parse_scope(scope))
+                scopes = _searched(connection, context, scope)
                 wanted = RecallQuery(
                     text=query, now=utc_now(), as_of=as_of, known_at=known_at, category=category, limit=limit
                 )
-                config = self._config
-                if search_type is SearchType.KEYWORD:
-                    config = msgspec.structs.replace(config, graph_weight=0.0)
-                found = recall(connection, scopes, wanted, config)
+                more = self._vectors.ranked(connection, scopes, wanted, asked)
+                config = _weighted(self._config, search_type, has_vectors=bool(more))
+                found = recall(connection, scopes, wanted, config, more)
                 ids = [one.row_id for one in found]
                 context.metadata.is_untrusted = not all(one.is_trusted for one in found)
                 return [_shown(fact) for fact in read_facts(connection, scopes, ids)]
 
-            return {"facts": await answer_for_model(self._store.read_rows(work))}
+            facts = await answer_for_model(self._store.read_rows(work))
+            return {"facts": facts} | _note(asked, search_type)
 
         return memory_search
+
+    async def _asked(
+        self, context: ToolContext, query: str, search_type: SearchType, scope: str | None
+    ) -> Asked | NotAsked:
+        """The vector of a query, where vectors are to be searched."""
+        if not self._vectors.is_on or search_type is SearchType.KEYWORD:
+            return NotAsked()
+
+        def work(session: Session) -> tuple[Askable | NotAsked, PaidBy]:
+            connection, caller = session.connection(), context.caller
+            askable = self._vectors.askable(session, caller.user_id, _searched(connection, context, scope))
+            root = None if caller.run_id is None else root_of(connection, caller.run_id)
+            if root is None:
+                return askable, PaidBy()
+            paid_by = PaidBy(run_id=caller.run_id or "", subject_id=root.subject_id, kind=root.kind)
+            return askable, paid_by
+
+        askable, paid_by = await answer_for_model(self._store.read(work))
+        return await self._vectors.ask(askable, query, paid_by)
 
     def _create_tool(self) -> ToolFunction:
         @tool(name="memory_create", category="memory", required_permission=CommandPermission.WRITE)
@@ -215,6 +237,36 @@ def _named(entities: list[ToolEntity]) -> list[NewEntity]:
         return msgspec.convert(entities, list[NewEntity], from_attributes=True)
     except msgspec.ValidationError as error:
         raise ToolFailed(f"wrong arguments: entities need {IN_NAME}") from error
+
+
+def _searched(connection: Connection, context: ToolContext, scope: str | None) -> Scopes:
+    """The scopes that a search reads. Raises ToolFailed, and InvalidInput or NotFound for a wrong scope."""
+    _, scopes = used_scopes(connection, context)
+    return scopes if scope is None else scopes.only(parse_scope(scope))
+
+
+def _weighted(config: MemoryConfig, search_type: SearchType, *, has_vectors: bool) -> MemoryConfig:
+    """The weights of a kind of search: by meaning only where there are vectors."""
+    match search_type:
+        case SearchType.HYBRID:
+            return config
+        case SearchType.KEYWORD:
+            return msgspec.structs.replace(config, graph_weight=0.0)
+        case SearchType.SEMANTIC:
+            weight = 0.0 if has_vectors else config.keyword_weight
+            return msgspec.structs.replace(config, keyword_weight=weight, graph_weight=0.0)
+        case _:
+            assert_never(search_type)
+
+
+def _note(asked: Asked | NotAsked, search_type: SearchType) -> dict[str, str]:
+    """Why a search was not by meaning, if it should have been."""
+    if isinstance(asked, Asked) or search_type is SearchType.KEYWORD:
+        return {}
+    if asked.reason:
+        return {"note": f"searched by words only: {asked.reason}"}
+    is_meant = search_type is SearchType.SEMANTIC
+    return {"note": "searched by words: nothing here can be searched by meaning"} if is_meant else {}
 
 
 async def answer_for_model(work: Awaitable[T]) -> T:

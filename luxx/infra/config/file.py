@@ -18,7 +18,7 @@ import yaml
 from msgspec import UNSET
 
 from luxx.errors import ConfigError, InvalidInput
-from luxx.infra.config.schema import Config, McpServerConfig, ModelConfig
+from luxx.infra.config.schema import Config, EmbeddingConfig, McpServerConfig, ModelConfig
 from luxx.infra.network.urls import allowed_host
 
 DEFAULT_FILE = Path("config.yaml")
@@ -65,6 +65,7 @@ def load_config(path: Path | None, environ: Mapping[str, str], overrides: Mappin
     _check_database(merged, locations)
     _check_prices(merged.get("models", []), locations)
     _check_hosts(merged.get("tools", {}).get("network_allow", []), locations)
+    _check_embedding(merged.get("memory", {}).get("embedding", EmbeddingConfig()), locations)
     _check_servers(merged.get("mcp", {}).get("servers", []), locations)
     sections = _fields(Config)
     return Config(
@@ -302,6 +303,13 @@ def _check_prices(models: list[ModelConfig], locations: Mapping[str, str]) -> No
             problem = "max_output is larger than context_window, which includes it"
         if problem:
             raise _config_error(locations[key], key, problem)
+
+
+def _check_embedding(embedding: EmbeddingConfig, locations: Mapping[str, str]) -> None:
+    key = "memory.embedding"
+    if (embedding.provider_id is None) != (not embedding.model):
+        problem = "provider_id and model belong together; set both or none"
+        raise _config_error(locations[key], key, problem)
 
 
 def _check_hosts(entries: list[str], locations: Mapping[str, str]) -> None:

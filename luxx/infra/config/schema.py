@@ -235,17 +235,26 @@ class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "HubConfig()"
 
 
+class EmbeddingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model that makes vectors of what is remembered, and its provider; no model: none are made."""
+
+    provider_id: PositiveInt | None = None
+    model: Annotated[str, Meta(max_length=200)] = ""
+
+
 class MemoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How facts are found and extracted. The weights are those of the ranks; a missing one's goes to the
     others. `extraction_model`: the model of the user's default provider that is asked; empty: its default
     model. `enable_reflexion`: whether it is asked twice (`auto`: about long batches). Smaller communities
     than `community_min_size` entities are left out; a larger `community_resolution` makes smaller ones."""
 
+    vector_weight: NonNegativeFloat = 0.4
     keyword_weight: NonNegativeFloat = 0.3
     graph_weight: NonNegativeFloat = 0.3
     rrf_k: PositiveInt = 60
     top_k: Annotated[int, Meta(ge=1, le=50)] = 10
     dedupe_threshold: Annotated[float, Meta(gt=0, le=1)] = 0.85
+    embedding: EmbeddingConfig = EmbeddingConfig()
     extraction_model: str = ""
     enable_reflexion: bool | Literal["auto"] = "auto"
     community_min_size: Annotated[int, Meta(ge=2, le=1000)] = 3

@@ -214,8 +214,8 @@ def build_completion_request(request: CompletionRequest, target: Target, *, stre
     if config:
         body["generationConfig"] = config
     method = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    url = f"{endpoint(target.base_url)}/{_model_path(request.model)}:{method}"
-    return post_request(url, _headers(target), body, stream=stream)
+    url, _ = model_url(target, request.model)
+    return post_request(f"{url}:{method}", key_headers(target), body, stream=stream)
 
 
 def _continuation(messages: Sequence[PromptMessage], origin: str) -> str:
@@ -233,7 +233,7 @@ def build_models_request(target: Target, page_token: str = "") -> UpstreamReques
     """The GET for one page of the model list."""
     page = f"&pageToken={quote(page_token, safe='')}" if page_token else ""
     url = f"{endpoint(target.base_url)}/models?pageSize={MODELS_PER_PAGE}{page}"
-    return get_request(url, _headers(target))
+    return get_request(url, key_headers(target))
 
 
 def endpoint(base_url: str) -> str:
@@ -243,8 +243,15 @@ def endpoint(base_url: str) -> str:
     return base if _VERSION.search(base) else f"{base}/v1beta"
 
 
-def _headers(target: Target) -> dict[str, str]:
+def key_headers(target: Target) -> dict[str, str]:
+    """The header with the key."""
     return {"x-goog-api-key": target.api_key} if target.api_key else {}
+
+
+def model_url(target: Target, model: str) -> tuple[str, str]:
+    """The address of a model, which a method follows, and its resource name."""
+    path = _model_path(model)
+    return f"{endpoint(target.base_url)}/{path}", path
 
 
 def _model_path(model: str) -> str:

@@ -15,6 +15,7 @@ from luxx.providers.scripted.script import (
     Script,
     Text,
     Thinking,
+    Vectors,
     When,
     load_script,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ScriptedProvider",
     "Text",
     "Thinking",
+    "Vectors",
     "When",
     "load_script",
 ]

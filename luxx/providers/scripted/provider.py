@@ -8,16 +8,13 @@ Its prompt cache is that of the real servers: Anthropic caches up to the blocks 
 """
 
 import asyncio
-import hashlib
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from luxx.providers.adapter import CACHE_MARK
-from luxx.providers.parsing import json_objects
 from luxx.providers.scripted.dialects import dialect_writer_for, error_body, whole_body
 from luxx.providers.scripted.http import (
     ClientConnection,
@@ -28,6 +25,7 @@ from luxx.providers.scripted.http import (
     parse_request,
     read_request,
 )
+from luxx.providers.scripted.prompt_cache import NO_CACHE, PromptCache, too_many_marks
 from luxx.providers.scripted.script import (
     BYTES_PER_TOKEN,
     Counter,
@@ -43,110 +41,7 @@ from luxx.providers.scripted.script import (
     usual_count,
     write_stream,
 )
-
-MAX_MARKS = 4
-LOOKED_BACK = 20
-"""Blocks before a mark, itself included, at which Anthropic looks for the end of a cached prefix."""
-
-
-class CacheUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a prompt that were read from the cache and written to it; `marks`: how many it has."""
-
-    read: int
-    written: int
-    marks: int
-
-    def scaled(self, tokens: int, before: int) -> "CacheUse":
-        """The same of a prompt that has so many tokens, where `before` were counted."""
-        read = min(tokens, self.read * tokens // max(1, before))
-        return CacheUse(
-            read=read,
-            written=min(tokens - read, self.written * tokens // max(1, before)),
-            marks=self.marks,
-        )
-
-
-NO_CACHE = CacheUse(read=0, written=0, marks=0)
-
-
-class _Prefix(msgspec.Struct, frozen=True):
-    """The prompt up to the end of a block: its hash, its size in bytes, and whether the block is marked."""
-
-    digest: bytes
-    size: int
-    is_marked: bool
-
-
-class PromptCache:
-    """Remembers the prefixes of the prompts of one server."""
-
-    def __init__(self) -> None:
-        self._stored: set[bytes] = set()
-
-    def use(self, request: ScriptedRequest, body: bytes) -> CacheUse:
-        """What this prompt reads and writes; it is stored."""
-        fields = msgspec.json.decode(body, type=dict[str, Any])
-        by_marks = request.dialect == "anthropic"
-        prefixes = list(_prefixes(fields, request.model, by_marks=by_marks))
-        ends = [at for at, prefix in enumerate(prefixes) if prefix.is_marked or not by_marks]
-        read = max((self._read_before(prefixes, end, by_marks=by_marks) for end in ends), default=0)
-        last = prefixes[ends[-1]].size if ends else 0
-        self._stored.update(prefixes[end].digest for end in ends)
-        return CacheUse(
-            read=read // BYTES_PER_TOKEN,
-            written=last // BYTES_PER_TOKEN - read // BYTES_PER_TOKEN if by_marks else 0,
-            marks=len(ends) if by_marks else 0,
-        )
-
-    def _read_before(self, prefixes: list[_Prefix], end: int, *, by_marks: bool) -> int:
-        first = max(0, end - LOOKED_BACK + 1) if by_marks else 0
-        found = (prefixes[at] for at in range(end, first - 1, -1))
-        return next((prefix.size for prefix in found if prefix.digest in self._stored), 0)
-
-
-def _prefixes(fields: dict[str, Any], model: str, *, by_marks: bool) -> Iterator[_Prefix]:
-    digest, size = hashlib.sha256(model.encode()), 0
-    for context, block in _blocks(fields, by_marks=by_marks):
-        unmarked = _without_mark(block)
-        encoded = msgspec.json.encode(unmarked)
-        digest.update(msgspec.json.encode(context) + encoded)
-        size += len(encoded)
-        yield _Prefix(digest.copy().digest(), size, unmarked != block)
-
-
-def _blocks(fields: dict[str, Any], *, by_marks: bool) -> Iterator[tuple[object, object]]:
-    """The blocks of a prompt in the order in which they are cached: tools, system, messages.
-
-    With each block comes what else its prefix depends on.
-    """
-    for tool in json_objects(fields.get("tools")):
-        yield "tools", tool
-    system = fields.get("system") or fields.get("systemInstruction") or fields.get("instructions")
-    if system:
-        for block in cast("list[object]", system) if isinstance(system, list) else [system]:
-            yield "system", block
-    # Messages are cached together with what switches thinking and the choice of tools.
-    switches = [fields.get("thinking"), fields.get("tool_choice")] if by_marks else []
-    for message in json_objects(fields.get("messages") or fields.get("contents") or fields.get("input")):
-        content = message.get("content") if by_marks else None
-        blocks = cast("list[object]", content) if isinstance(content, list) else [message]
-        for block in blocks:
-            yield [message.get("role"), *switches], block
-
-
-def _without_mark(block: object) -> object:
-    if not isinstance(block, dict):
-        return block
-    return {name: value for name, value in cast("dict[str, Any]", block).items() if name != CACHE_MARK}
-
-
-def too_many_marks(use: CacheUse) -> dict[str, Any] | None:
-    """The body of Anthropic's error for more marks than it allows; None if there are not too many."""
-    if use.marks <= MAX_MARKS:
-        return None
-    message = f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {use.marks}."
-    return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
-
+from luxx.providers.scripted.vectors import embeddings_body
 
 STOP_SECONDS = 5.0
 _T = TypeVar("_T")
@@ -161,6 +56,7 @@ class ScriptedProvider:
 
     Leaving the block without an exception calls `check`. `requests` are in order of arrival; without
     `keeps_requests` none is kept. Patterns are searched in the first `searched_characters` of a text.
+    `embeddings` are those of the script; a test may change them.
     With `api_key`, a request without this bearer token is refused. `counter` counts the tokens of a request's
     body and of what is replied, and replies report them.
     """
@@ -178,6 +74,7 @@ class ScriptedProvider:
     ) -> None:
         self.requests: list[Received] = []
         self.unscripted: list[str] = []
+        self.embeddings = script.embeddings
         self._keeps_requests = keeps_requests
         self._bearer = None if api_key is None else f"Bearer {api_key}"
         self._counter = counter
@@ -309,8 +206,8 @@ class ScriptedProvider:
         if self._bearer is not None and received.headers.get("authorization") != self._bearer:
             body = error_body(None, 401, "this server needs its API key")
             return await self._send_json(received, 401, body)
-        if received.method == "GET" and path.endswith("/models"):
-            return await self._send_json(received, self._script.models_status, self._models(path))
+        if await self._answer_without_rule(received, path):
+            return None
         request = parse_request(received.method, received.path, received.body)
         if request is not None and self._counter is not None:
             request = msgspec.structs.replace(request, tokens=self._counter(received.body.decode()))
@@ -344,6 +241,27 @@ class ScriptedProvider:
             return await self._send(received, 200, rule.headers, body, rule.faults)
         return await self._send_stream(received, request, rule)
 
+    async def _pass(self, received: Received, gate: str) -> None:
+        self._gate_reached.setdefault(gate, asyncio.Event()).set()
+        await received.connection.wait_for(self._gate(gate).wait())
+
+    async def _answer_without_rule(self, received: Received, path: str) -> bool:
+        """Answers a request for the models or for embeddings."""
+        if received.method == "GET" and path.endswith("/models"):
+            await self._send_json(received, self._script.models_status, self._models(path))
+            return True
+        vectors = self.embeddings
+        body = None if vectors is None else embeddings_body(path, received.body, vectors)
+        if vectors is None or body is None:
+            return False
+        received.rule = "embeddings"
+        if vectors.gate:
+            await self._pass(received, vectors.gate)
+        if vectors.status >= 400:
+            body = error_body(None, vectors.status, "scripted failure")
+        await self._send_json(received, vectors.status, body)
+        return True
+
     async def _send_stream(self, received: Received, request: ScriptedRequest, rule: Rule) -> None:
         is_array = request.dialect == "gemini_array"
         kind = "application/json" if is_array else "text/event-stream; charset=utf-8"
@@ -353,8 +271,7 @@ class ScriptedProvider:
         for action in write_stream(rule.reply, dialect_writer):
             match action:
                 case Gate():
-                    self._gate_reached.setdefault(action.name, asyncio.Event()).set()
-                    await received.connection.wait_for(self._gate(action.name).wait())
+                    await self._pass(received, action.name)
                 case Pause():
                     await received.connection.wait_for(asyncio.sleep(action.seconds))
                 case WireBytes():

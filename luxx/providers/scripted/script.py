@@ -125,10 +125,23 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     times: int | None = None
 
 
+class Vectors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Embeddings, in which texts with common words are similar. `meanings`: texts that count as another one,
+    so that texts without common words are similar, too. `random`: no texts are similar. With a
+    `status` of 400 or more, requests fail; `gate`: each waits for it."""
+
+    dimensions: int = 256
+    meanings: dict[str, str] = {}
+    random: bool = False
+    status: int = 200
+    gate: str = ""
+
+
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """With a `window`, a prompt takes a token per four bytes of its request: one that leaves no room in the
     window for the longest answer (`max_tokens`) is refused as the dialect does, and replies report the usage.
     With `caches`, they also report which part of the prompt a prompt cache had, see `PromptCache`.
+    `embeddings`: requests for embeddings need no rule.
     """
 
     rules: list[Rule]
@@ -136,6 +149,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     caches: bool = False
     models: list[str] = msgspec.field(default_factory=lambda: ["scripted"])
     models_status: int = 200
+    embeddings: Vectors | None = None
 
 
 class ScriptedRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -105,7 +105,7 @@ class Recall(Protocol):
     may_find: Select[int]
     """Has a row if anything may be remembered for a run. Its parameters: `user`, `tenant`, `subject`."""
 
-    def find(self, connection: Connection, spec: RunSpec, query: str) -> Recalled:
+    async def find(self, spec: RunSpec, query: str) -> Recalled:
         """What fits the query, of what may be read where the run is."""
         ...
 

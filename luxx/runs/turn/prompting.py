@@ -335,8 +335,7 @@ async def log_recalled(run: RunContext, recall: Recall) -> None:
     state = run.log.state
     if state.recalled is not None or state.notes:
         return
-    query = query_of(run.spec.past)
-    found = await run.services.store.read(lambda session: recall.find(session.connection(), run.spec, query))
+    found = await recall.find(run.spec, query_of(run.spec.past))
     if found.facts:
         event = MemoryRecalled(memories_used=[fact.id for fact in found.facts])
         entries: list[LogEntry] = [(event, RecallNote(facts=found.facts))]

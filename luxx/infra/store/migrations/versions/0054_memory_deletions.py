@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "0054"
-down_revision: str | None = "0050"
+down_revision: str | None = "0052"
 
 NOTES = {
     "facts": (

@@ -1,0 +1,130 @@
+"""The arm of vectors: the vector of what is asked, made within a bounded time, and the facts similar to it.
+
+Without a vector, words and the graph are searched alone, and the reason is known.
+"""
+
+import asyncio
+import time
+
+import msgspec
+import structlog
+from sqlalchemy import Connection, select
+from sqlalchemy.orm import Session
+
+from luxx.errors import LuxxError
+from luxx.features.memory.models import FactRow
+from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, RecallQuery
+from luxx.features.memory.scopes import Scopes
+from luxx.features.memory.vectors.search import VectorSearch
+from luxx.features.memory.vectors.source import EmbeddingSource, PaidBy, Payer, VectorModel
+from luxx.infra.config.schema import MemoryConfig
+from luxx.infra.store.tables import table_of
+
+QUERY_SECONDS = 2.0
+"""How long a search waits for the vector of what is asked."""
+
+QUIET_SECONDS = 30.0
+"""After a failure, no vector is asked for so long, so that not every message waits in vain."""
+
+NAME = "vector"
+
+_facts = table_of(FactRow)
+
+logger = structlog.get_logger()
+
+
+class Askable(msgspec.Struct, frozen=True, kw_only=True):
+    """That some of the scopes have vectors, and who pays for the one of the question."""
+
+    model: VectorModel
+    payer: Payer
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The vector of what is asked, of length 1."""
+
+    model: VectorModel
+    vector: list[float]
+
+
+class NotAsked(msgspec.Struct, frozen=True):
+    """Why vectors are not searched; empty: there are none here."""
+
+    reason: str = ""
+
+
+class VectorArm:
+    """One per process. `source` is set when the providers are there; without one there are no vectors."""
+
+    def __init__(self, config: MemoryConfig) -> None:
+        self._config = config
+        self._search = VectorSearch("fact_id")
+        self._quiet_until = 0.0
+        self._failure = ""
+        self.source: EmbeddingSource | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a model is configured; else nothing here is called."""
+        return self.source is not None and self._config.embedding.model != ""
+
+    def askable(self, session: Session, user_id: int, scopes: Scopes) -> Askable | NotAsked:
+        """Whether vectors can be searched in these scopes for a user."""
+        source, connection = self.source, session.connection()
+        if source is None or not self._config.vector_weight:
+            return NotAsked()
+        model = source.searched_model(connection)
+        if model is None or not self._search.has_any(connection, model.id, scopes.ids):
+            return NotAsked()
+        if time.monotonic() < self._quiet_until:
+            return NotAsked(self._failure)
+        try:
+            payer = source.payer(session, user_id, model.provider_id, model.name)
+        except LuxxError as error:
+            return NotAsked(error.message)
+        return Askable(model=model, payer=payer)
+
+    async def ask(self, found: Askable | NotAsked, text: str, paid_by: PaidBy) -> Asked | NotAsked:
+        """The vector of a text, within `QUERY_SECONDS`; else the reason why there is none."""
+        if isinstance(found, NotAsked) or self.source is None or not text.strip():
+            return found if isinstance(found, NotAsked) else NotAsked()
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                [vector] = await self.source.embed(
+                    found.payer, [text[:MAX_QUERY]], paid_by, is_query=True, has_retries=False
+                )
+        except TimeoutError:
+            return self._failed(f"its model did not answer within {QUERY_SECONDS:g} s")
+        except LuxxError as error:
+            return self._failed(error.message)
+        return Asked(model=found.model, vector=vector)
+
+    def _failed(self, reason: str) -> NotAsked:
+        self._quiet_until, self._failure = time.monotonic() + QUIET_SECONDS, reason
+        logger.warning("query_not_embedded", error=reason)
+        return NotAsked(reason)
+
+    def ranked(
+        self, connection: Connection, scopes: Scopes, query: RecallQuery, asked: Asked | NotAsked
+    ) -> list[Arm]:
+        """The facts that are similar to what is asked, as an arm of `recall`; none without a vector."""
+        if isinstance(asked, NotAsked):
+            return []
+        model = asked.model
+        found = self._search.nearest(connection, model.id, scopes.ids, asked.vector)
+        found = [each for each in found if each.cosine >= model.floor]
+        allowed = set(
+            connection.scalars(
+                select(_facts.c.id).where(
+                    _facts.c.id.in_([each.subject_id for each in found]),
+                    _facts.c.scope_id.in_(scopes.ids),
+                    *query.conditions(),
+                )
+            )
+        )
+        ranked = [
+            (each.subject_id, f"similar in meaning ({each.cosine:.2f})")
+            for each in found
+            if each.subject_id in allowed
+        ]
+        return [Arm(name=NAME, weight=self._config.vector_weight, ranked=ranked[:CANDIDATES])]

@@ -1,0 +1,210 @@
+"""Exact search: all vectors of the visible scopes are compared with that of a question.
+
+The vectors of a scope are kept in memory as a matrix. Each search first reads what was added since, and last
+whether what it found is still stored, so its result is that of the database. numpy is loaded with the first
+vector. There is no approximate index: it returns too few rows to scopes that are a small part of a table.
+"""
+
+import struct
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, bindparam, func, select
+
+from luxx.features.memory.vectors.models import EmbeddingRow
+from luxx.infra.store.tables import table_of
+
+MAX_BYTES = 192 * 1024 * 1024
+"""Of matrices in memory: 128,000 vectors of 384 numbers. Larger scopes are read at each search."""
+
+READ_AT_ONCE = 4_000
+"""Vectors that are read and compared at once."""
+
+MOST_BLOCKS = 16
+"""Parts of a matrix before they are put together; each read of new vectors adds one."""
+
+WHOLE_SECONDS = 300.0
+"""After this time a matrix is read anew, without the vectors that were deleted since."""
+
+FOUND = 200
+"""The most similar texts of a search, before other conditions leave some out."""
+
+_vectors = table_of(EmbeddingRow)
+_newest_id = select(func.max(_vectors.c.id)).where(_vectors.c.model_id == bindparam("model"))
+_stored = select(_vectors.c.id).where(_vectors.c.id.in_(bindparam("ids", expanding=True)))
+
+
+class Similar(msgspec.Struct, frozen=True):
+    """A text that is similar to a question: the id of its row, and the cosine."""
+
+    subject_id: int
+    cosine: float
+
+
+def packed(vector: Sequence[float]) -> bytes:
+    """A vector as it is stored: float16 numbers, low byte first."""
+    return struct.pack(f"<{len(vector)}e", *vector)
+
+
+@dataclass(slots=True)
+class _VectorBlock:
+    ids: Any
+    subjects: Any
+    matrix: Any
+
+
+@dataclass(slots=True)
+class _KeptVectors:
+    """The vectors of a scope. `until`: the newest id of the model when they were read."""
+
+    blocks: list[_VectorBlock] = field(default_factory=list[_VectorBlock])
+    until: int = 0
+    read_at: float = field(default_factory=time.monotonic)
+    used_at: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return sum(block.matrix.nbytes for block in self.blocks)
+
+
+class VectorSearch:
+    """One per process; its functions block, and several threads may call them."""
+
+    def __init__(self, subject: str, max_bytes: int = MAX_BYTES) -> None:
+        """`subject`: the column of what is searched, one of `SUBJECTS`."""
+        self._max_bytes = max_bytes
+        self._kept: dict[tuple[int, int], _KeptVectors] = {}
+        self._lock = threading.Lock()
+        column = _vectors.c[subject]
+        self._added = (
+            select(_vectors.c.id, column, _vectors.c.vector)
+            .where(
+                _vectors.c.scope_id == bindparam("scope"),
+                _vectors.c.model_id == bindparam("model"),
+                _vectors.c.id > bindparam("after"),
+                column.is_not(None),
+                _vectors.c.vector.is_not(None),
+            )
+            .order_by(_vectors.c.id)
+        )
+        self._any = select(_vectors.c.id).where(
+            _vectors.c.scope_id.in_(bindparam("scopes", expanding=True)),
+            _vectors.c.model_id == bindparam("model"),
+            column.is_not(None),
+        )
+
+    def has_any(self, connection: Connection, model_id: int, scope_ids: Collection[int]) -> bool:
+        """Whether one of these scopes has a vector of the model."""
+        values = {"scopes": list(scope_ids), "model": model_id}
+        return bool(scope_ids) and connection.execute(self._any.limit(1), values).first() is not None
+
+    def nearest(
+        self, connection: Connection, model_id: int, scope_ids: Collection[int], vector: Sequence[float]
+    ) -> list[Similar]:
+        """The texts in these scopes that are most similar to the vector, of length 1, the best first."""
+        found = self._compared(connection, model_id, scope_ids, vector)
+        ids = [id_ for _, id_, _ in found]
+        stored = set(connection.scalars(_stored, {"ids": ids})) if ids else set[int]()
+        if len(stored) < len(ids) // 2:  # Deleted ones stand before others.
+            self.forget(model_id)
+            found = self._compared(connection, model_id, scope_ids, vector)
+            stored.update(id_ for _, id_, _ in found)
+        return [Similar(subject, cosine) for cosine, id_, subject in found if id_ in stored]
+
+    def _compared(
+        self, connection: Connection, model_id: int, scope_ids: Collection[int], vector: Sequence[float]
+    ) -> list[tuple[float, int, int]]:
+        np: Any = import_module("numpy")
+        wanted = np.asarray(vector, dtype=np.float32)
+        newest = connection.scalar(_newest_id, {"model": model_id}) or 0
+        best: list[tuple[float, int, int]] = []
+        for scope_id in scope_ids:
+            for block in self._blocks(np, connection, model_id, scope_id, newest, len(vector)):
+                best += _best(np, block, wanted)
+        best.sort(reverse=True)
+        return best[:FOUND]
+
+    def forget(self, model_id: int) -> None:
+        """Frees the matrices of a model that is not used any more."""
+        with self._lock:
+            for key in [key for key in self._kept if key[0] == model_id]:
+                del self._kept[key]
+
+    def _blocks(
+        self, np: Any, connection: Connection, model_id: int, scope_id: int, newest: int, dimensions: int
+    ) -> Iterator[_VectorBlock]:
+        key = (model_id, scope_id)
+        now = time.monotonic()
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None or now - kept.read_at > WHOLE_SECONDS:
+                kept = _KeptVectors()
+            blocks, after = list(kept.blocks), kept.until
+        yield from blocks
+        if after == newest:
+            kept.used_at = now
+            return
+        added: list[_VectorBlock] = []
+        size, is_kept = sum(block.matrix.nbytes for block in blocks), True
+        values = {"scope": scope_id, "model": model_id, "after": after}
+        for rows in connection.execute(self._added, values).partitions(READ_AT_ONCE):
+            block = _block_of(np, rows, dimensions)
+            yield block
+            size += block.matrix.nbytes
+            is_kept = is_kept and size <= self._max_bytes
+            if is_kept:
+                added.append(block)
+            else:
+                added.clear()
+        if is_kept:
+            blocks += [block for block in added if len(block.ids)]
+            blocks = [_joined(np, blocks)] if len(blocks) > MOST_BLOCKS else blocks
+            self._keep(key, _KeptVectors(blocks=blocks, until=newest, read_at=kept.read_at, used_at=now))
+
+    def _keep(self, key: tuple[int, int], kept: _KeptVectors) -> None:
+        with self._lock:
+            self._kept[key] = kept
+            total = sum(each.size for each in self._kept.values())
+            for other in sorted(self._kept, key=lambda key: self._kept[key].used_at):
+                if total <= self._max_bytes:
+                    break
+                if other != key:
+                    total -= self._kept.pop(other).size
+
+
+def _block_of(np: Any, rows: Sequence[Any], dimensions: int) -> _VectorBlock:
+    # A model that changed its dimensions at the same name is tested anew; its old vectors fit nothing.
+    fitting = [row for row in rows if len(row[2]) == 2 * dimensions]
+    matrix = np.frombuffer(b"".join(row[2] for row in fitting), dtype="<f2")
+    return _VectorBlock(
+        ids=np.fromiter((row[0] for row in fitting), dtype=np.int64, count=len(fitting)),
+        subjects=np.fromiter((row[1] for row in fitting), dtype=np.int64, count=len(fitting)),
+        matrix=matrix.reshape(-1, dimensions).astype(np.float32),
+    )
+
+
+def _joined(np: Any, blocks: Sequence[_VectorBlock]) -> _VectorBlock:
+    return _VectorBlock(
+        ids=np.concatenate([block.ids for block in blocks]),
+        subjects=np.concatenate([block.subjects for block in blocks]),
+        matrix=np.concatenate([block.matrix for block in blocks]),
+    )
+
+
+def _best(np: Any, block: _VectorBlock, wanted: Any) -> list[tuple[float, int, int]]:
+    """The cosine, id and subject of the most similar vectors of a block, in no order."""
+    if not len(block.ids):
+        return []
+    cosines = block.matrix @ wanted
+    count = min(FOUND, len(cosines))
+    places = np.argpartition(cosines, len(cosines) - count)[-count:]
+    return list(
+        zip(
+            cosines[places].tolist(), block.ids[places].tolist(), block.subjects[places].tolist(), strict=True
+        )
+    )

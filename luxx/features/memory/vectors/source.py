@@ -1,0 +1,142 @@
+"""Where vectors come from: the model that the configuration names, called for a user who pays for it.
+
+A provider is used for those users only who may see it, as for chats. What is embedded is a line of its own in
+the ledger.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.authentication import user_as_caller
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.context.tokens import text_tokens
+from luxx.domain.usage.ledger import UsageEntry, clamped, record
+from luxx.domain.usage.reserve import check_daily_limits, limits_of
+from luxx.features.memory.vectors.models import EmbeddingModelRow
+from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import EmbeddingConfig, LimitsConfig
+from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.providers.catalog import ProviderSelection
+from luxx.providers.embedding import EmbeddingClient, EmbeddingRequest
+from luxx.providers.service import ProviderService
+from luxx.wire.run import RunKind
+from luxx.wire.turn import Usage
+
+PURPOSE = "embedding"
+"""The `purpose` of the ledger's rows."""
+
+_models = table_of(EmbeddingModelRow)
+all_models: Select[Any] = select(*_models.c).order_by(_models.c.id.desc())
+"""The models that have vectors or a test, the newest first."""
+
+
+class VectorModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A tested model whose vectors are searched."""
+
+    id: int
+    provider_id: int
+    name: str
+    floor: float
+
+
+class PaidBy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call is entered in the ledger for. Without a run it is work in the background."""
+
+    run_id: str = ""
+    subject_id: str = ""
+    kind: RunKind | str = RunKind.MEMORY
+
+
+class Payer(msgspec.Struct, frozen=True, kw_only=True):
+    """A user with the provider that they use."""
+
+    caller: Caller
+    selection: ProviderSelection
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EmbeddingSource:
+    """One per process."""
+
+    store: Store
+    providers: ProviderService
+    client: EmbeddingClient
+    config: EmbeddingConfig
+    limits: LimitsConfig
+
+    @property
+    def provider_id(self) -> int:
+        return self.config.provider_id or 0
+
+    def searched_model(self, connection: Connection) -> VectorModel | None:
+        """The model whose vectors are searched: the configured one, or another one as long as that does not
+        have all vectors. None: no model has passed its test."""
+        rows = connection.execute(all_models).all()
+        configured = self.configured_row(rows)
+        if configured is not None and configured.tested_at is not None and not has_passed(configured):
+            return None
+        usable = [row for row in rows if has_passed(row)]
+        ready = [row for row in usable if row.ready_at is not None]
+        row = next(iter([*filter(self.is_configured, ready), *ready, *usable]), None)
+        if row is None:
+            return None
+        return VectorModel(id=row.id, provider_id=row.provider_id, name=row.name, floor=row.floor or 0.0)
+
+    def configured_row(self, rows: Sequence[Row[Any]]) -> Row[Any] | None:
+        """The row of the model that the configuration names, of those of `all_models`."""
+        return next(filter(self.is_configured, rows), None)
+
+    def is_configured(self, row: Row[Any]) -> bool:
+        """Whether a row of `all_models` is of the model that the configuration names."""
+        return (row.provider_id, row.name) == (self.provider_id, self.config.model)
+
+    def payer(self, session: Session, user_id: int, provider_id: int, model: str) -> Payer:
+        """Raises LuxxError for a provider that the user may not use, or a daily limit that is reached."""
+        caller = user_as_caller(session.connection(), user_id)
+        selection = self.providers.select_provider(session, caller, provider_id, model)
+        is_own = selection.row.user_id == user_id
+        limits = limits_of(self.limits, caller.permission_level, is_own_provider=is_own)
+        check_daily_limits(session.connection(), user_id, limits, utc_now())
+        return Payer(caller=caller, selection=selection)
+
+    async def embed(
+        self,
+        payer: Payer,
+        texts: list[str],
+        paid_by: PaidBy,
+        *,
+        is_query: bool = False,
+        has_retries: bool = True,
+    ) -> list[list[float]]:
+        """The vectors of the texts, with what they took entered in the ledger. Raises LuxxError."""
+        provider = await self.providers.resolve_selection(payer.selection)
+        choice = provider.choice
+        request = EmbeddingRequest(model=choice.model, texts=texts, is_query=is_query)
+        found = await self.client.embed(request, provider.target, has_retries=has_retries)
+        usage = clamped(Usage(prompt_tokens=found.tokens or sum(map(text_tokens, texts))))
+        entry = UsageEntry(
+            user_id=payer.caller.user_id,
+            tenant_id=payer.caller.tenant_id,
+            run_id=paid_by.run_id,
+            subject_id=paid_by.subject_id,
+            kind=paid_by.kind,
+            purpose=PURPOSE,
+            provider_id=choice.provider_id,
+            model=choice.model,
+            usage=usage,
+            cost=choice.card.cost(usage),
+            is_estimated=not found.tokens,
+        )
+        await self.store.write_rows(lambda connection: record(connection, entry))
+        return found.vectors
+
+
+def has_passed(row: Row[Any]) -> bool:
+    """Whether a model finds at least as much as words do."""
+    return row.tested_at is not None and row.vectors_hit >= row.words_hit

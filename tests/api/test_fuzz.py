@@ -84,9 +84,11 @@ def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | 
         "seat_id": room["agents"][0]["id"],
     }
     document = Document(admin.good_document())
-    for name in {name for operation in document.operations for name in operation.names("path")}:
-        if name in ID_KINDS and name.endswith("_id") and name not in (*ids, "user_id"):
-            ids[name] = ID_KINDS[name].make(admin, ids, "sample")
+    named = {name for operation in document.operations for name in operation.names("path")}
+    # In the order of the table: some are made of those before.
+    for name, kind in ID_KINDS.items():
+        if name in named and name.endswith("_id") and name not in (*ids, "user_id"):
+            ids[name] = kind.make(admin, ids, "sample")
     return ids
 
 

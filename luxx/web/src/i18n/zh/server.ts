@@ -3,9 +3,9 @@
  * kind of its error. `{}` stands for a value; `{1}` puts the first one into the translation, `{+1}` translates it too.
  */
 import type { ServerText } from '../en/server'
-import { SENTENCES_OF_DOCUMENTS } from './serverDocuments'
-import { SENTENCES as SENTENCES_OF_ALL } from './serverSentences'
-import { SENTENCES_OF_TOOLS } from './serverTools'
+import { SENTENCES_OF_DOCUMENTS } from './sentences/documents'
+import { SENTENCES as SENTENCES_OF_ALL } from './sentences/others'
+import { SENTENCES_OF_TOOLS } from './sentences/tools'
 
 const SENTENCES: Record<string, string> = { ...SENTENCES_OF_TOOLS, ...SENTENCES_OF_DOCUMENTS, ...SENTENCES_OF_ALL }
 

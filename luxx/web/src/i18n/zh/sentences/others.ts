@@ -1,4 +1,4 @@
-/** Sentences of the server and of `api/client.ts` that are neither in `serverDocuments.ts` nor in `serverTools.ts`. */
+/** Sentences of the server and of `api/client.ts` that are neither in `documents.ts` nor in `tools.ts`. */
 
 /** As the server writes them, without a capital at the beginning and a full stop at the end. */
 export const SENTENCES: Record<string, string> = {
@@ -315,4 +315,12 @@ export const SENTENCES: Record<string, string> = {
   'this field is required and must be {}': '此项必填，必须是：{+1}。',
   'must be {}': '必须是：{+1}。',
   'this field appears twice; send it once': '此项出现了两次。',
+  'no entity with this id': '没有此编号的实体',
+  'an entity cannot be merged into itself': '实体不能合并到自身',
+  'both entities must belong to the same scope': '两个实体必须属于同一范围',
+  'this entity was merged into another; split it off first': '该实体已合并到另一个实体；请先拆分',
+  'the other entity was merged into another; split it off first': '另一个实体已合并到别的实体；请先拆分',
+  'the entity was not merged into this one': '该实体没有合并到这一个',
+  'an entity of this change was deleted or merged since then': '此更改涉及的实体之后已被删除或合并',
+  'too many graph queries run at the same time; try again': '同时运行的图谱查询太多；请重试',
 }

@@ -23,6 +23,7 @@ from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
 from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewMember, NewRoom, NewSeat, RoomAgentRow
+from luxx.features.rooms.queries import read_seats
 from luxx.features.rooms.seats import SeatService, copy_agent_to_seats
 from luxx.features.rooms.service import RoomService
 from luxx.infra.clock import utc_now
@@ -31,6 +32,7 @@ from luxx.runs.models import SubjectMemberRow
 from luxx.runs.service import delete_runs
 from luxx.runs.streams.sessions import SubjectHint
 from luxx.wire.message import UserContent
+from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import MemberRight
 from luxx.wire.tool import CommandPermission
 
@@ -122,7 +124,8 @@ async def test_a_room_lives_and_is_deleted_with_its_owner(store: Store, rooms: R
 @pytest.mark.anyio
 async def test_seats_keep_the_values_of_an_agent_that_they_lose(store: Store, rooms: RoomService) -> None:
     now = utc_now()
-    values = {"id": 5, "user_id": 1, "tenant_id": 1, "name": "G", "role": "leads", "color": "#000000"}
+    values = {"id": 5, "user_id": 1, "tenant_id": 1, "name": "G", "role": "leads", "color": "#000000",
+              "memory": MemoryMode.OFF}  # fmt: skip
     store.write_now(
         lambda session: session.execute(insert(AgentRow).values(**values, created_at=now, updated_at=now))
     )
@@ -136,3 +139,5 @@ async def test_seats_keep_the_values_of_an_agent_that_they_lose(store: Store, ro
     store.write_now(lose)
     (seat,) = (await rooms.get(ANN, room.id)).agents
     assert (seat.agent_id, seat.name, seat.role) == (None, "G", "leads")
+    (read,) = store.read_now(lambda session: read_seats(session, session.get_one(ChatRoomRow, room.id)))
+    assert read.settings.memory == MemoryMode.OFF

@@ -107,6 +107,7 @@ async def test_memory_that_is_off_anywhere_gives_nothing_and_takes_nothing(serve
         agent = (await ann.post("/agents", {"name": "Forgetful", "memory": "off", **chosen}))["id"]
         project = (await ann.post("/projects", {"name": "Secret", "memory": "off"}))["id"]
         off: list[Json] = [{"memory": "off"}, {"agent_id": agent}, {"project_id": project}, {}]
+        written: list[str] = []
         for body in off:
             if not body:
                 await ann.ask("PUT", "/settings", {"memory": "off"})
@@ -118,7 +119,13 @@ async def test_memory_that_is_off_anywhere_gives_nothing_and_takes_nothing(serve
             message = await ann.post("/messages", asked)
             results = [step["content"] for step in message["steps"] if step["type"] == "tool_result"]
             assert ["memory is off here" in result for result in results] == [True] * len(used), body
+            written.append(conversation)
         await ann.ask("PUT", "/settings", {"memory": None})
+        for conversation in written:
+            restored = dict.fromkeys(("memory", "agent_id", "project_id"))
+            await ann.ask("PUT", f"/conversations/{conversation}", restored)
+            asked = {"conversation_id": conversation}
+            assert await ann.post("/memories/extract", asked) == {"run": None}, "it was written while off"
         found = await ann.post("/tools/memory_search/execute", {"arguments": {"query": "brown dog"}})
         assert found["data"]["facts"] == []
 

@@ -106,7 +106,9 @@ class MessageRow(Base):
     `context` the JSON of the ContextRecord of an answer's last prompt.
 
     `seat_id` is the seat that wrote a message of a room: it stays when the seat is deleted. So does
-    `provider_id`, with the name that the provider had. `finish` is why the last model call ended.
+    `provider_id`, with the name that the provider had. `finish` is why the last model call ended. A trigger
+    sets `is_unremembered` where memory is off or asks at that time, and for the answer to such a message: no
+    facts are ever extracted from it.
 
     One statement deletes a message and all below it, not a cascade over `parent_id`: SQLite fails on a
     cascade of a thousand levels.
@@ -147,6 +149,7 @@ class MessageRow(Base):
     sender_color: Mapped[str | None] = mapped_column(String(20))
     round_number: Mapped[int | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    is_unremembered: Mapped[bool | None] = mapped_column()
 
 
 SEARCHED_IDS = ("conversation_id", "message_id", "room_id", "task_id")

@@ -59,12 +59,12 @@ class ChatRoomRow(OwnedColumns, MemoryColumn, Base):
     current_round: Mapped[int] = mapped_column(default=0)
 
 
-class RoomAgentRow(TurnColumns, Base):
+class RoomAgentRow(TurnColumns, MemoryColumn, Base):
     """A seat. With an agent, a null value is that of the agent; `name` and `color` are always the seat's own.
 
-    `name_key` is the name without regard to case. `fallbacks`, `prompted_thinking` and `checks` are filled
-    when the agent is deleted: the seat then keeps the agent's last values (`seats.py`). Ids are never reused,
-    because messages keep the id of the seat that wrote them.
+    `name_key` is the name without regard to case. `fallbacks`, `prompted_thinking`, `checks` and `memory` are
+    filled when the agent is deleted: the seat then keeps the agent's last values (`seats.py`). Ids are never
+    reused, because messages keep the id of the seat that wrote them.
     """
 
     __tablename__ = "room_agents"

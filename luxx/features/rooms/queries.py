@@ -27,12 +27,13 @@ from luxx.features.rooms.models import (
 from luxx.features.rooms.stops import Stop
 from luxx.infra.store.tables import first_given, table_of
 from luxx.runs.models import RunRow, SubjectMemberRow, member_right
+from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import RunStatus
 
 OPEN_FIELDS = ("role", "provider_id", "system_prompt", *TURN_SETTINGS)
 """The fields of a seat that may be null."""
 
-OVERRIDES = (*OPEN_FIELDS, "fallbacks", "prompted_thinking", "checks")
+OVERRIDES = (*OPEN_FIELDS, "fallbacks", "prompted_thinking", "checks", "memory")
 """The columns of a seat that override the value of its agent unless they are null. Nobody sets the last ones:
 they are the values of an agent that was deleted."""
 
@@ -243,7 +244,7 @@ def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> 
             fallbacks=values.fallbacks,
             prompted_thinking=values.prompted_thinking,
             checks=values.checks,
-            memory=None if agent is None else agent.memory,
+            memory=values.memory,
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
             lost_agent=row.lost_agent if agent is None else None,
@@ -263,6 +264,7 @@ class SeatValues(TurnSettings, frozen=True, kw_only=True):
     fallbacks: list[AgentFallback]
     prompted_thinking: bool
     checks: list[Check]
+    memory: MemoryMode | None
     lost_provider: str | None
 
 
@@ -284,6 +286,7 @@ def seat_values(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None)
         fallbacks=[] if fallbacks is None else _fallbacks.decode(fallbacks),
         prompted_thinking=bool(value("prompted_thinking")),
         checks=decode_checks(value("checks") or "[]"),
+        memory=value("memory"),
         # A lost provider of the seat's own is not replaced by that of the agent.
         lost_provider=value("lost_provider") if row.provider_id is None else row.lost_provider,
         **settings,

@@ -57,7 +57,7 @@ _new_messages = {
     SOURCE_CONVERSATION: select(*_said_columns).where(_messages.c.conversation_id == bindparam("subject")),
     SOURCE_ROOM: select(*_said_columns).where(_messages.c.room_id == bindparam("subject")),
 }
-_not_in_episode = ~exists().where(_parts.c.message_id == _messages.c.id)
+_is_new = and_(~exists().where(_parts.c.message_id == _messages.c.id), _messages.c.is_unremembered.is_(None))
 _of_episode = (
     select(*_said_columns)
     .join(_parts, _parts.c.message_id == _messages.c.id)
@@ -86,13 +86,14 @@ class CollectedSubject(msgspec.Struct, frozen=True, kw_only=True):
 def collect_episodes(
     connection: Connection, scope_id: int, subject: CollectedSubject, *, since: datetime | None, now: datetime
 ) -> int:
-    """Makes episodes of messages since then that are in none, and returns how many.
+    """Makes episodes of messages since then that are in none, and returns how many. Those that were written
+    where memory was off or asked stay out.
 
     The last messages wait for more until nobody has written for IDLE_SECONDS; without `since` all messages
     count, and nothing waits. The caller has locked the scope.
     """
     made = 0
-    query = _new_messages[subject.source].where(_not_in_episode).order_by(_messages.c.id)
+    query = _new_messages[subject.source].where(_is_new).order_by(_messages.c.id)
     if since is not None:
         query = query.where(_messages.c.created_at >= since)
     is_idle = since is None or subject.updated_at <= now - timedelta(seconds=IDLE_SECONDS)

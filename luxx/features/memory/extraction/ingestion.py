@@ -13,7 +13,19 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, true, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -70,49 +82,82 @@ def _is_on(*modes: Any) -> Any:
     return and_(true(), *(or_(mode.is_(None), mode == MemoryMode.ON) for mode in modes))
 
 
+_is_extracting = and_(
+    _users.c.is_active,
+    func.coalesce(_settings.c.extraction, _tenants.c.extraction) == true(),
+    _is_on(_settings.c.memory),
+)
 _extracting = (
     select(_users.c.id)
     .join(_tenants, _tenants.c.id == _users.c.tenant_id)
     .outerjoin(_settings, _settings.c.user_id == _users.c.id)
-    .where(
-        _users.c.is_active,
-        func.coalesce(_settings.c.extraction, _tenants.c.extraction) == true(),
-        _is_on(_settings.c.memory),
-    )
-    .order_by(_users.c.id)
+    .where(_is_extracting)
 )
 """Users from whose conversations facts are extracted."""
 
 _turned_off = select(_scopes.c.id, _scopes.c.user_id).where(
     _scopes.c.user_id.is_not(None), _scopes.c.extract_from.is_not(None), _scopes.c.user_id.not_in(_extracting)
 )
-_due_conversations = (
-    select(_conversations.c.id, _conversations.c.title, _conversations.c.updated_at)
-    .outerjoin(_projects, _projects.c.id == _conversations.c.project_id)
-    .outerjoin(_agents, _agents.c.id == _conversations.c.agent_id)
-    .where(
-        _conversations.c.user_id == bindparam("user"),
-        _conversations.c.updated_at >= bindparam("since"),
-        _conversations.c.import_id.is_(None),
-        _conversations.c.run_id.is_(None),
-        _is_on(_conversations.c.memory, _projects.c.memory, _agents.c.memory),
+
+
+def _conversations_of(user: Any, since: Any) -> Select[Any, Any, Any]:
+    """The conversations of a user that changed since then and that may be looked at."""
+    return (
+        select(_conversations.c.id, _conversations.c.title, _conversations.c.updated_at)
+        .outerjoin(_projects, _projects.c.id == _conversations.c.project_id)
+        .outerjoin(_agents, _agents.c.id == _conversations.c.agent_id)
+        .where(
+            _conversations.c.user_id == user,
+            _conversations.c.updated_at >= since,
+            _conversations.c.import_id.is_(None),
+            _conversations.c.run_id.is_(None),
+            _is_on(_conversations.c.memory, _projects.c.memory, _agents.c.memory),
+        )
     )
-    .order_by(_conversations.c.updated_at)
-    .limit(SUBJECTS_AT_ONCE)
-)
+
+
 _room_changed = func.coalesce(_runs.c.finished_at, _rooms.c.updated_at)
-_due_rooms = (
-    select(_rooms.c.id, _rooms.c.title, _room_changed.label("updated_at"))
-    .outerjoin(_runs, _runs.c.id == _rooms.c.run_id)
-    .where(
-        _rooms.c.user_id == bindparam("user"),
-        _room_changed >= bindparam("since"),
-        or_(_runs.c.id.is_(None), _runs.c.finished_at.is_not(None)),
-        _is_on(_rooms.c.memory),
+
+
+def _rooms_of(user: Any, since: Any) -> Select[Any, Any, Any]:
+    """The rooms of a user that changed since then and that may be looked at."""
+    return (
+        select(_rooms.c.id, _rooms.c.title, _room_changed.label("updated_at"))
+        .outerjoin(_runs, _runs.c.id == _rooms.c.run_id)
+        .where(
+            _rooms.c.user_id == user,
+            _room_changed >= since,
+            or_(_runs.c.id.is_(None), _runs.c.finished_at.is_not(None)),
+            _is_on(_rooms.c.memory),
+        )
     )
-    .order_by(_room_changed)
-    .limit(SUBJECTS_AT_ONCE)
+
+
+_user: BindParameter[int] = bindparam("user")
+_since: BindParameter[datetime] = bindparam("since")
+_due_conversations = (
+    _conversations_of(_user, _since).order_by(_conversations.c.updated_at).limit(SUBJECTS_AT_ONCE)
 )
+_due_rooms = _rooms_of(_user, _since).order_by(_room_changed).limit(SUBJECTS_AT_ONCE)
+_due_users = (
+    select(_users.c.id)
+    .join(_tenants, _tenants.c.id == _users.c.tenant_id)
+    .outerjoin(_settings, _settings.c.user_id == _users.c.id)
+    .outerjoin(_scopes, _scopes.c.user_id == _users.c.id)
+    .where(
+        _is_extracting,
+        or_(
+            _scopes.c.extract_from.is_(None),
+            *(
+                query(_users.c.id, _scopes.c.checked_until).correlate(_users, _scopes).exists()
+                for query in (_conversations_of, _rooms_of)
+            ),
+        ),
+    )
+    .order_by(_users.c.id)
+)
+"""Users of whom there may be messages to collect, or who have turned extraction on just now."""
+
 _has_run = (
     select(_runs.c.id)
     .where(_runs.c.kind == RunKind.MEMORY.value, _runs.c.id == _episodes.c.run_id, is_unended)
@@ -146,7 +191,7 @@ class Ingestion:
             return
         self._checked = time.monotonic()
         store = self.admission.services.store
-        user_ids = await store.read_rows(lambda connection: list(connection.scalars(_extracting)))
+        user_ids = await store.read_rows(lambda connection: list(connection.scalars(_due_users)))
         if await store.read_rows(lambda connection: connection.execute(_turned_off.limit(1)).first()):
             await store.write_rows(_stop)
         for user_id in user_ids:
@@ -163,8 +208,7 @@ class Ingestion:
         """Collects the messages of a user; what fails for one user stops no other."""
         store = self.admission.services.store
         try:
-            if await store.read_rows(partial(_is_due, user_id)):
-                await store.write(partial(_collect, user_id))
+            await store.write(partial(_collect, user_id))
         except LuxxError as error:
             logger.info("messages_not_collected", user_id=user_id, kind=error.kind)
         except (OperationalError, InterfaceError):
@@ -299,19 +343,6 @@ def _stop(connection: Connection) -> None:
         update(_scopes)
         .where(_scopes.c.id.in_([row.id for row in rows]))
         .values(extract_from=None, checked_until=None)
-    )
-
-
-def _is_due(user_id: int, connection: Connection) -> bool:
-    """Whether there may be messages to collect, or the user has turned extraction on just now."""
-    scope = connection.execute(
-        select(_scopes.c.extract_from, _scopes.c.checked_until).where(_scopes.c.user_id == user_id)
-    ).one_or_none()
-    if scope is None or scope.extract_from is None:
-        return True
-    values = {"user": user_id, "since": scope.checked_until}
-    return any(
-        connection.execute(query, values).first() is not None for query in (_due_conversations, _due_rooms)
     )
 
 

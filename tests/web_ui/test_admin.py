@@ -123,10 +123,13 @@ def test_tenants_registration_and_private_addresses(operator: Person) -> None:
 
         page.get_by_role("link", name="This tenant").click()
         page.get_by_label("Registration is open").uncheck()
+        page.get_by_label("Facts from conversations").select_option(label="On")
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_text("Saved.")).to_be_visible()
-        assert operator.get("/tenant")["allow_registration"] is False
+        tenant = operator.get("/tenant")
+        assert (tenant["allow_registration"], tenant["extraction"]) == (False, "on")
         page.get_by_label("Registration is open").check()
+        page.get_by_label("Facts from conversations").select_option(label="Off")
         with page.expect_response(lambda each: each.request.method == "PUT") as saved:
             page.get_by_role("button", name="Save").click()
         assert saved.value.status == 200

@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from luxx.providers.scripted import Rule, Script, Text
+from web_ui.axe import check_both_screens
 from web_ui.person import Person
 from web_ui.test_plans_and_loops import WIDTHS, is_wide_enough
 
@@ -68,3 +69,80 @@ def test_an_answer_shows_the_memories_that_it_used_and_forgets_one(person: Perso
         expect(page.get_by_text("Some of them have been deleted since.")).to_be_visible()
         expect(shown).to_be_hidden()
         assert is_wide_enough(page)
+
+
+def test_a_new_person_remembers_changes_and_forgets_a_fact(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/memories")
+        expect(page.get_by_text("each with where it comes from")).to_be_visible()
+        expect(page.get_by_text("Nothing is remembered yet")).to_be_visible()
+        check_both_screens(tab, "memories-empty")
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.get_by_role("button", name="Remember something").click()
+        fact = page.get_by_label("Fact", exact=True)
+        fact.fill("Anna grows red tomatoes.")
+        page.get_by_text("Connections and times").click()
+        page.get_by_label("Object").fill("tomatoes")
+        tab.expected_problems += ["400"]
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("needs a subject")).to_be_visible()
+        page.get_by_label("Subject").fill("Anna")
+        page.get_by_label("Relation").fill("grows")
+        page.get_by_label("Pin").check()
+        page.get_by_role("button", name="Save").click()
+        listed = page.get_by_role("link", name="Anna grows red tomatoes.")
+        expect(listed).to_be_visible()
+        fact.fill("Anna grows yellow tomatoes.")
+        page.get_by_role("button", name="Save").click()
+        history = page.get_by_role("listitem").filter(has_text="Changed")
+        expect(history).to_contain_text("Anna grows red tomatoes.")
+        check_both_screens(tab, "memory")
+        page.set_viewport_size({"width": 1280, "height": 800})
+        history.get_by_role("button", name="Undo").press("Enter")
+        expect(history).to_contain_text("Undone")
+        expect(fact).to_have_value("Anna grows red tomatoes.")
+        page.get_by_label("Search memory").fill("yellow")
+        expect(page.get_by_text("No fact has all these words.")).to_be_visible()
+        page.get_by_label("Search memory").fill("tomatoes anna")
+        expect(listed).to_be_visible()
+        page.get_by_label("Category").first.select_option(label="History")
+        expect(listed).to_be_hidden()
+        page.get_by_label("Category").first.select_option(label="All categories")
+        page.get_by_role("button", name="Forget").press("Enter")
+        dialog = page.get_by_role("dialog", name="Forget this fact?")
+        expect(dialog).to_contain_text("backups keep their own copies")
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        page.get_by_role("button", name="Forget").press("Enter")
+        dialog.get_by_role("button", name="Forget").press("Enter")
+        expect(page).to_have_url(f"{tab.url}/ui/memories")
+        expect(page.get_by_text("each with where it comes from")).to_be_visible()
+        expect(listed).to_be_hidden()
+        assert person.get("/memories")["items"] == []
+
+
+@pytest.mark.usefixtures("models")
+def test_what_was_found_is_sorted_by_relevance_or_newest_by_keyboard(person: Person) -> None:
+    for title, text in (
+        ("Best", "compost compost compost"),
+        ("Newest", "A word on compost, and many others"),
+    ):
+        conversation = person.post("/conversations", {"title": title})["id"]
+        person.post("/messages", {"conversation_id": conversation, "content": text})
+    with person.tab() as tab:
+        page = tab.open()
+        expect(page.get_by_label("Message", exact=True)).to_be_focused()
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("dialog").get_by_role("combobox")).to_be_focused()
+        page.keyboard.type("compost")
+        hits = page.get_by_role("option").filter(has_text="compost")
+        expect(hits).to_have_count(2)
+        expect(hits.first).to_contain_text("Best")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        newest = page.get_by_role("button", name="Newest")
+        expect(newest).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(newest).to_have_attribute("aria-pressed", "true")
+        expect(hits.first).to_contain_text("Newest")
+        check_both_screens(tab, "search-sorted")

@@ -9,7 +9,8 @@ const en = {
   noMatchTitle: 'Nothing found',
   noMatchText: 'No fact has all these words. Try fewer words.',
   noneTitle: 'Nothing is remembered yet',
-  noneText: 'Add a fact with the + above, or ask an assistant in a chat to remember something.',
+  noneText:
+    'Add a fact with the + above, ask an assistant in a chat to remember something, or turn on facts from conversations in Settings, Defaults.',
   homeTitle: 'What Luxx knows',
   homeText:
     'Facts that you, assistants and your conversations have stored, each with where it comes from. What fits a message is given to the model with it. You can change, undo and delete all of it.',

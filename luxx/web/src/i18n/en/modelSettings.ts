@@ -41,11 +41,13 @@ const en = {
   plannings: { off: 'Never', auto: 'For complex messages', always: 'For every message' },
   memory: 'Memory',
   memoryHint:
-    'Luxx stores facts with where they come from, and gives an answer those that fit. The strictest setting of you, project, conversation, room and agent counts.',
+    'Luxx stores facts with where they come from, and gives an answer those that fit. The strictest setting of you, project, conversation, room and agent counts. What is written while it is off or asks is never looked through for facts, also not later.',
   memories: { on: 'Use and store facts', ask: 'Use facts; ask before storing one', off: 'Off: read and store nothing' },
   memoryOfProject: 'Memory in this project',
   extraction: 'Facts from conversations',
   extractionHint: 'On: a model looks through your conversations and stores facts, in your budget. Off: only what you or a model store on purpose.',
+  extractionOfTenantHint:
+    'On: a model looks through what people write in chats and rooms from now on and stores facts, in the budget of each. Everybody can choose otherwise for themselves, and turn memory off.',
   extractions: { default: 'As your tenant has set', on: 'On', off: 'Off' },
   temperature: 'Temperature',
   temperatureHint: 'From 0 (the most likely words) to 2 (varied). Empty: nothing is sent.',

@@ -9,7 +9,7 @@ const zh: MemoriesText = {
   noMatchTitle: '没有找到',
   noMatchText: '没有事实包含所有这些词。请减少搜索词。',
   noneTitle: '还没有记住任何事',
-  noneText: '点击上方的 + 添加，或在对话中让助手记住。',
+  noneText: '点击上方的 + 添加，在对话中让助手记住，或在“设置”的“默认值”中开启从对话中提取事实。',
   homeTitle: 'Luxx 知道什么',
   homeText: '您、助手和对话保存的事实，每条都注明来源。与消息相关的事实会随消息一起交给模型。您可以修改、撤销和删除所有内容。',
   allCategories: '所有类别',

@@ -34,11 +34,14 @@ const zh: ModelSettingsText = {
   slidingWindowInherited: '按智能体或服务器的设置',
   plannings: { off: '从不', auto: '复杂的消息', always: '每条消息' },
   memory: '记忆',
-  memoryHint: 'Luxx 会存储事实及其来源，并把相关的事实提供给回答。在你、项目、对话、讨论室和智能体的设置中，以最严格的为准。',
+  memoryHint:
+    'Luxx 会存储事实及其来源，并把相关的事实提供给回答。在你、项目、对话、讨论室和智能体的设置中，以最严格的为准。在关闭或询问期间写下的内容永远不会被用来提取事实，以后也不会。',
   memories: { on: '使用并存储事实', ask: '使用事实；存储前先询问', off: '关闭：不读取也不存储' },
   memoryOfProject: '此项目中的记忆',
   extraction: '从对话中提取事实',
   extractionHint: '开启后，模型会查看你的对话并存储事实，费用计入你的预算。关闭时，只存储你或模型特意保存的内容。',
+  extractionOfTenantHint:
+    '开启后，模型会查看大家从现在起在对话和讨论室中写下的内容并存储事实，费用计入各自的预算。每个人都可以为自己另行选择，也可以关闭记忆。',
   extractions: { default: '按租户的设置', on: '开', off: '关' },
   temperature: '温度',
   temperatureHint: '从 0（最可能的词）到 2（更多变化）。留空则不发送。',

@@ -8,6 +8,7 @@ export interface TenantDraft {
   hasOwnProviders: boolean
   agentId: string
   providerId: string
+  extraction: 'on' | 'off'
 }
 
 export function draftOf(tenant: Tenant | null): TenantDraft {
@@ -18,6 +19,7 @@ export function draftOf(tenant: Tenant | null): TenantDraft {
     agentId: tenant?.default_agent_id ? String(tenant.default_agent_id) : '',
     // The id stays while a lost one exists: it is valid when it is shared again.
     providerId: tenant?.default_provider_id && tenant.lost_default_provider === null ? String(tenant.default_provider_id) : '',
+    extraction: tenant?.extraction ?? 'off',
   }
 }
 
@@ -31,6 +33,7 @@ export function changesOf(tenant: Tenant, draft: TenantDraft): Schema<'TenantBod
     ...(draft.hasOwnProviders === before.hasOwnProviders ? {} : { allow_own_providers: draft.hasOwnProviders }),
     ...(draft.agentId === before.agentId ? {} : { default_agent_id: idOf(draft.agentId) }),
     ...(draft.providerId === before.providerId ? {} : { default_provider_id: idOf(draft.providerId) }),
+    ...(draft.extraction === before.extraction ? {} : { extraction: draft.extraction }),
   }
 }
 

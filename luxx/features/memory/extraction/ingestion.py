@@ -82,16 +82,15 @@ def _is_on(*modes: Any) -> Any:
     return and_(true(), *(or_(mode.is_(None), mode == MemoryMode.ON) for mode in modes))
 
 
-_is_extracting = and_(
-    _users.c.is_active,
-    func.coalesce(_settings.c.extraction, _tenants.c.extraction) == true(),
-    _is_on(_settings.c.memory),
-)
 _extracting = (
     select(_users.c.id)
     .join(_tenants, _tenants.c.id == _users.c.tenant_id)
     .outerjoin(_settings, _settings.c.user_id == _users.c.id)
-    .where(_is_extracting)
+    .where(
+        _users.c.is_active,
+        func.coalesce(_settings.c.extraction, _tenants.c.extraction) == true(),
+        _is_on(_settings.c.memory),
+    )
 )
 """Users from whose conversations facts are extracted."""
 
@@ -140,19 +139,15 @@ _due_conversations = (
 )
 _due_rooms = _rooms_of(_user, _since).order_by(_room_changed).limit(SUBJECTS_AT_ONCE)
 _due_users = (
-    select(_users.c.id)
-    .join(_tenants, _tenants.c.id == _users.c.tenant_id)
-    .outerjoin(_settings, _settings.c.user_id == _users.c.id)
-    .outerjoin(_scopes, _scopes.c.user_id == _users.c.id)
+    _extracting.outerjoin(_scopes, _scopes.c.user_id == _users.c.id)
     .where(
-        _is_extracting,
         or_(
             _scopes.c.extract_from.is_(None),
             *(
                 query(_users.c.id, _scopes.c.checked_until).correlate(_users, _scopes).exists()
                 for query in (_conversations_of, _rooms_of)
             ),
-        ),
+        )
     )
     .order_by(_users.c.id)
 )

@@ -16,6 +16,7 @@ NOTES = {
     ),
     "episodes": (
         "INSERT INTO memory_deletions (entity_id) SELECT entity_id FROM mentions WHERE episode_id = old.id",
+        "INSERT INTO memory_deletions (fact_id) VALUES (NULL)",
     ),
 }
 """What the deletion of a row of a table notes. A note without ids says that something was deleted."""

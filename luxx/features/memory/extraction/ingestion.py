@@ -134,9 +134,7 @@ def _rooms_of(user: Any, since: Any) -> Select[Any, Any, Any]:
 
 _user: BindParameter[int] = bindparam("user")
 _since: BindParameter[datetime] = bindparam("since")
-_due_conversations = (
-    _conversations_of(_user, _since).order_by(_conversations.c.updated_at).limit(SUBJECTS_AT_ONCE)
-)
+_due_chats = _conversations_of(_user, _since).order_by(_conversations.c.updated_at).limit(SUBJECTS_AT_ONCE)
 _due_rooms = _rooms_of(_user, _since).order_by(_room_changed).limit(SUBJECTS_AT_ONCE)
 _due_users = (
     _extracting.outerjoin(_scopes, _scopes.c.user_id == _users.c.id)
@@ -363,7 +361,7 @@ def _collect(user_id: int, session: Session) -> None:
         _set_checked(connection, own.id, extract_from=since, checked_until=since)
     checked: datetime = row.checked_until or since
     values = {"user": user_id, "since": checked}
-    conversations = connection.execute(_due_conversations, values).all()
+    conversations = connection.execute(_due_chats, values).all()
     rooms = connection.execute(_due_rooms, values).all()
     for found in conversations:
         subject = _subject(found, SOURCE_CONVERSATION, caller)

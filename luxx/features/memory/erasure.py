@@ -29,7 +29,7 @@ MAX_NOTES = 50_000
 
 VACUUMED = (
     "facts", "fact_sources", "mentions", "entities", "communities", "memory_texts", "memory_changes",
-    "recalled_facts", "episodes",
+    "recalled_facts", "episodes", "embeddings",
 )  # fmt: skip
 
 _deletions = table_of(MemoryDeletionRow)

@@ -14,7 +14,8 @@ from luxx.providers.scripted import Call, Rule, Script, Text, When
 from luxx.web.build import WEB
 from web_ui.person import Person
 
-CATALOGS = sorted((WEB / "src" / "i18n" / "zh").glob("server*.ts"))
+_CHINESE = WEB / "src" / "i18n" / "zh"
+CATALOGS = [_CHINESE / "server.ts", *sorted((_CHINESE / "sentences").glob("*.ts"))]
 # The words for rows that users own, which stand in sentences about all such rows (`domain/owned.py`).
 _NOUN = re.compile(r'\b(?:noun|short) ?= ?"([^"]+)"')
 _PLACES_OF_NOUNS = ("self.noun", "self.word", "article")

@@ -21,6 +21,7 @@ from tests.bench.figures import Figures
 from tests.bench.graph import graph_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
+from tests.bench.memories import memory_row
 from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
@@ -388,6 +389,7 @@ ROWS: dict[str, Row] = {
     "context": context_row,
     "lists": lists_row,
     "graph": graph_row,
+    "memory": memory_row,
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,

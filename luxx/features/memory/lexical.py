@@ -7,6 +7,7 @@ nothing of other scopes. `infra/store/search_words.py` makes the words.
 import unicodedata
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import cache
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -191,11 +192,16 @@ def reindex_memory(connection: Connection) -> None:
 
 def _store(connection: Connection, column: str, rows: list[dict[str, Any]]) -> None:
     if rows:
-        statement = _insert[connection.dialect.name](_texts)
-        words = {"words": statement.excluded.words}
-        where = _texts.c[column].is_not(None)
-        upsert = statement.on_conflict_do_update(index_elements=[column], index_where=where, set_=words)
-        connection.execute(upsert, rows)
+        connection.execute(_upsert(connection.dialect.name, column), rows)
+
+
+@cache
+def _upsert(dialect: str, column: str) -> Any:
+    """The statement that stores words; making it costs more than a row."""
+    statement = _insert[dialect](_texts)
+    words = {"words": statement.excluded.words}
+    where = _texts.c[column].is_not(None)
+    return statement.on_conflict_do_update(index_elements=[column], index_where=where, set_=words)
 
 
 def find_facts(

@@ -205,8 +205,8 @@ class EmbeddingWork:
         result = await asyncio.to_thread(result_of, found, asked)
         values: dict[str, Any] = {
             "dimensions": len(found[0]),
-            "words_hit": result.words,
-            "vectors_hit": result.vectors,
+            "keyword_hit": result.words,
+            "vector_hit": result.vectors,
             "floor": result.floor,
             "tested_at": utc_now(),
             "problem": None if result.vectors >= result.words else TOO_LITTLE,

@@ -14,7 +14,7 @@ SUBJECTS = ("fact_id", "episode_id", "community_id")
 class EmbeddingModelRow(Base):
     """A model that makes vectors, with the result of its test.
 
-    `words_hit` and `vectors_hit` are shares of questions (`self_test.py`); `floor` is the similarity below
+    `keyword_hit` and `vector_hit` are shares of questions (`self_test.py`); `floor` is the similarity below
     which texts have nothing to do with each other. `ready_at`: every text had a vector then. `holder` is the
     process that works on it until `held_until`; `problem` is why it cannot go on. Vectors of an id that was
     deleted must not be taken for those of another model, so ids are never reused.
@@ -27,8 +27,8 @@ class EmbeddingModelRow(Base):
     provider_id: Mapped[int] = mapped_column()
     name: Mapped[str] = mapped_column(String(200))
     dimensions: Mapped[int | None] = mapped_column()
-    words_hit: Mapped[float | None] = mapped_column(Float)
-    vectors_hit: Mapped[float | None] = mapped_column(Float)
+    keyword_hit: Mapped[float | None] = mapped_column(Float)
+    vector_hit: Mapped[float | None] = mapped_column(Float)
     floor: Mapped[float | None] = mapped_column(Float)
     tested_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ready_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

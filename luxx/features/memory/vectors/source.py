@@ -139,4 +139,4 @@ class EmbeddingSource:
 
 def has_passed(row: Row[Any]) -> bool:
     """Whether a model finds at least as much as words do."""
-    return row.tested_at is not None and row.vectors_hit >= row.words_hit
+    return row.tested_at is not None and row.vector_hit >= row.keyword_hit

@@ -72,7 +72,7 @@ class EmbeddingReport:
             done, total = _counted(connection, caller, row)
             hits = None
             if row is not None and row.tested_at is not None:
-                hits = HitRates(words=row.words_hit, vectors=row.vectors_hit)
+                hits = HitRates(words=row.keyword_hit, vectors=row.vector_hit)
             return EmbeddingStatus(
                 state=_state(row, has_problem=reason is not None, is_whole=done == total),
                 provider_id=source.config.provider_id,

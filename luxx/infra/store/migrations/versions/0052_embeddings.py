@@ -34,7 +34,7 @@ def make_models() -> None:
         sa.Column("provider_id", Integer, nullable=False),
         sa.Column("name", String(200), nullable=False),
         sa.Column("dimensions", Integer, nullable=True),
-        *(sa.Column(name, Float, nullable=True) for name in ("words_hit", "vectors_hit", "floor")),
+        *(sa.Column(name, Float, nullable=True) for name in ("keyword_hit", "vector_hit", "floor")),
         *(sa.Column(name, DateTime, nullable=True) for name in ("tested_at", "ready_at")),
         sa.Column("problem", Text, nullable=True),
         sa.Column("holder", String(36), nullable=True),

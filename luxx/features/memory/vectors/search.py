@@ -5,6 +5,7 @@ whether what it found is still stored, so its result is that of the database. nu
 vector. There is no approximate index: it returns too few rows to scopes that are a small part of a table.
 """
 
+import os
 import struct
 import threading
 import time
@@ -44,6 +45,13 @@ class Similar(msgspec.Struct, frozen=True):
 
     subject_id: int
     cosine: float
+
+
+def numpy() -> Any:
+    """The module, loaded at the first call. Its products use one thread: on busy processors several threads
+    wait for each other longer than one takes."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return import_module("numpy")
 
 
 def packed(vector: Sequence[float]) -> bytes:
@@ -119,7 +127,7 @@ class VectorSearch:
     def _compared(
         self, connection: Connection, model_id: int, scope_ids: Collection[int], vector: Sequence[float]
     ) -> list[tuple[float, int, int]]:
-        np: Any = import_module("numpy")
+        np = numpy()
         wanted = np.asarray(vector, dtype=np.float32)
         newest = connection.scalar(_newest_id, {"model": model_id}) or 0
         best: list[tuple[float, int, int]] = []

@@ -6,14 +6,13 @@ texts have nothing to do with each other, which differs between models.
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import StaticPool
 
+from luxx.features.memory.vectors.search import numpy
 from luxx.infra.store.ranked_search import WordIndex, index_value, rank
 from luxx.infra.store.search_words import query_of
 
@@ -63,7 +62,7 @@ def bilingual_set() -> BilingualSet:
 
 def result_of(memories: Sequence[Sequence[float]], questions: Sequence[Sequence[float]]) -> ModelTest:
     """The result of a model, from its vectors of the memories and the questions of the set. Blocks."""
-    np: Any = import_module("numpy")
+    np = numpy()
     cosines = np.asarray(questions, dtype=np.float32) @ np.asarray(memories, dtype=np.float32).T
     ids = [memory.id for memory in bilingual_set().memories]
     expected = [ids.index(question.expected) for question in bilingual_set().questions]

@@ -121,6 +121,7 @@ class ServerProcess:
         """Starts the process and does not wait."""
         assert not self.is_up
         self._listens.clear()
+        self.url = ""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._is_prepared and "LUXX_DATABASE__URL" not in self.environ:
             prepare(self.data_dir, self.environ["LUXX_ADMIN_PASSWORD"])
@@ -135,7 +136,8 @@ class ServerProcess:
 
     def await_start(self) -> None:
         """Returns when a launched process accepts connections; fails with its output if it does not."""
-        if not self._listens.wait(self.start_seconds) or not self.is_up:
+        # Its output ends a moment before it is known to have ended.
+        if not self._listens.wait(self.start_seconds) or not (self.url and self.is_up):
             self.kill()
             raise AssertionError("the server did not start:\n" + "\n".join(self.lines[-SHOWN_LINES:]))
 

@@ -22,6 +22,7 @@ from luxx.app.cli.commands import main
 from luxx.app.core_services import SHARED
 from luxx.domain.owned import Owned
 from luxx.domain.skills.tools import skill_tools
+from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
 from luxx.features.memory.graph import GraphService
@@ -331,6 +332,7 @@ def memory_tools() -> list[Any]:
         *MemoryTools(store, FactWriter(), config, VectorArm(config)).all(),
         *GraphTools(store, GraphService(store, ROOT / "data")).all(),
         episode_tool(store),
+        *KnowledgeTools(store, config).all(),
     ]
     return [each.definition for each in tools]
 

@@ -28,9 +28,9 @@ from luxx.api.routes.conversations import (
 )
 from luxx.api.routes.files import AttachmentController, FileController
 from luxx.api.routes.graph import GraphController
+from luxx.api.routes.knowledge import BaseMemberController, DocumentController, KnowledgeController
 from luxx.api.routes.mcp import McpController
-from luxx.api.routes.memories import MemoryController
-from luxx.api.routes.memory_episodes import MemoryEpisodeController
+from luxx.api.routes.memories import MemoryController, MemoryEpisodeController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.prompts import PromptController
@@ -55,6 +55,7 @@ CONTROLLERS: list[type[Controller]] = [
     AttachmentController,
     AuditController,
     AuthController,
+    BaseMemberController,
     CompositionController,
     ConversationBranchController,
     ConversationContextController,
@@ -62,9 +63,11 @@ CONTROLLERS: list[type[Controller]] = [
     ConversationQueueController,
     ConversationTodosController,
     DocsController,
+    DocumentController,
     FileController,
     GraphController,
     KeyController,
+    KnowledgeController,
     McpController,
     MemoryController,
     MessageBranchController,
@@ -249,6 +252,8 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "memory": _provide(lambda: services.memory),
         "graph": _provide(lambda: services.graph),
         "embedding": _provide(lambda: services.embedding_report),
+        "documents": _provide(lambda: services.documents),
+        "knowledge": _provide(lambda: services.knowledge),
         "ingestion": _provide(lambda: services.ingestion),
         "prompts": _provide(lambda: services.prompts),
         "rooms": _provide(lambda: services.rooms),

@@ -35,6 +35,9 @@ from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.features.chats.todos import TodoService
+from luxx.features.knowledge.documents import DocumentService
+from luxx.features.knowledge.orchestration import fail_index, load_index_run
+from luxx.features.knowledge.running import Indexing
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
@@ -88,6 +91,7 @@ FAILURES = {
     RunKind.ROOM: fail_room,
     RunKind.TASK: fail_task,
     RunKind.MEMORY: fail_memory,
+    RunKind.INDEX: fail_index,
 }
 
 logger = structlog.get_logger()
@@ -254,7 +258,10 @@ class Services(CoreServices):
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
         self.todos = TodoService(self.chats, self.notices.notify_subject)
         self.ingestion = Ingestion(self.admission)
-        for work in (self.chat_queue.start_due, self.ingestion.start_due):
+        indexing = Indexing(self.admission)
+        quota_mb = self.config.files.quota_mb
+        self.documents = DocumentService(self.store, self.files, self.uploads, indexing, quota_mb)
+        for work in (self.chat_queue.start_due, self.ingestion.start_due, indexing.start_due):
             self.run_driver.heartbeat.on_each_heartbeat(work)
 
     def _make_loaders(
@@ -275,6 +282,7 @@ class Services(CoreServices):
             RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
             RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
             RunKind.MEMORY: partial(load_orchestrated, turn_services, load_extraction),
+            RunKind.INDEX: partial(load_index_run, self.attachments.documents.process),
         }
 
     def _resource_finder(self) -> ResourceFinder:

@@ -34,6 +34,7 @@ from luxx.domain.files.attachments import AttachmentReader, DocumentReader
 from luxx.domain.files.service import FileService
 from luxx.domain.files.tool_files import ToolImages, quota_hooks
 from luxx.domain.files.upload import Uploads
+from luxx.domain.knowledge_bases import BASES
 from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.service import McpServers
 from luxx.domain.owned import Shared
@@ -41,6 +42,8 @@ from luxx.domain.skills.registry import Skill, read_skills
 from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.knowledge.service import KnowledgeService
+from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
 from luxx.features.memory.graph import GraphService
@@ -97,6 +100,7 @@ SHARED: tuple[Shared[Any], ...] = (
     replace(AGENTS, before_transfer=partial(before_agent_transfer, copy_agent_to_seats)),
     TASK_TEMPLATES,
     PROMPTS,
+    BASES,
 )
 """What users share with their tenant. A successor takes providers over first: shared agents need them."""
 
@@ -183,6 +187,7 @@ class CoreServices:
                 *MemoryTools(store, self.fact_writer, config.memory, self.vector_arm).all(),
                 *GraphTools(store, self.graph).all(),
                 episode_tool(store),
+                *KnowledgeTools(store, config.memory).all(),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
@@ -234,6 +239,7 @@ class CoreServices:
         )
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
+        self.knowledge = KnowledgeService(self.store, self.config.memory)
         self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)
         self.memory_recall = MemoryRecall(self.store, self.config.memory, self.vector_arm)
         self.rules = RuleService(

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 NOTHING_WRONG: Mapping[str, str] = MappingProxyType({})
 
-MAX_REPORTED_FIELDS = 20
+MAX_REPORTED_FIELDS = 25
 """Fields that a refusal lists."""
 
 MAX_PATH_CHARS = 200

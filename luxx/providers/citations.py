@@ -8,7 +8,8 @@ from hashlib import sha256
 from typing import Any, cast
 
 from luxx.providers.parsing import json_objects
-from luxx.wire.turn import CitationDelta, Delta, ImageDelta, Source, source_of
+from luxx.wire.source import Source, source_of
+from luxx.wire.turn import CitationDelta, Delta, ImageDelta
 
 MAX_SOURCES = 1_000
 """Sources of one completion; more are left out."""

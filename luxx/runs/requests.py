@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import SettingsView, read_settings
-from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent
+from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent, with_knowledge
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
+from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, NO_BASES
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -136,6 +137,8 @@ class RequestResolver:
         """
         _check_project(conversation)
         agent = _agent_of(session, caller, conversation)
+        if conversation.knowledge != NO_BASES:
+            agent = with_knowledge(agent, conversation.knowledge)
         request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
         settings = _settings_of(session, caller)
         memory = strictest(request.memory, conversation.memory)
@@ -220,15 +223,12 @@ class RequestResolver:
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         order, warnings = _by_failures(session, [_target(choice), *self._fallbacks(session, caller, agent)])
         return ChatRequest(
-            provider_id=order[0].provider_id,
-            provider_name=order[0].provider_name,
-            model=order[0].model,
+            provider_id=order[0].provider_id, provider_name=order[0].provider_name, model=order[0].model,
             agent_id=agent.id,
             max_iterations=agent.max_iterations,
-            skills=agent.skills,
+            skills=agent.skills, knowledge=agent.knowledge,
             fallbacks=order[1:],
-            prompted_thinking=agent.prompted_thinking,
-            checks=agent.checks,
+            prompted_thinking=agent.prompted_thinking, checks=agent.checks,
             tools=self._tools(session, caller, options.tools, agent, choice.card),
             takes_images=choice.card.may_take_images,
             context_window=choice.card.known_window,
@@ -275,18 +275,19 @@ class RequestResolver:
         agent: AgentSettings,
         card: ModelCard,
     ) -> list[str]:
-        """The names of the tools to offer: the wanted ones; if none are named, those of the agent that the
-        caller may use. An unknown model gets tools only if the request wants them or the agent names them."""
+        """The names of the tools to offer: the wanted ones, else those of the agent that the caller may use,
+        and the search of named bases. An unknown model gets tools only if the request or agent names them."""
         has_tools = card.tools or (card.is_unknown and bool(agent.tools))
         if not (has_tools if wanted_tools is None else wanted_tools):
             return []
-        if agent.tools == [] and not isinstance(wanted_tools, list):
+        if agent.tools == [] and not agent.knowledge and not isinstance(wanted_tools, list):
             return []
         tools = self.tools.for_caller(session, caller)
         late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, tools)
         available = [tool.name for tool in tools.available_to(caller.permission_level)]
         if not isinstance(wanted_tools, list):
-            named = available if agent.tools is None else [each for each in available if each in agent.tools]
+            chosen = [*(agent.tools or ()), *([KNOWLEDGE_SEARCH] if agent.knowledge else ())]
+            named = available if agent.tools is None else [each for each in available if each in chosen]
             return [*named, *late]
         unknown = sorted(set(wanted_tools) - set(available))
         if unknown:

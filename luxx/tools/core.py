@@ -145,6 +145,7 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
 
     `tools` None: those of the executor's registry. `is_composition`: a composition makes the call, so a
     program reads the result and not a model. `memory`: the mode of the user, the agent and the conversation.
+    `knowledge`: the knowledge bases that the agent and the conversation name.
     """
 
     user_id: int
@@ -155,6 +156,7 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
     tools: ToolSet | None = None
     is_composition: bool = False
     memory: MemoryMode = MemoryMode.ON
+    knowledge: tuple[str, ...] = ()
 
 
 class CallPermissions(msgspec.Struct, frozen=True, kw_only=True):

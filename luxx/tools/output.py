@@ -17,8 +17,8 @@ from typing import Any, cast
 import msgspec
 
 from luxx.tools.core import Approved
+from luxx.wire.source import Source, citable, normalized
 from luxx.wire.tool import ToolResult
-from luxx.wire.turn import Source, citable, source_of
 
 MAX_OUTPUT_BYTES = 50 * 1024
 MAX_LINE_LENGTH = 2000
@@ -211,9 +211,11 @@ def _sources_of(fields: dict[str, Any]) -> dict[str, Any]:
         sources = msgspec.convert(fields.get("sources"), list[Source])
     except msgspec.ValidationError:
         return {}
+    if not all(source.url or source.document_id for source in sources):
+        return {}
     remaining_bytes = MAX_OUTPUT_BYTES // 2
     kept: list[Source] = []
-    for source in citable(*(source_of(found.url, found.title, found.snippet) for found in sources)):
+    for source in citable(*map(normalized, sources)):
         remaining_bytes -= len(msgspec.json.encode(source)) + 1
         if remaining_bytes < 0:
             break

@@ -92,10 +92,10 @@ def _not_in(tools: ToolSet, names: Iterable[str]) -> list[str]:
 
 def tool_caller(
     caller: Caller,
-    *,
     run_id: str | None = None,
     tools: ToolSet | None = None,
     memory: MemoryMode = MemoryMode.ON,
+    knowledge: Sequence[str] = (),
 ) -> ToolCaller:
     """The caller of a service as the caller of a tool."""
     return ToolCaller(
@@ -106,4 +106,5 @@ def tool_caller(
         run_id=run_id,
         tools=tools,
         memory=memory,
+        knowledge=tuple(knowledge),
     )

@@ -16,10 +16,12 @@ from luxx.wire.message import ContextRecord
 from luxx.wire.orchestration_event import (
     AgentError,
     CommunitiesUpdated,
+    DocumentParsed,
     EpisodeStart,
     EpisodeSynced,
     FactsRetired,
     FloorGiven,
+    IndexComplete,
     MemoryComplete,
     MessageEnd,
     MessageStart,
@@ -206,11 +208,15 @@ Event = (
     | FactsRetired
     | CommunitiesUpdated
     | MemoryComplete
+    | DocumentParsed
+    | IndexComplete
 )
 """Every event that can be in a log."""
 
 
-ENDING_EVENT_TYPES = frozenset({"done", "room_completed", "task_complete", "memory_complete"})
+ENDING_EVENT_TYPES = frozenset(
+    {"done", "room_completed", "task_complete", "memory_complete", "index_complete"}
+)
 """Types that end a log."""
 
 PAUSE_EVENT_TYPES = frozenset({"room_paused", "task_paused"})

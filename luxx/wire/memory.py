@@ -18,6 +18,7 @@ class ScopeKind(StrEnum):
     PROJECT = "project"
     ROOM = "room"
     TENANT = "tenant"
+    BASE = "base"
 
 
 class FactCategory(StrEnum):
@@ -46,7 +47,8 @@ class SourceKind(StrEnum):
 
 
 class EpisodeStatus(StrEnum):
-    """Whether facts of an episode were extracted. `skipped`: not, for a reason that is no failure."""
+    """Whether facts of an episode were extracted, or a document was indexed. `skipped`: not, for a reason
+    that is no failure."""
 
     PENDING = "pending"
     RUNNING = "running"

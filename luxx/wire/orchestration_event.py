@@ -279,3 +279,24 @@ class MemoryComplete(EventBase, frozen=True, kw_only=True, tag="memory_complete"
     episodes: int = 0
     facts: int = 0
     entities: int = 0
+
+
+class DocumentParsed(EventBase, frozen=True, kw_only=True, tag="document_parsed"):
+    """The work on a document of a knowledge base ended: it has so many pages or slides, and chunks that a
+    search finds. `status` is `synced`, or `failed` for the `reason`."""
+
+    document_id: str
+    pages: int = 0
+    chunks: int = 0
+    status: str = "synced"
+    reason: str | None = None
+
+
+class IndexComplete(EventBase, frozen=True, kw_only=True, tag="index_complete"):
+    """The run ended; `documents` are how many it has indexed, with so many `chunks` in all, and `failed`
+    those that could not be read."""
+
+    status: str
+    documents: int = 0
+    chunks: int = 0
+    failed: int = 0

@@ -136,6 +136,7 @@ class RunKind(StrEnum):
     ROOM = "room"
     TASK = "task"
     MEMORY = "memory"
+    INDEX = "index"
 
 
 class RunStatus(StrEnum):

@@ -9,10 +9,11 @@ completion (the last one counts).
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from luxx.wire.source import Source
 
 
 class TurnRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -74,48 +75,6 @@ class StepFile(msgspec.Struct, frozen=True, kw_only=True):
     width: int | UnsetType = UNSET
     height: int | UnsetType = UNSET
     sha256: str
-
-
-MAX_URL = 2000
-MAX_TITLE = 300
-MAX_SNIPPET = 300
-
-
-class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A web page. Tools return those that they read in the list `sources` of their data; text steps have
-    those that the provider names."""
-
-    url: str
-    title: str = ""
-    domain: str = ""
-    snippet: str = ""
-
-
-def source_of(url: str, title: str, snippet: str) -> Source:
-    """A normalised source: title and snippet on one line, shortened to their limits."""
-    return Source(
-        url=url, title=_line(title, MAX_TITLE), domain=domain_of(url), snippet=_line(snippet, MAX_SNIPPET)
-    )
-
-
-def citable(*sources: Source) -> list[Source]:
-    """The sources that can be cited: with a web address that is not too long."""
-    return [source for source in sources if source.domain and len(source.url) <= MAX_URL]
-
-
-def domain_of(url: str) -> str:
-    """The host without `www.`; empty if `url` is not a web address."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return ""
-    return host.removeprefix("www.") if parts.scheme in ("http", "https") else ""
-
-
-def _line(text: str, limit: int) -> str:
-    line = " ".join(text[: limit * 4].split())
-    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 class StepType(StrEnum):

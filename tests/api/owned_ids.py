@@ -122,6 +122,18 @@ def _other_entity(person: ApiClient, ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/memories", json=body)["entities"][0]["id"]
 
 
+def _base(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    return person.good("POST", "/knowledge", json={"name": secret, "description": secret})["id"]
+
+
+def _document(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    body = {"name": f"{secret}.md", "text": secret}
+    added = person.good("POST", f"/knowledge/{ids['base_id']}/documents", json=body)
+    with person.http.stream("GET", f"/runs/{added['run']['id']}/events") as stream:
+        stream.read()
+    return str(added["items"][0]["id"])
+
+
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
@@ -197,10 +209,13 @@ def _room_message(person: ApiClient, ids: IdsByName, _secret: str) -> str:
 
 
 def _member(person: ApiClient, ids: IdsByName, _secret: str) -> int:
-    """A new user as a member of the room, if the user's tenant is the default one, which people join."""
+    """A new user as a member of the room and of the knowledge base, if the user's tenant is the default one,
+    which people join."""
     with ApiClient(person.server, person.document).register(f"guest-{ids['seat_id']}") as guest:
         body = {"user_id": guest.user["id"], "right": "watch"}
         person.ask("POST", f"/chat-rooms/{ids['room_id']}/members", json=body)
+        body["right"] = "read"
+        person.ask("POST", f"/knowledge/{ids['base_id']}/members", json=body)
         return int(guest.user["id"])
 
 
@@ -225,6 +240,8 @@ ID_KINDS: dict[str, IdKind] = {
     "merged_id": IdKind(NO_UUID, _merged),
     "into": IdKind(NO_UUID, _other_entity),
     "center": IdKind(NO_UUID, _same_as("entity_id")),
+    "base_id": IdKind(NO_UUID, _base),
+    "document_id": IdKind(NO_UUID, _document),
     "composition_id": IdKind(NO_UUID, _composition),
     "file_id": IdKind(NO_UUID, _file),
     "key_id": IdKind(NO_UUID, _key),

@@ -38,6 +38,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "delegate": {"task": "a", "tools": []},
     "process_data": {"data": [1], "operation": "minify"},
     "memory_search": {"query": "a"},
+    "knowledge_search": {"query": "a"},
     "memory_create": {"content": "a"},
     "memory_forget": {"id": "a"},
     "graph_query": {"query": "MATCH (n) RETURN n"},

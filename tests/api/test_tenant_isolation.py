@@ -63,10 +63,18 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /chat-rooms/{room_id}/agents/{seat_id}": {"muted": True},
     "POST /chat-rooms/{room_id}/members": {"username": "admin", "right": "watch"},
     "PUT /chat-rooms/{room_id}/members/{user_id}": {"right": "speak"},
+    "POST /knowledge": {"name": "new", "scope": "project"},
+    "PUT /knowledge/{base_id}": {"scope": "project"},
+    "POST /knowledge/{base_id}/members": {"username": "admin", "right": "read"},
+    "PUT /knowledge/{base_id}/members/{user_id}": {"right": "write"},
+    "POST /knowledge/{base_id}/search": {"query": "hello"},
     "PUT /conversations/{conversation_id}/queue/{queue_id}": {"content": "hello"},
     "PUT /conversations/{conversation_id}/todos": {"todos": [{"title": "hello"}]},
 }
 """The bodies of operations, besides those that only change a name or a title."""
+
+NEEDS = {"PUT /knowledge/{base_id}": ["project_id"], "POST /knowledge/{base_id}/documents": ["file_id"]}
+"""The ids that the bodies of operations need besides."""
 
 LISTS = {
     "GET /memories/changes": "fact_id",
@@ -139,6 +147,8 @@ def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> h
     body = minimal_body(person.document, operation)
     if f"{operation.method} {operation.template}" == "POST /chat-rooms/{room_id}/agents":
         body["name"] = f"seat {next(users)}"
+    for name in NEEDS.get(str(operation), ()):
+        body[name] = others[name]
     if operation.template == "/chat-rooms/{room_id}/floor":
         body["seat_id"] = others["seat_id"]
     if operation.template.startswith("/graph/entities/") and operation.method == "POST":

@@ -20,6 +20,16 @@ from luxx.domain.conversations.models import ConversationRow, MessageRow, Projec
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.files.service import FileRow
 from luxx.domain.usage.ledger import UsageRow
+from luxx.features.knowledge.chunks import chunks_of
+from luxx.features.knowledge.indexing import (
+    ChunkChanges,
+    end_document,
+    next_pending,
+    words_of_chunks,
+    write_changes,
+)
+from luxx.features.knowledge.rows import NewDocument, store_document
+from luxx.features.knowledge.service import BaseColumns, add_base
 from luxx.features.memory.facts import Author, FactWriter
 from luxx.features.memory.scopes import USER_SCOPE, stored_scope, visible_scopes
 from luxx.features.memory.views import FactChanges, NewFact, facts
@@ -34,6 +44,7 @@ from luxx.features.tasks.models import NewTask, NewTaskStep, TaskRow, TaskStepRo
 from luxx.features.tasks.templates import TASK_TEMPLATES, NewTaskTemplate
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.config.schema import AppConfig, Config, DatabaseConfig, WorkspaceConfig
+from luxx.infra.documents.parts import Part
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine
 from luxx.infra.store.tables import Base
@@ -41,6 +52,7 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.queries import key_identity
 from luxx.runs.models import RunEventRow, RunRow, SubjectMemberRow
 from luxx.tools.permissions.service import Owner, replace_list
+from luxx.wire.memory import EpisodeStatus
 from luxx.wire.message import AssistantContent, UserContent
 from luxx.wire.tool import PermissionRule, RuleAction
 from luxx.wire.turn import Step, StepType, Usage
@@ -116,6 +128,23 @@ def _remember(session: Any) -> None:
     writer.change(connection, scopes.with_scope(scope), row, changes, author, utc_now())
 
 
+def _know(session: Any) -> None:
+    """A knowledge base with an indexed document."""
+    caller = caller_without_sign_in(session.get(User, 1))
+    base = add_base(session, caller, BaseColumns(name="Know 机器", description=""))
+    data = b"# Gate\n\nThe gate has code 4711."
+    new = NewDocument(name="gate.md", size=len(data), hash="0" * 64, pieces=[data])
+    connection = session.connection()
+    store_document(connection, base, 1, new, quota_mb=1)
+    document = next_pending(connection, base.id, 1)
+    assert document is not None
+    part = Part(text="The gate has code 4711.", headings=("Gate",))
+    changes = ChunkChanges(new=list(chunks_of([part])))
+    words = words_of_chunks(connection.dialect.name, document.scope_id, changes.new)
+    write_changes(connection, document, changes, words)
+    end_document(connection, document, EpisodeStatus.SYNCED, read=None, reason=None, count=1)
+
+
 def _fill(session: Any, data_paths: DataPaths) -> None:
     add_user(session)
     now = utc_now()
@@ -142,6 +171,7 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
     project = {"id": new_id(), "user_id": 1, "name": "a project", "created_at": NOON, "updated_at": now}
     session.execute(insert(ProjectRow).values(project))
     _remember(session)
+    _know(session)
     conversation_id, run_id = new_id(), new_id()
     session.execute(insert(ConversationRow).values(
         id=conversation_id, user_id=1, project_id=project["id"], title="Ünïcode 机器学习", temperature=0.1,
@@ -260,7 +290,7 @@ def _add_room(session: Any) -> None:
 def rows_of(data_paths: DataPaths) -> dict[str, list[Any]]:
     """All rows of the tables that a restore keeps unchanged."""
     left = {"users": {"workspace_path"}, "runs": {"owner", "fence"}, "llm_providers": {"api_key"},
-            "search_texts": {"words"}, "memory_texts": {"id", "words"}}  # fmt: skip
+            "search_texts": {"words"}, "memory_texts": {"id", "words"}, "chunk_texts": {"words"}}  # fmt: skip
 
     def work(session: Any) -> dict[str, list[Any]]:
         rows_by_table: dict[str, list[Any]] = {}

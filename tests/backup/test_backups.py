@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from migrated_databases import POSTGRESQL_HEAVY
-from sqlalchemy import insert, text
+from sqlalchemy import insert, select, text
 from store.conftest import numbers
 from store.databases import new_database
 from store.test_migrations import add_old_subjects
@@ -35,13 +35,17 @@ from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths, create_backup, last_backup
 from luxx.domain.backup.restore import restore
 from luxx.errors import LuxxError
+from luxx.features.knowledge.indexing import reindex_chunks
+from luxx.features.knowledge.search import search_chunks
 from luxx.features.memory.lexical import reindex_memory
+from luxx.features.memory.models import MemoryScopeRow
 from luxx.features.memory.scopes import visible_scopes
 from luxx.features.memory.service import FactFilter, facts_in
 from luxx.features.memory.views import read_facts
 from luxx.features.tasks.changes import add_task
 from luxx.features.tasks.models import NewTask
 from luxx.infra.clock import utc_now
+from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import open_engine
 from luxx.infra.store.migrate import migrate
@@ -72,6 +76,12 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         data_paths.close()
 
 
+def _passages_about_the_gate(session: Any) -> list[str]:
+    scope_id = session.scalar(select(MemoryScopeRow.id).where(MemoryScopeRow.base_id.is_not(None)))
+    found = search_chunks(session.connection(), [scope_id], "gate", MemoryConfig(), limit=5)
+    return [item.text for item in found.items]
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(DATABASES, DATABASES)))
 def test_all_rows_and_files_are_restored_on_either_database(
@@ -81,7 +91,9 @@ def test_all_rows_and_files_are_restored_on_either_database(
     initialise(here)
     fill(here)
     backup = create_backup(here, tmp_path / "backup.zip")
-    restored = restore(there, tmp_path / "backup.zip", SUBJECT_READERS, remake=[reindex_memory])
+    restored = restore(
+        there, tmp_path / "backup.zip", SUBJECT_READERS, remake=[reindex_memory, reindex_chunks]
+    )
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
     assert restored.files == 4
@@ -91,6 +103,7 @@ def test_all_rows_and_files_are_restored_on_either_database(
         row = store.read_now(lambda session: session.get(ProviderRow, 3))
         assert Vault(there.secret()).open(row.api_key, identity=key_identity(3)) == KEY
         assert [hit.message_id is None for hit in find(store, '"机器学习"').hits] == [True]
+        assert store.read_now(_passages_about_the_gate) == ["The gate has code 4711."]
         assert [(hit.kind, hit.room_title) for hit in find(store, '"会议" "well"').hits] == [
             ("room", "Talk 会议")
         ]
@@ -135,7 +148,9 @@ def test_existing_data_is_refused_unless_it_may_be_replaced(make: Any, tmp_path:
     with pytest.raises(LuxxError, match="--replace"):
         restore(there, tmp_path / "backup.zip", SUBJECT_READERS)
     assert (rows_of(there), files_of(there), there.secret()) == before
-    restore(there, tmp_path / "backup.zip", SUBJECT_READERS, replace=True, remake=[reindex_memory])
+    restore(
+        there, tmp_path / "backup.zip", SUBJECT_READERS, replace=True, remake=[reindex_memory, reindex_chunks]
+    )
     assert rows_of(there) == rows_of(here)
     assert files_of(there) == files_of(here)
     assert not other.exists()

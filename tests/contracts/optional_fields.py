@@ -5,7 +5,7 @@ from typing import Any
 
 from wire_reading import Reading
 
-from luxx.wire.turn import Source, source_of
+from luxx.wire.source import Source, source_of
 
 Json = dict[str, Any]
 

@@ -9,6 +9,7 @@ import msgspec
 
 from luxx.errors import ProviderError
 from luxx.providers.adapter import StreamParser
+from luxx.wire.source import Source
 from luxx.wire.turn import (
     CitationDelta,
     CompletionEnd,
@@ -17,7 +18,6 @@ from luxx.wire.turn import (
     HostedCallDelta,
     ImageDelta,
     ReplayDelta,
-    Source,
     TextDelta,
     TextWasThinking,
     ThinkingDelta,

@@ -3,7 +3,7 @@
 import pytest
 
 from luxx.tools.web.clients import WebClient
-from luxx.wire.turn import MAX_URL, Source, source_of
+from luxx.wire.source import MAX_URL, Source, source_of
 from web.conftest import WebTools
 from web.site import Site, page
 

@@ -17,7 +17,7 @@ from luxx.tools.web.clients import WebClient
 from luxx.tools.web.search import ENGINES, DdgsEngine, DuckDuckGo
 from luxx.tools.web.search_pages import EngineRequest
 from luxx.tools.web.search_process import run_engine
-from luxx.wire.turn import Source, source_of
+from luxx.wire.source import Source, source_of
 from web.conftest import WebTools
 from web.site import Site, page
 

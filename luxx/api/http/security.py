@@ -26,7 +26,7 @@ from luxx.infra.config.schema import Config, ServerConfig
 from luxx.infra.observe import Metrics
 
 MIB = 1024 * 1024
-UPLOAD_PATHS = ("/files", "/conversations/import")
+UPLOAD_PATHS = re.compile(r"/files|/conversations/import|/knowledge/[^/]{1,64}/documents")
 """A POST to these may have a body of up to `files.max_upload_mb`."""
 
 PUBLIC_POST_PATHS = ("/auth/login", "/auth/register", "/auth/refresh", "/setup")
@@ -126,10 +126,7 @@ class _ProtectionMiddleware:
         self._hosts = _AllowedHostCheck(config.server, config.app.host)
         self._cross_origin = CrossOrigin(config.server)
         self._body_limit = int(config.server.max_body_mb * MIB)
-        self._post_limits: dict[str, int] = {
-            **dict.fromkeys(UPLOAD_PATHS, int(config.files.max_upload_mb * MIB)),
-            **dict.fromkeys(PUBLIC_POST_PATHS, min(PUBLIC_BODY_BYTES, self._body_limit)),
-        }
+        self._upload_limit = int(config.files.max_upload_mb * MIB)
 
     async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         if scope["type"] == "http":
@@ -186,9 +183,10 @@ class _ProtectionMiddleware:
     def _limit(self, method: str, path: str) -> int:
         if method != "POST":
             return self._body_limit
-        limit = self._post_limits.get(path)
-        # The router accepts `//files/` as `/files`.
-        return limit or self._post_limits.get(normalize_path(path), self._body_limit)
+        path = normalize_path(path)  # The router accepts `//files/` as `/files`.
+        if path in PUBLIC_POST_PATHS:
+            return min(PUBLIC_BODY_BYTES, self._body_limit)
+        return self._upload_limit if UPLOAD_PATHS.fullmatch(path) else self._body_limit
 
     def _request_refusal(self, scope: ASGIScope, request_headers: _RequestHeaders) -> _Refusal | None:
         refusal = _head_refusal(scope, request_headers) or self._hosts.check(

@@ -38,6 +38,7 @@ from luxx.api.openapi.types import (
 from luxx.api.routes.runs import LoggedEvents
 from luxx.api.routes.setup import SetupBody
 from luxx.domain.conversations.views import MessageView
+from luxx.features.knowledge.documents import DocumentBody
 from luxx.features.tasks.models import PlanView
 from luxx.wire.event import Event, RunSnapshot
 from luxx.wire.queue import QueuedMessage
@@ -107,6 +108,9 @@ LAST_EVENT_ID: JsonObject = {
 }
 
 
+OTHER_BODIES: list[Any] = [DocumentBody]
+"""The types of JSON bodies that their handlers decode themselves."""
+
 SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
 
 
@@ -141,7 +145,8 @@ class ApiOperation(msgspec.Struct, frozen=True, kw_only=True):
 def build_document(app: Litestar, *, title: str, version: str) -> JsonObject:
     """The OpenAPI 3.1 document of all routes of the application."""
     operations = list(_operations(app))
-    types = TypeSchemas(_documented_types(operations), [operation.body for operation in operations])
+    bodies = [*OTHER_BODIES, *(operation.body for operation in operations)]
+    types = TypeSchemas([*OTHER_BODIES, *_documented_types(operations)], bodies)
     paths: dict[str, JsonObject] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, types)

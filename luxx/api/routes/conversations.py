@@ -19,6 +19,7 @@ from luxx.domain.conversations.lists import ConversationFilter, ConversationSort
 from luxx.domain.conversations.search import Search, SearchHit, SearchService, SearchSort
 from luxx.domain.conversations.service import ConversationService, ProjectChange, ProjectService, ProjectView
 from luxx.domain.conversations.views import ConversationChange, ConversationView
+from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
@@ -43,6 +44,7 @@ class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_un
     planning: PlanningMode | UnsetType | None = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
+    knowledge: KnowledgeIds | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET

@@ -1,8 +1,10 @@
-"""`/memories`: the facts that Luxx remembers, their changes, and all of them as a file."""
+"""`/memories`: the facts that Luxx remembers, their changes, and all of them as a file; what they were
+extracted from, and extracting now."""
 
 from datetime import datetime
 from typing import Annotated
 
+import msgspec
 from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter
@@ -15,12 +17,15 @@ from luxx.api.http.files import TempFileASGIResponse
 from luxx.api.http.request_input import OPENAPI_EXTRA, UUID, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.files.names import content_disposition
 from luxx.features.memory.changes import MemoryChange
+from luxx.features.memory.extraction.episodes import Episode
+from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
 from luxx.features.memory.service import FactFilter, MemoryService
 from luxx.features.memory.sources import IN_SOURCE
 from luxx.features.memory.vectors.status import EmbeddingReport, EmbeddingStatus
 from luxx.features.memory.views import Fact, FactChanges, NewFact
-from luxx.wire.memory import FactCategory
+from luxx.wire.memory import EpisodeStatus, FactCategory
+from luxx.wire.run import Run
 
 InjectedMemory = NamedDependency[MemoryService]
 InjectedEmbedding = NamedDependency[EmbeddingReport]
@@ -164,3 +169,58 @@ class MemoryController(Controller):
         """Delete a fact for good, with its earlier wordings and what only it supported."""
         await memory.delete(caller, fact_id)
         return success(None, "forgotten")
+
+
+InjectedIngestion = NamedDependency[Ingestion]
+SourceFilter = Annotated[
+    str | None, QueryParameter(max_length=20, description="conversation or room; absent: both")
+]
+
+
+class ExtractRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which conversation to extract facts from."""
+
+    conversation_id: str
+
+
+class ExtractionStart(msgspec.Struct, frozen=True, kw_only=True):
+    """`run` extracts the facts; null if there is nothing to extract, or if a run that is in progress for this
+    memory is followed by one for what is new."""
+
+    run: Run | None
+
+
+class MemoryEpisodeController(Controller):
+    path = "/memories"
+    tags = ("memories",)
+    opt = CHAT
+
+    @get("/episodes")
+    async def list_episodes(
+        self,
+        caller: InjectedCaller,
+        ingestion: InjectedIngestion,
+        status: FromQuery[EpisodeStatus | None] = None,
+        source: SourceFilter = None,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[Episode]]:
+        """The parts of conversations and rooms that are, were or will be looked through for facts."""
+        found = await ingestion.list_page(
+            caller, status=status, source=source, page=page, page_size=page_size
+        )
+        return page_of(found, page, page_size)
+
+    @post("/episodes/{episode_id:str}/retry", status_code=200)
+    async def retry(
+        self, caller: InjectedCaller, ingestion: InjectedIngestion, episode_id: TextId
+    ) -> Success[ExtractionStart]:
+        """Look once more through an episode that was skipped or failed."""
+        return success(ExtractionStart(run=await ingestion.retry(caller, episode_id)))
+
+    @post("/extract", status_code=200)
+    async def extract(
+        self, caller: InjectedCaller, ingestion: InjectedIngestion, data: JSONBody[ExtractRequest]
+    ) -> Success[ExtractionStart]:
+        """Extract facts from a conversation now, whether or not extraction is turned on."""
+        return success(ExtractionStart(run=await ingestion.extract(caller, data.conversation_id)))

@@ -14,6 +14,8 @@ from luxx.domain.backup.restore import restore
 from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
+from luxx.features.knowledge.indexing import reindex_chunks
+from luxx.features.knowledge.user_export import KNOWLEDGE_EXPORT
 from luxx.features.memory.lexical import reindex_memory
 from luxx.features.memory.user_export import MEMORY_EXPORT
 from luxx.features.rooms.user_export import ROOM_EXPORT
@@ -34,6 +36,7 @@ FEATURES = (
     TASK_EXPORT,
     ROOM_EXPORT,
     MEMORY_EXPORT,
+    KNOWLEDGE_EXPORT,
     *(export_of(shared) for shared in SHARED if shared.new is not None),
 )
 
@@ -95,7 +98,11 @@ def _restore(data_paths: DataPaths, options: argparse.Namespace, _config: Config
             "replace",
         )
     result = restore(
-        data_paths, options.file, SUBJECT_READERS, remake=[reindex_memory], replace=options.replace
+        data_paths,
+        options.file,
+        SUBJECT_READERS,
+        remake=[reindex_memory, reindex_chunks],
+        replace=options.replace,
     )
     manifest = result.manifest
     rows = sum(part.rows for part in manifest.tables)

@@ -7,8 +7,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.owned import SharedRow
-from luxx.infra.store.tables import MemoryColumn, ModelSettingsColumns, PlanningColumn, SlidingWindowColumn
+from luxx.infra.store.tables import (
+    KnowledgeColumn,
+    MemoryColumn,
+    ModelSettingsColumns,
+    PlanningColumn,
+    SlidingWindowColumn,
+)
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
 from luxx.wire.check import CheckBy
 from luxx.wire.model_settings import (
@@ -83,7 +90,7 @@ class TurnColumns(ModelSettingsColumns):
 TURN_SETTINGS = TurnSettings.__struct_fields__
 
 
-class AgentRow(TurnColumns, MemoryColumn, PlanningColumn, SlidingWindowColumn, SharedRow):
+class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, PlanningColumn, SlidingWindowColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
     `fallbacks` and `checks` are JSON. Ids are never reused, so that the id of a deleted agent cannot refer to
@@ -176,6 +183,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checks: Checks = []
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
+    knowledge: KnowledgeIds = []
     is_shared: bool = False
 
 
@@ -192,6 +200,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     checks: Checks | UnsetType = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
+    knowledge: KnowledgeIds | UnsetType = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -213,6 +222,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     checks: list[Check]
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
+    knowledge: list[str] = []
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

@@ -34,7 +34,8 @@ COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e
 decode_names = msgspec.json.Decoder(list[str]).decode
 decode_fallbacks = msgspec.json.Decoder(list[AgentFallback]).decode
 decode_checks = msgspec.json.Decoder(list[Check]).decode
-_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks", "checks"})
+_ids = msgspec.json.Decoder(list[str]).decode
+_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks", "checks", "knowledge"})
 
 
 class AgentSettings(TurnSettings, frozen=True, kw_only=True):
@@ -55,6 +56,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     checks: list[Check] = []
     sliding_window: int | None = None
     memory: MemoryMode | None = None
+    knowledge: list[str] = []
     owner_id: int | None = None
     is_shipped: bool = False
     lost_agent: str | None = None
@@ -101,11 +103,18 @@ def settings_of(row: AgentRow) -> AgentSettings:
         checks=decode_checks(row.checks),
         sliding_window=row.sliding_window,
         memory=row.memory,
+        knowledge=_ids(row.knowledge),
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         lost_provider=row.lost_provider,
         **turn_settings_in(row),
     )
+
+
+def with_knowledge(agent: AgentSettings, column: str) -> AgentSettings:
+    """The settings with the knowledge bases that a conversation names in this column, besides their own."""
+    named = _ids(column)
+    return replace(agent, knowledge=list(dict.fromkeys([*agent.knowledge, *named]))) if named else agent
 
 
 def turn_settings_in(*rows: TurnColumns | Row[Any] | None) -> dict[str, Any]:
@@ -195,6 +204,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         caller,
         fallbacks=decode_fallbacks(row.fallbacks),
         checks=decode_checks(row.checks),
+        knowledge=_ids(row.knowledge),
         is_shipped=row.shipped_name is not None,
         **turn_settings_in(row),
     )

@@ -33,6 +33,7 @@ from luxx.domain.agents.queries import (
     new_row,
     set_fields,
 )
+from luxx.domain.knowledge_bases import check_named, named_in
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.errors import AmbiguousName, InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
@@ -209,7 +210,8 @@ class AgentService:
     def _check_references(
         self, session: Session, caller: Caller, row: AgentRow, fields: Iterable[str]
     ) -> None:
-        """Raises InvalidInput or NotFound for a provider, fallback, tool or skill that cannot be used."""
+        """Raises InvalidInput or NotFound for a provider, fallback, tool, skill or knowledge base that
+        cannot be used."""
         changed = set(fields)
         if changed & {"provider_id", "model", "fallbacks", "checks", "is_shared"}:
             with session.no_autoflush:
@@ -218,6 +220,9 @@ class AgentService:
         skills = decode_names(row.skills) if "skills" in changed and row.skills is not None else None
         with session.no_autoflush:
             unknown = self.unknown_names(session, caller, tools, skills)
+        if "knowledge" in changed:
+            with session.no_autoflush:
+                row.knowledge = check_named(session, caller, named_in(row.knowledge))
         for name, problem in unknown.items():
             raise InvalidInput(problem, kind=f"{name.removesuffix('s')}_unknown", field=f"$.{name}")
 

@@ -59,11 +59,17 @@ EPHEMERAL_TABLES = frozenset({"processes", "tickets", "call_outputs", "memory_de
 """Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, and notes
 about deletions."""
 
-DERIVED_TABLES = frozenset({"memory_texts"})
+DERIVED_TABLES = frozenset({"memory_texts", "chunk_texts"})
 """Tables that their features make anew from others after a restore."""
 
 ROWS_PER_FETCH = 100
-LARGE_ROW_FETCH = {"message_blobs": 4, "messages": 4, "run_results": 4, "run_events": 20}
+LARGE_ROW_FETCH = {
+    "document_pieces": 4,
+    "message_blobs": 4,
+    "messages": 4,
+    "run_results": 4,
+    "run_events": 20,
+}
 """Rows in memory at once, for tables whose rows may have megabytes."""
 
 BATCH_ROWS = 500

@@ -237,7 +237,8 @@ def _total(connection: Connection, parameters: dict[str, Any], rows: list[AnyRow
 
 def _conversation(row: AnyRow) -> ConversationView:
     fields = dict(zip(ConversationView.__struct_fields__, row, strict=False))
-    fields["tags"] = msgspec.Raw(fields["tags"])
+    for name in ("tags", "knowledge"):
+        fields[name] = msgspec.Raw(fields[name])
     return ConversationView(**fields)
 
 

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import (
     Base,
+    KnowledgeColumn,
     MemoryColumn,
     ModelSettingsColumns,
     PlanningColumn,
@@ -28,7 +29,9 @@ class ProjectRow(MemoryColumn, Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-class ConversationRow(MemoryColumn, ModelSettingsColumns, PlanningColumn, SlidingWindowColumn, Base):
+class ConversationRow(
+    MemoryColumn, KnowledgeColumn, ModelSettingsColumns, PlanningColumn, SlidingWindowColumn, Base
+):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules. `queue_paused`: its queued messages do not start by themselves; `queue_problem` is

@@ -37,6 +37,7 @@ from luxx.domain.conversations.lists import (
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.search_index import index_title
 from luxx.domain.conversations.views import ConversationChange, ConversationView, conversation_view
+from luxx.domain.knowledge_bases import check_named
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
@@ -251,6 +252,8 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         match name:
             case "tags":
                 row.tags = msgspec.json.encode(value).decode()
+            case "knowledge":
+                row.knowledge = check_named(session, caller, value)
             case "selected_leaf_id":
                 message_in(session, row, value)
                 check_idle(row)

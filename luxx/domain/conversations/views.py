@@ -1,7 +1,7 @@
 """Conversations and messages as the API shows them, decoded from stored JSON, with an answer's sources.
 
-A tool reports its sources as a list `sources` in its data, of `{url, title?, domain?, snippet?}`; see
-`wire/turn.py`.
+A tool reports its sources as a list `sources` in its data, of `{url, title?, domain?, snippet?}` or, of
+documents, `{document_id, title, page | slide | row, quote}`; see `wire/turn.py`.
 """
 
 from datetime import datetime
@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.wire.check import Verdict
 from luxx.wire.message import Attachment
 from luxx.wire.model_settings import (
@@ -21,7 +22,8 @@ from luxx.wire.model_settings import (
     PlanningMode,
     SlidingWindow,
 )
-from luxx.wire.turn import MAX_URL, Source, Step, Usage, domain_of, source_of, steps_text
+from luxx.wire.source import MAX_URL, Source, domain_of, normalized
+from luxx.wire.turn import Step, Usage, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
 _tags = msgspec.json.Decoder(list[str])
@@ -31,13 +33,19 @@ MAX_CITATIONS = 100
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of a message; `index` counts from 1."""
+    """A source of a message; `index` counts from 1. A web page has `url`, `domain` and `snippet`, a document
+    of a knowledge base `document_id`, its place (`page`, `slide` or `row`) and `quote`."""
 
     index: int
-    url: str
+    url: str | UnsetType = UNSET
     title: str
-    domain: str
-    snippet: str
+    domain: str | UnsetType = UNSET
+    snippet: str | UnsetType = UNSET
+    document_id: str | UnsetType = UNSET
+    page: int | UnsetType = UNSET
+    slide: int | UnsetType = UNSET
+    row: int | UnsetType = UNSET
+    quote: str | UnsetType = UNSET
 
 
 class ConversationView(ModelSettings, frozen=True, kw_only=True):
@@ -61,6 +69,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     planning: PlanningMode | None
     sliding_window: int | None
     memory: MemoryMode | None
+    knowledge: list[str]
     pinned: bool
     archived: bool
     tags: list[str]
@@ -117,6 +126,7 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     planning: PlanningMode | UnsetType | None = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
+    knowledge: KnowledgeIds | UnsetType = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
@@ -143,6 +153,7 @@ def conversation_view(row: ConversationRow) -> ConversationView:
     """A conversation's row as a value."""
     fields: dict[str, Any] = {name: getattr(row, name) for name in ConversationView.__struct_fields__}
     fields["tags"] = _tags.decode(row.tags)
+    fields["knowledge"] = _tags.decode(row.knowledge)
     return ConversationView(**fields)
 
 
@@ -226,29 +237,40 @@ _stored = msgspec.json.Decoder(_StoredAnswer)
 
 
 def citations_in(stored: str) -> list[Citation]:
-    """The sources of a stored answer in order of first use, each address once.
+    """The sources of a stored answer in order of first use, each address and each passage once.
 
     Most answers have none and are not decoded.
     """
     if _ESCAPED_MARK not in stored and _MARK not in stored:
         return []
-    citations: dict[str, Citation] = {}
+    citations: dict[object, Citation] = {}
     for step in _stored.decode(stored).steps:
         for source in _sources(step):
-            domain = domain_of(source.url)
-            if len(source.url) > MAX_URL or not domain or source.url in citations:
+            is_document = isinstance(source.document_id, str)
+            key = _passage_key(source) if is_document else source.url
+            if key in citations or not (is_document or _is_web_address(source.url)):
                 continue
             if len(citations) == MAX_CITATIONS:
                 return list(citations.values())
-            normalized = source_of(source.url, source.title or domain, source.snippet)
-            citations[source.url] = Citation(
-                index=len(citations) + 1,
-                url=normalized.url,
-                title=normalized.title,
-                domain=domain,
-                snippet=normalized.snippet,
-            )
+            citations[key] = _citation(len(citations) + 1, source)
     return list(citations.values())
+
+
+def _passage_key(source: Source) -> object:
+    return source.document_id, source.page, source.slide, source.row, source.quote
+
+
+def _is_web_address(url: str) -> bool:
+    return len(url) <= MAX_URL and bool(domain_of(url))
+
+
+def _citation(index: int, source: Source) -> Citation:
+    shown = normalized(source)
+    if isinstance(source.document_id, str):
+        names = ("title", "document_id", "page", "slide", "row", "quote")
+        return Citation(index=index, **{name: getattr(shown, name) for name in names})
+    title = shown.title or shown.domain
+    return Citation(index=index, url=shown.url, title=title, domain=shown.domain, snippet=shown.snippet)
 
 
 def _sources(step: _ResultStep | _SourcedText | SkippedThinking | SkippedCall | SkippedUser) -> list[Source]:

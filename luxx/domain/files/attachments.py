@@ -50,7 +50,7 @@ class DocumentReader:
         memory_bytes: int = DOCUMENT_MEMORY_BYTES,
         seconds: int = DOCUMENT_SECONDS,
     ) -> None:
-        self._process = DocumentProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
+        self.process = DocumentProcess(run_reader, memory_bytes=memory_bytes, seconds=seconds)
 
     async def text_of(self, file: OpenFile, *, characters: int, user_id: int) -> str:
         """The text of a document, at most `characters` long.
@@ -62,7 +62,7 @@ class DocumentReader:
             raise TooLarge(f"{file.name} is larger than {limit}")
         with file.using() as fd:
             os.lseek(fd, 0, os.SEEK_SET)
-            document = await self._process.read(
+            document = await self.process.read(
                 fd, extension=extension_of(file.name), characters=characters, user_id=user_id
             )
         if problem := problem_sentence(file.name, document):

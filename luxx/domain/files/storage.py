@@ -113,6 +113,11 @@ class _Handle:
                 raise Conflict("the file was closed in the meantime", kind="conflict")
             yield self._fd
 
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Up to `count` bytes; none past the end."""
+        with self.using() as fd:
+            return os.pread(fd, count, offset)
+
     def close(self) -> None:
         """Waits for the thread that uses it. May be called again."""
         with self._lock:
@@ -132,11 +137,6 @@ class OpenFile(_Handle):
         super().__init__(fd)
         self.name = name
         self.size = os.fstat(fd).st_size
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        """Up to `count` bytes; none past the end."""
-        with self.using() as fd:
-            return os.pread(fd, count, offset)
 
 
 class UploadDraft(_Handle):

@@ -6,8 +6,8 @@ workspace limits the size.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import cast
 
 import msgspec
@@ -57,6 +57,13 @@ class UploadView(FileView, frozen=True, kw_only=True):
     files: list[FileView]
 
 
+class FormFile(msgspec.Struct, frozen=True):
+    """A file of a form, which is deleted unless it gets a place."""
+
+    name: str
+    draft: UploadDraft
+
+
 class Uploads:
     """One per process."""
 
@@ -74,6 +81,22 @@ class Uploads:
         Raises InvalidInput for an invalid form, TooLarge past the quota, TooMany, Conflict, Unavailable, or
         what reading `body` raises; then no file is left.
         """
+        async with self._received(caller, content_type, length, body) as form:
+            return await self._store_files(caller, form)
+
+    @asynccontextmanager
+    async def receive_drafts(
+        self, caller: Caller, content_type: str, length: int | None, body: AsyncIterator[bytes]
+    ) -> AsyncGenerator[Sequence[FormFile]]:
+        """The files of a body without a place in the workspace: they are gone after the block. Raises what
+        `receive` raises."""
+        async with self._received(caller, content_type, length, body) as form:
+            yield form.files
+
+    @asynccontextmanager
+    async def _received(
+        self, caller: Caller, content_type: str, length: int | None, body: AsyncIterator[bytes]
+    ) -> AsyncGenerator["_Form"]:
         boundary = _boundary(content_type)
         with self._upload_slot(caller):
             workspace_files = await asyncio.to_thread(self._files.workspace_files, caller)
@@ -83,7 +106,7 @@ class Uploads:
             form = _Form(workspace_files)
             try:
                 await self._read(form, boundary, body, headroom)
-                return await self._store_files(caller, form)
+                yield form
             finally:
                 await asyncio.shield(asyncio.to_thread(form.close))
 
@@ -167,17 +190,12 @@ class Uploads:
         )
 
 
-class _UploadedFile(msgspec.Struct, frozen=True):
-    name: str
-    draft: UploadDraft
-
-
 class _Form:
     """Receives the parts of one body: writes files to disk, keeps the folder in memory."""
 
     def __init__(self, workspace_files: WorkspaceFiles) -> None:
         self.workspace_files = workspace_files
-        self.files: list[_UploadedFile] = []
+        self.files: list[FormFile] = []
         self._folder: bytearray | None = None
         self._is_file = False
         self._pieces = bytearray()
@@ -204,7 +222,7 @@ class _Form:
         self._is_file = part.filename is not None
         if part.filename is not None:
             draft = await asyncio.to_thread(self.workspace_files.create_draft)
-            self.files.append(_UploadedFile(safe_name(part.filename), draft))
+            self.files.append(FormFile(safe_name(part.filename), draft))
         elif part.name != PATH_FIELD:
             raise _invalid_upload("$", f"the field {(part.name or '')[:100]!r} is unknown and is not a file")
         elif self._folder is not None:

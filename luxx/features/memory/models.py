@@ -2,8 +2,8 @@
 
 Keys are integers, because joins over text keys are up to 25 times slower; the API and graph queries show the
 `uid`, a UUIDv7. Every row has its scope, and a scope its tenant: the database deletes all of it with the
-user, project, room or tenant that the scope belongs to. Triggers delete a fact with its last source, and an
-episode with one of its messages, and note these deletions.
+user, project, room, tenant or knowledge base that the scope belongs to. Triggers delete a fact with its last
+source, and an episode with one of its messages, and note these deletions.
 """
 
 from datetime import datetime
@@ -23,7 +23,7 @@ PREDICATE_LENGTH = 100
 
 
 class MemoryScopeRow(Base):
-    """The memory of one user, project, room or tenant; the column of the target says which.
+    """The memory of one user, project, room, tenant or knowledge base; the column of the target says which.
 
     `extract_from`: facts are extracted from messages since then, null while that is off; `checked_until`:
     messages until then are in episodes, but for those of answers that are being made.
@@ -39,7 +39,7 @@ class MemoryScopeRow(Base):
                 sqlite_where=text(f"{name} IS NOT NULL"),
                 postgresql_where=text(f"{name} IS NOT NULL"),
             )
-            for name in ("user_id", "project_id", "room_id")
+            for name in ("user_id", "project_id", "room_id", "base_id")
         ),
         Index(
             "uq_memory_scopes_tenant",
@@ -56,6 +56,7 @@ class MemoryScopeRow(Base):
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     room_id: Mapped[str | None] = mapped_column(ForeignKey("chat_rooms.id", ondelete="CASCADE"))
+    base_id: Mapped[str | None] = mapped_column(ForeignKey("knowledge_bases.id", ondelete="CASCADE"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     extract_from: Mapped[datetime | None] = mapped_column(UtcDateTime)
     checked_until: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,17 +1,19 @@
 """Scopes of memory: whose memory is read and written. Only `visible_scopes` makes lists of them.
 
-A scope is written `user`, `project:ID`, `room:ID` or `tenant`. Its row exists from the first fact on.
+A scope is written `user`, `project:ID`, `room:ID`, `tenant` or, of a knowledge base, `base:ID`. Its row
+exists from the first fact on, that of a base from its beginning on.
 """
 
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
-from sqlalchemy import BindParameter, Connection, and_, bindparam, literal, select, union_all
+from sqlalchemy import BindParameter, Connection, and_, bindparam, case, literal, select, union_all
 from sqlalchemy.dialects import postgresql, sqlite
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ProjectRow
+from luxx.domain.knowledge_bases import BASES, BaseMemberRow, BaseRight, KnowledgeBaseRow
 from luxx.errors import InvalidInput, NotAllowed, NotFound
 from luxx.features.memory.models import MemoryScopeRow
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
@@ -24,12 +26,12 @@ from luxx.wire.memory import ScopeKind
 SCOPE_LENGTH = 50
 """Characters of a scope as written."""
 
-IN_SCOPE = "user, tenant, project:ID or room:ID"
-_WITH_ID = (ScopeKind.PROJECT, ScopeKind.ROOM)
+IN_SCOPE = "user, tenant, project:ID, room:ID or base:ID"
+_WITH_ID = (ScopeKind.PROJECT, ScopeKind.ROOM, ScopeKind.BASE)
 
 
 class ScopeName(msgspec.Struct, frozen=True):
-    """A scope as written. `target`: the id of the project or room, empty for the others."""
+    """A scope as written. `target`: the id of the project, room or base, empty for the others."""
 
     kind: ScopeKind
     target: str = ""
@@ -87,6 +89,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
                 return name.target == self.room_id
             case ScopeKind.TENANT:
                 return True
+            case ScopeKind.BASE:
+                return False  # Its documents are searched by a tool of their own.
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,12 +143,13 @@ class Scopes:
         return scope
 
 
+_NEEDED = {ScopeKind.TENANT: "be an ADMIN", ScopeKind.ROOM: "have the right to speak in the room"}
+
+
 def check_writable(scope: Scope) -> None:
     """Raises NotAllowed if the caller may only read the scope."""
     if not scope.can_write:
-        needed = (
-            "be an ADMIN" if scope.name.kind == ScopeKind.TENANT else "have the right to speak in the room"
-        )
+        needed = _NEEDED.get(scope.name.kind, "have the right to write in this knowledge base")
         raise NotAllowed(f"you must {needed} to change what is remembered in this scope")
 
 
@@ -179,12 +184,38 @@ _visible = union_all(
     )
     .where(_members.c.user_id == _user, _rooms.c.user_id != _user),
 )
+_bases, _base_members = table_of(KnowledgeBaseRow), table_of(BaseMemberRow)
+_SHARED = "shared"
+_visible_bases = (
+    select(
+        *_of_kind(
+            ScopeKind.BASE,
+            _bases.c.id,
+            case(
+                (_bases.c.user_id == _user, BaseRight.OWNER.value),
+                (_base_members.c.right == BaseRight.WRITE.value, BaseRight.WRITE.value),
+                (_bases.c.is_shared, _SHARED),
+                else_=BaseRight.READ.value,
+            ),
+        )
+    )
+    .select_from(
+        _bases.outerjoin(
+            _base_members, and_(_base_members.c.base_id == _bases.c.id, _base_members.c.user_id == _user)
+        ).outerjoin(_scopes, _scopes.c.base_id == _bases.c.id)
+    )
+    .where(BASES.is_visible(_tenant, _user))
+)
 
 
 def visible_scopes(connection: Connection, caller: Caller, place: Place | None = None) -> Scopes:
     """The scopes that the caller may read: the own one, projects that they own, rooms that they own or are a
-    member of, and that of the tenant. `place` restricts them to those that a run uses there."""
-    rows = connection.execute(_visible, {"user": caller.user_id, "tenant": caller.tenant_id})
+    member of, that of the tenant, and knowledge bases. `place` restricts them to those that a run uses
+    there, which are never those of bases."""
+    values = {"user": caller.user_id, "tenant": caller.tenant_id}
+    rows = connection.execute(_visible, values).all()
+    if place is None:
+        rows = [*rows, *connection.execute(_visible_bases, values)]
     found = {scope.name: scope for scope in (_scope(row, caller) for row in rows)}
     for kind, can_write in ((ScopeKind.USER, True), (ScopeKind.TENANT, caller.is_admin)):
         found.setdefault(ScopeName(kind), Scope(name=ScopeName(kind), can_write=can_write))
@@ -202,10 +233,17 @@ def _scope(row: Any, caller: Caller) -> Scope:
             can_write = is_right_enough(RoomRight(row.right), RoomRight.SPEAK)
         case ScopeKind.TENANT:
             can_write = caller.is_admin
+        case ScopeKind.BASE:
+            can_write = caller.is_admin if row.right == _SHARED else row.right != BaseRight.READ.value
     return Scope(name=ScopeName(kind, row.target), can_write=can_write, id=row.id)
 
 
-_TARGETS = {ScopeKind.USER: "user_id", ScopeKind.PROJECT: "project_id", ScopeKind.ROOM: "room_id"}
+_TARGETS = {
+    ScopeKind.USER: "user_id",
+    ScopeKind.PROJECT: "project_id",
+    ScopeKind.ROOM: "room_id",
+    ScopeKind.BASE: "base_id",
+}
 _dialects: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _insert = {name: insert(_scopes).on_conflict_do_nothing() for name, insert in _dialects.items()}
 

@@ -95,8 +95,7 @@ def _copy_room(session: Session, room: ChatRoomRow) -> ChatRoomRow:
     copy = ChatRoomRow(
         id=new_id(), user_id=room.user_id, tenant_id=room.tenant_id, title=room.title, task=room.task,
         max_rounds=room.max_rounds, policy=room.policy, stop=None, memory=room.memory,
-        current_round=0,
-        created_at=now, updated_at=now,
+        knowledge=room.knowledge, current_round=0, created_at=now, updated_at=now,
     )  # fmt: skip
     session.add(copy)
     session.flush()

@@ -68,7 +68,7 @@ class MemberService:
 
         def work(session: Session) -> MemberView:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
-            user = _find_user(session, room, new)
+            user = find_new_member(session, room.tenant_id, new.user_id, new.username)
             if user.id == room.user_id:
                 raise InvalidInput("you own this room and have every right", kind="own_room")
             if session.get(SubjectMemberRow, (room.id, user.id)) is not None:
@@ -168,14 +168,14 @@ def _count(session: Session, room: ChatRoomRow) -> int:
     return session.scalar(select(func.count()).where(SubjectMemberRow.subject_id == room.id)) or 0
 
 
-def _find_user(session: Session, room: ChatRoomRow, new: NewMember) -> User:
-    """The active user of the room's tenant. Raises NotFound."""
-    is_wanted = User.id == new.user_id
-    if new.username is not None:
-        is_wanted = User.username_key == new.username.strip().lower()
-    user = session.scalar(select(User).where(is_wanted, User.tenant_id == room.tenant_id, User.is_active))
+def find_new_member(session: Session, tenant_id: int, user_id: int | None, username: str | None) -> User:
+    """The active user of a tenant with this id or name. Raises NotFound."""
+    is_wanted = User.id == user_id
+    if username is not None:
+        is_wanted = User.username_key == username.strip().lower()
+    user = session.scalar(select(User).where(is_wanted, User.tenant_id == tenant_id, User.is_active))
     if user is None:
-        field = "$.user_id" if new.username is None else "$.username"
+        field = "$.user_id" if username is None else "$.username"
         problem = "your tenant has no active user with this id or name"
         raise NotFound(problem, kind="user_not_found", field=field)
     return user

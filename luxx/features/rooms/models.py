@@ -19,10 +19,11 @@ from luxx.domain.agents.models import (
     TurnSettingsChange,
 )
 from luxx.domain.conversations.views import MessageView
+from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.owned import OwnedColumns
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.stops import Stop
-from luxx.infra.store.tables import Base, MemoryColumn, UtcDateTime
+from luxx.infra.store.tables import Base, KnowledgeColumn, MemoryColumn, UtcDateTime
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.model_settings import MemoryMode, ProviderId
 from luxx.wire.run import MemberRight
@@ -36,7 +37,7 @@ NAME_KEY_LENGTH = 300
 """Case folding makes a name up to three times as long."""
 
 
-class ChatRoomRow(OwnedColumns, MemoryColumn, Base):
+class ChatRoomRow(OwnedColumns, MemoryColumn, KnowledgeColumn, Base):
     """`policy` and `stop` are JSON (`RoomPolicy`, `Stop`); a null `stop` means `max_rounds`.
 
     `run_id` is the newest run, null before the first start and after a reset. The row has no status: the
@@ -153,6 +154,7 @@ class NewRoom(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: PolicyName | RoomPolicy = PolicyName.ROUND_ROBIN
     stop: Stop | None = None
     memory: MemoryMode | None = None
+    knowledge: KnowledgeIds = []
 
 
 class RoomChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,6 +166,7 @@ class RoomChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     policy: PolicyName | RoomPolicy | UnsetType = UNSET
     stop: Stop | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
+    knowledge: KnowledgeIds | UnsetType = UNSET
 
 
 class NewMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -233,6 +236,7 @@ class RoomView(Struct, frozen=True, kw_only=True):
     policy: RoomPolicy
     stop: Stop | None
     memory: MemoryMode | None
+    knowledge: list[str]
     run_id: str | None
     stop_reason: str | None
     error: str | None

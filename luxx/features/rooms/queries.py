@@ -14,6 +14,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, Check, TurnSettings
 from luxx.domain.agents.queries import AGENTS, AgentSettings, decode_checks, prompt_of, turn_settings_in
 from luxx.domain.conversations.search_index import SearchedSubject
+from luxx.domain.knowledge_bases import named_in
 from luxx.errors import NotAllowed, NotFound
 from luxx.features.rooms.models import (
     ChatRoomRow,
@@ -168,6 +169,7 @@ def room_view(room: ChatRoomRow, run: RunRow | None, right: RoomRight) -> RoomVi
         policy=policy_of(room),
         stop=stop_of(room),
         memory=room.memory,
+        knowledge=named_in(room.knowledge),
         run_id=None if run is None else run.id,
         stop_reason=None if run is None else run.stop_reason,
         error=None if run is None else run.error,
@@ -222,11 +224,14 @@ def read_seats(session: Session, room: ChatRoomRow | Row[Any]) -> list[Seat]:
     if ids := {row.agent_id for row in rows if row.agent_id is not None}:
         values = {"b_ids": list(ids), "b_tenant": room.tenant_id, "b_user": room.user_id}
         agents = {agent.id: agent for agent in connection.execute(_agents_of_run, values)}
-    return [seat_of(row, agents.get(row.agent_id)) for row in rows]
+    named = named_in(room.knowledge)
+    return [seat_of(row, agents.get(row.agent_id), named) for row in rows]
 
 
-def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> Seat:
-    """A seat with the values that count now."""
+def seat_of(
+    row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None, named: Sequence[str] = ()
+) -> Seat:
+    """A seat with the values that count now. `named`: the knowledge bases of its room."""
     values = seat_values(row, agent)
     # The role of a shipped agent describes it for people; its prompt already says it.
     role = "" if row.role is None and agent is not None and agent.shipped_name is not None else values.role
@@ -245,6 +250,7 @@ def seat_of(row: RoomAgentRow | Row[Any], agent: AgentRow | Row[Any] | None) -> 
             prompted_thinking=values.prompted_thinking,
             checks=values.checks,
             memory=values.memory,
+            knowledge=[*named, *([] if agent is None else named_in(agent.knowledge))],
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
             lost_agent=row.lost_agent if agent is None else None,

@@ -17,6 +17,7 @@ from luxx.domain.conversations.lists import Messages
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.search_index import index_subject
 from luxx.domain.conversations.views import message_view
+from luxx.domain.knowledge_bases import check_named
 from luxx.errors import Conflict
 from luxx.features.rooms.checks import check_room_stop, checked_policy
 from luxx.features.rooms.members import CancelRun, delete_members, is_unread, mark_read
@@ -152,7 +153,8 @@ class RoomService:
         room = ChatRoomRow(
             id=new_id(), user_id=caller.user_id, tenant_id=caller.tenant_id, title=new.title.strip(),
             task=_checked_task(new.task, errors), max_rounds=new.max_rounds, policy=encode_policy(policy),
-            stop=encode_stop(new.stop), memory=new.memory, current_round=0, created_at=now, updated_at=now,
+            stop=encode_stop(new.stop), memory=new.memory, current_round=0,
+            knowledge=check_named(session, caller, new.knowledge), created_at=now, updated_at=now,
         )  # fmt: skip
         session.add(room)
         session.flush()
@@ -183,6 +185,8 @@ class RoomService:
                 room.stop = encode_stop(changes.stop)
             if changes.memory is not UNSET:
                 room.memory = changes.memory
+            if changes.knowledge is not UNSET:
+                room.knowledge = check_named(session, caller, changes.knowledge)
             errors.raise_if_any()
             room.updated_at = utc_now()
             session.flush()

@@ -23,6 +23,7 @@ from sqlalchemy import (
     MetaData,
     Select,
     Table,
+    Text,
     extract,
     func,
     literal,
@@ -90,6 +91,12 @@ class MemoryColumn:
     memory: Mapped[MemoryMode | None] = mapped_column(
         Enum(MemoryMode, native_enum=False, length=10, values_callable=list)
     )
+
+
+class KnowledgeColumn:
+    """The column of a row that names knowledge bases: a JSON list of their ids."""
+
+    knowledge: Mapped[str] = mapped_column(Text, default="[]", server_default="[]")
 
 
 _STRICTEST = (MemoryMode.OFF, MemoryMode.ASK)

@@ -20,6 +20,7 @@ from luxx.providers.parsing import (
     json_objects,
     parse_arguments,
 )
+from luxx.wire.source import source_of
 from luxx.wire.turn import (
     CitationDelta,
     Delta,
@@ -28,7 +29,6 @@ from luxx.wire.turn import (
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
-    source_of,
 )
 
 CALL_TYPES = frozenset({"function_call", "custom_tool_call"})

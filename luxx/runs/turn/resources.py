@@ -208,17 +208,16 @@ class ResourceFinder:
         return replace(
             request,
             agent_id=agent.id,
-            provider_id=choice.provider_id,
-            provider_name=choice.name,
-            model=choice.model,
+            provider_id=choice.provider_id, provider_name=choice.name, model=choice.model,
             max_iterations=agent.max_iterations,
             prompted_thinking=agent.prompted_thinking,
             checks=agent.checks,
             skills=agent.skills,
             tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
             system_prompt=agent.system_prompt or "",
+            knowledge=[*request.knowledge, *agent.knowledge],
             **first_given(agent, choice),
-        )
+        )  # fmt: skip
 
     def for_prompt(self, spec: RunSpec, access: UserAccess, *, delegation_depth: int) -> PromptResources:
         """The resources of a prompt that is only measured: nothing is started or waited for."""
@@ -246,7 +245,7 @@ class ResourceFinder:
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
-                caller=tool_caller(caller, run_id=spec.run_id, tools=known, memory=spec.request.memory),
+                caller=tool_caller(caller, spec.run_id, known, spec.request.memory, spec.request.knowledge),
                 permissions=CallPermissions(workspace=workspace, rules=rules, offered=offered_names),
                 actions=CallActions(
                     read_result=partial(self._read_result, caller, spec.run_id),

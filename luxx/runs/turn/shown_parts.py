@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from luxx.wire.source import Source, citable
 from luxx.wire.turn import (
     CitationDelta,
     Delta,
     FinishDelta,
     FinishReason,
     ReplayDelta,
-    Source,
     Step,
     StepFile,
     StepType,
     TextDelta,
     UsageDelta,
-    citable,
     step_id,
 )
 

@@ -1,7 +1,6 @@
 """A run or a turn as a drive reads it: what it was asked, its state, and what follows.
 
-The request is JSON in the row of a chat's run and in the event that begins a turn of a room or a task. The
-fold is pure, in one pass or continued from an earlier state; so another process can continue a run.
+The request is JSON in the row of a chat's run and in the event that begins another turn. The fold is pure.
 """
 
 from collections.abc import Sequence
@@ -92,11 +91,11 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     """The request of a run or a turn. Every default is resolved at its start: later changes do not alter it.
 
     `agent_id`: where the values come from. `max_iterations`: model calls with tools; None: as configured.
-    `skills`: those that the model may activate; None: all. `tools` are offered to the model, which gets the
-    images with `takes_images`. `response_schema`: of the answer's text. `when_asked`: whether the run waits
-    when it must ask a person. `stop`: texts that end a completion. `warnings` begin the log. `planning` is
-    off unless steps of a plan may make a chat's answer. `context_window`: in tokens, None if it is unknown.
-    `memory`: the mode of user, agent and conversation; that of a project or room is read where it is used."""
+    `skills`: those that it may activate; None: all. `tools` are offered to the model, which gets images
+    with `takes_images`. `response_schema`: of the answer's text. `when_asked`: whether it waits when it
+    must ask. `stop`: texts that end a completion. `warnings` begin the log. `planning`: whether a plan
+    may make the answer. `context_window`: in tokens, None if unknown. `memory`: the mode of user, agent
+    and conversation. `knowledge`: the bases that these and a room name."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -120,6 +119,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     checks: list[Check] = []
     sliding_window: int | None = None
     memory: MemoryMode = MemoryMode.ON
+    knowledge: list[str] = []
 
     @property
     def rule_agents(self) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from luxx.tools.hooks import result_of_error
 from luxx.tools.web.clients import DnsLookups, WebClients
 from luxx.tools.web.reading import WebPage, WebReader
 from luxx.tools.web.search import DuckDuckGo, WebSearch, WebSearchResults, ddgs_engines
-from luxx.wire.turn import Source
+from luxx.wire.source import Source
 
 SEARCH_SECONDS = 12.0
 """Timeout per search engine, short because there are other engines to try."""

@@ -7,7 +7,7 @@ from luxx.infra.documents.bounds import MOST_LINKS, PageForm, PageLink, PageRequ
 from luxx.infra.documents.reader import DocumentProcess, PageProcess
 from luxx.infra.network.fetch import CheckRedirect, Fetched, Fetcher, FetchRequest
 from luxx.tools.web.clients import WebClient
-from luxx.wire.turn import Source, citable, source_of
+from luxx.wire.source import Source, citable, source_of
 
 MAX_CHARACTERS = 500_000
 MAX_TEXT_BYTES = 5 * 1024 * 1024

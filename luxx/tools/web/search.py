@@ -15,7 +15,7 @@ from luxx.infra.network.fetch import Fetcher, FetchRequest
 from luxx.tools.hooks import describe_error
 from luxx.tools.web.clients import WebClient
 from luxx.tools.web.search_pages import DUCKDUCKGO, MAX_ANSWER, SEARCH_URL, EngineRequest, EngineResponse
-from luxx.wire.turn import Source, citable
+from luxx.wire.source import Source, citable
 
 _TRACKING = re.compile(r"utm_\w+|fbclid|gclid|msclkid|mc_[ce]id")
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from luxx.wire.turn import Source
+from luxx.wire.source import Source
 
 DUCKDUCKGO = "DuckDuckGo"
 SEARCH_URL = "https://html.duckduckgo.com/html/"

@@ -18,7 +18,7 @@ from bs4 import BeautifulSoup, Tag
 from luxx.infra.documents.bounds import limit, storable
 from luxx.infra.documents.charset import decode
 from luxx.tools.web.search_pages import DUCKDUCKGO, SEARCH_URL, EngineRequest, EngineResponse
-from luxx.wire.turn import Source, source_of
+from luxx.wire.source import Source, source_of
 
 MAX_RESULTS = 50
 MAX_PAGE = 500_000

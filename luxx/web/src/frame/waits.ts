@@ -15,9 +15,9 @@ import { useServerText } from '@/i18n/en/server'
 import { useNotices } from '@/stores/notices'
 import { keyOf } from './dismissed'
 
-export const AREA_OF_KIND = { chat: 'chat', room: 'rooms', task: 'tasks', memory: 'memories' } as const
+export const AREA_OF_KIND = { chat: 'chat', room: 'rooms', task: 'tasks', memory: 'memories', index: 'runs' } as const
 /** Invalidated when something new is in a list of the area. */
-const LISTS = { chat: ['conversations'], room: ['rooms'], task: ['tasks'], memory: ['memories'] } as const
+const LISTS = { chat: ['conversations'], room: ['rooms'], task: ['tasks'], memory: ['memories'], index: ['runs'] } as const
 const ENDS = new Set(['completed', 'failed', 'cancelled'])
 
 /** A run that waits for the reader. */
@@ -50,6 +50,7 @@ export const waitingCounts = computed(() => {
 })
 
 export function addressOf(kind: keyof typeof AREA_OF_KIND, sessionId: string): string {
+  if (kind === 'index') return '/runs'
   return kind === 'memory' ? '/memories' : `/${AREA_OF_KIND[kind]}/${sessionId}`
 }
 

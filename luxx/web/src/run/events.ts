@@ -47,6 +47,8 @@ type Logged =
   | Schema<'FactsRetired'>
   | Schema<'CommunitiesUpdated'>
   | Schema<'MemoryComplete'>
+  | Schema<'DocumentParsed'>
+  | Schema<'IndexComplete'>
 
 /** The growing text of a message in a room; never in the log. */
 export interface MessageChunk {
@@ -61,7 +63,7 @@ export interface MessageChunk {
 export type ProcessStep = Omit<Schema<'ProcessStep'>, 'step'> & { step: StepFrame }
 export type RunEvent = Schema<'RunSnapshot'> | ProcessStep | MessageChunk | Logged
 
-const LAST = new Set(['done', 'room_completed', 'room_paused', 'task_complete', 'task_paused', 'memory_complete'])
+const LAST = new Set(['done', 'room_completed', 'room_paused', 'task_complete', 'task_paused', 'memory_complete', 'index_complete'])
 
 /** Whether the server closes the stream after this event: the run ended or paused. */
 export function endsStream(event: RunEvent): boolean {

@@ -186,6 +186,7 @@ function applyTask(state: RunState, event: RunEvent): RunState {
       return { ...endPlanning(withoutOpenQuestions(state)), status, result: event.result ?? null }
     }
     case 'memory_complete':
+    case 'index_complete':
       return { ...state, status: event.status as RunState['status'] }
     default:
       return state

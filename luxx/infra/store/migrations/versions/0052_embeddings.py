@@ -6,7 +6,7 @@ from alembic import op
 from sqlalchemy import DateTime, Float, Integer, LargeBinary, String, Text
 
 revision: str = "0052"
-down_revision: str | None = "0050"
+down_revision: str | None = "0051"
 
 PARENTS = {
     "model_id": "embedding_models",

@@ -6,6 +6,7 @@ const en = {
     room: 'The room has ended.',
     task: 'The task has ended.',
     memory: 'The extraction of facts has ended.',
+    index: 'The documents are indexed.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

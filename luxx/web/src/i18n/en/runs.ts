@@ -6,8 +6,8 @@ const en = {
   status: 'State',
   allKinds: 'All kinds',
   allStates: 'All states',
-  kinds: { chat: 'Chat', room: 'Room', task: 'Task', memory: 'Memory' },
-  openSubject: { chat: 'Open the chat', room: 'Open the room', task: 'Open the task', memory: 'Open the memories' },
+  kinds: { chat: 'Chat', room: 'Room', task: 'Task', memory: 'Memory', index: 'Documents' },
+  openSubject: { chat: 'Open the chat', room: 'Open the room', task: 'Open the task', memory: 'Open the memories', index: 'Open the runs' },
   noneTitle: 'No runs yet',
   noneText: 'Each answer in a chat, each start of a room, each execution of a task and each extraction of facts is a run, and is listed here.',
   noMatchTitle: 'No such runs',
@@ -101,6 +101,8 @@ const en = {
     facts_retired: 'Facts retired',
     communities_updated: 'Communities made anew',
     memory_complete: 'Extraction ended',
+    document_parsed: 'Document indexed',
+    index_complete: 'Indexing ended',
   },
 }
 

@@ -87,6 +87,9 @@ const en = {
   memoryForgotten: 'Forgotten.',
   memoriesGone: 'Some of them have been deleted since.',
   sources: 'Sources',
+  /** Where a passage of a document is in it. */
+  placeOf: ({ page, slide, row }: { page?: number; slide?: number; row?: number }) =>
+    page ? `p. ${page}` : slide ? `slide ${slide}` : row ? `row ${row}` : '',
   steered: 'You wrote while it was answering:',
   reminded: 'The model was reminded of open to-dos.',
 }

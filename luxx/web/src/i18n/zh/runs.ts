@@ -6,8 +6,8 @@ const zh: RunsText = {
   status: '状态',
   allKinds: '所有类型',
   allStates: '所有状态',
-  kinds: { chat: '对话', room: '房间', task: '任务', memory: '记忆' },
-  openSubject: { chat: '打开对话', room: '打开房间', task: '打开任务', memory: '打开记忆' },
+  kinds: { chat: '对话', room: '房间', task: '任务', memory: '记忆', index: '文档' },
+  openSubject: { chat: '打开对话', room: '打开房间', task: '打开任务', memory: '打开记忆', index: '打开运行列表' },
   noneTitle: '还没有运行',
   noneText: '对话中的每个回答、房间的每次开始、任务的每次执行和事实的每次提取都是一次运行，都列在这里。',
   noMatchTitle: '没有这样的运行',
@@ -101,6 +101,8 @@ const zh: RunsText = {
     facts_retired: '事实已失效',
     communities_updated: '社群已更新',
     memory_complete: '提取结束',
+    document_parsed: '文档已索引',
+    index_complete: '索引结束',
   },
 }
 

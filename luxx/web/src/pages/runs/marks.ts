@@ -88,6 +88,7 @@ function wordsOf(event: RunEvent): string {
     case 'tainted':
       return event.by
     case 'episode_synced':
+    case 'document_parsed':
       return event.reason ? server.translate(event.reason) : ''
     default:
       return ''

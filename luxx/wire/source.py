@@ -19,6 +19,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     domain: str = ""
     snippet: str = ""
+    base_id: str | UnsetType = UNSET
     document_id: str | UnsetType = UNSET
     page: int | UnsetType = UNSET
     slide: int | UnsetType = UNSET

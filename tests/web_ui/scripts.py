@@ -130,6 +130,11 @@ RULES = [
     Rule(when=When(user="hello"), reply=[Text(text="Hello to you", pieces=3)]),
     Rule(when=When(user="markdown"), reply=[Text(text=MARKDOWN, pieces=40)]),
     Rule(
+        when=When(user="weigh", has_tool_result=False),
+        reply=[Call(name="knowledge_search", arguments={"query": "crate 2 weighs"})],
+    ),
+    Rule(when=When(user="weigh"), reply=[Text(text="Six kilograms [1].")]),
+    Rule(
         when=When(user="calculate", has_tool_result=False),
         reply=[
             Thinking(text="I need the tool for this."),

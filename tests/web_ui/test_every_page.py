@@ -195,6 +195,9 @@ def pages(owner: Person) -> dict[str, str]:
     task_run = owner.post(f"/tasks/{task}/execute")["id"]
     agent = owner.post("/agents", {"name": LONG, "role": SPACED, "system_prompt": WIDE})["id"]
     fact = owner.post("/memories", {"text": WIDE, "subject": SPACED, "predicate": "knows", "object": LONG})
+    base = owner.post("/knowledge", {"name": LONG[:80], "description": WIDE})["id"]
+    given = {"name": f"{LONG}.md", "text": f"# {SPACED}\n\n{WIDE}"}
+    document = owner.post(f"/knowledge/{base}/documents", given)["items"][0]["id"]
     prompt = owner.post("/prompts", {"name": LONG[:40].lower(), "title": SPACED, "content": WIDE})["id"]
     address = owner.server.url
     provider = owner.post(
@@ -218,6 +221,8 @@ def pages(owner: Person) -> dict[str, str]:
         "/agents/:id(\\d+)": f"/agents/{agent}",
         "/memories/:id": f"/memories/{fact['id']}",
         "/graph/:id": f"/graph/{fact['entities'][1]['id']}",
+        "/knowledge/:id": f"/knowledge/{base}",
+        "/knowledge/:id/:documentId": f"/knowledge/{base}/{document}",
         "/prompts/:id": f"/prompts/{prompt}",
         "/providers/:id(\\d+)": f"/providers/{provider}",
         "/files/:path(.*)?": f"/files?open={LONG}.md",

@@ -34,13 +34,14 @@ MAX_CITATIONS = 100
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True):
     """A source of a message; `index` counts from 1. A web page has `url`, `domain` and `snippet`, a document
-    of a knowledge base `document_id`, its place (`page`, `slide` or `row`) and `quote`."""
+    of a knowledge base `base_id`, `document_id`, its place (`page`, `slide` or `row`) and `quote`."""
 
     index: int
     url: str | UnsetType = UNSET
     title: str
     domain: str | UnsetType = UNSET
     snippet: str | UnsetType = UNSET
+    base_id: str | UnsetType = UNSET
     document_id: str | UnsetType = UNSET
     page: int | UnsetType = UNSET
     slide: int | UnsetType = UNSET
@@ -267,7 +268,7 @@ def _is_web_address(url: str) -> bool:
 def _citation(index: int, source: Source) -> Citation:
     shown = normalized(source)
     if isinstance(source.document_id, str):
-        names = ("title", "document_id", "page", "slide", "row", "quote")
+        names = ("title", "base_id", "document_id", "page", "slide", "row", "quote")
         return Citation(index=index, **{name: getattr(shown, name) for name in names})
     title = shown.title or shown.domain
     return Citation(index=index, url=shown.url, title=title, domain=shown.domain, snippet=shown.snippet)

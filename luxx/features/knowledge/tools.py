@@ -123,6 +123,7 @@ def _passage(item: FoundChunk, number: int) -> dict[str, Any]:
 
 def _source(item: FoundChunk) -> Source:
     return Source(
+        base_id=item.base_id,
         document_id=item.document_id,
         title=item.title,
         quote=item.quote,

@@ -1,5 +1,6 @@
 /** Bytes of the API that are no JSON envelope: exported files, and imported ones. */
 import { ApiError, asApiError, failureOf, signedFetch } from './client'
+import { accessToken } from './tokens'
 
 async function fetchOrFail(request: Request): Promise<Response> {
   const response = await signedFetch(request).catch((error: unknown) => {
@@ -26,6 +27,25 @@ export async function postDocument<T>(path: string, document: string, mediaType:
   const headers = { 'content-type': mediaType }
   const response = await fetchOrFail(new Request(address, { method: 'POST', body: document, headers }))
   return ((await response.json()) as { data: T }).data
+}
+
+/** Posts a form with files. `onProgress` gets the share that is sent, 0 to 1. Raises Error with the server's reason. */
+export async function postForm(path: string, body: FormData, onProgress: (share: number) => void): Promise<void> {
+  const token = await accessToken()
+  await new Promise<void>((resolve, reject) => {
+    // Only this interface reports how much of a body is sent.
+    const request = new XMLHttpRequest()
+    request.open('POST', path)
+    request.setRequestHeader('accept', 'application/json')
+    if (token) request.setRequestHeader('authorization', `Bearer ${token}`)
+    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total)
+    request.onerror = () => reject(new Error('The upload was broken off.'))
+    request.onload = () => {
+      if (request.status < 300) resolve()
+      else void failureOf(new Response(request.responseText, { status: request.status })).then(reject)
+    }
+    request.send(body)
+  })
 }
 
 /** Saves what an address of the API returns on the reader's machine, as `title.ending`. */

@@ -39,6 +39,11 @@ const en = {
   slidingWindowHint: '0: all that fit its context window. With a number, the prompt cache of the provider is of no use.',
   slidingWindowInherited: 'As the agent, or the server',
   plannings: { off: 'Never', auto: 'For complex messages', always: 'For every message' },
+  knowledge: 'Knowledge',
+  knowledgeHint: 'Answers search these knowledge bases and cite them.',
+  searchBases: 'Search knowledge bases',
+  noBases: 'There is no knowledge base yet',
+  lostBase: 'A base that is gone, or that you may not read',
   memory: 'Memory',
   memoryHint:
     'Luxx stores facts with where they come from, and gives an answer those that fit. The strictest setting of you, project, conversation, room and agent counts. What is written while it is off or asks is never looked through for facts, also not later.',

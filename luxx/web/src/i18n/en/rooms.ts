@@ -199,13 +199,7 @@ const en = {
 
   openTimeline: 'Open the timeline',
   settings: 'Title and task',
-  members: 'Members',
   membersHint: 'Users of this server who may take part.',
-  noMembers: 'Nobody else yet.',
-  memberName: 'Name of the user',
-  memberRight: 'Right',
-  addMember: 'Add',
-  removeMember: (name: string) => `Remove ${name}`,
   leaveRoom: 'Leave the room',
   rights: { watch: 'Watch', speak: 'Speak', steer: 'Steer', owner: 'Owner' },
   rightsHint: {

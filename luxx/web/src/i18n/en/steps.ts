@@ -88,8 +88,8 @@ const en = {
   memoriesGone: 'Some of them have been deleted since.',
   sources: 'Sources',
   /** Where a passage of a document is in it. */
-  placeOf: ({ page, slide, row }: { page?: number; slide?: number; row?: number }) =>
-    page ? `p. ${page}` : slide ? `slide ${slide}` : row ? `row ${row}` : '',
+  placeOf: ({ page, slide, row, last_row: last }: { page?: number; slide?: number; row?: number; last_row?: number }) =>
+    page ? `p. ${page}` : slide ? `slide ${slide}` : row ? (last && last !== row ? `rows ${row} to ${last}` : `row ${row}`) : '',
   steered: 'You wrote while it was answering:',
   reminded: 'The model was reminded of open to-dos.',
 }

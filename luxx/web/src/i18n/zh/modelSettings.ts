@@ -33,6 +33,11 @@ const zh: ModelSettingsText = {
   slidingWindowHint: '0：读取上下文窗口能容纳的全部消息。设置数量后，服务商的提示缓存不再起作用。',
   slidingWindowInherited: '按智能体或服务器的设置',
   plannings: { off: '从不', auto: '复杂的消息', always: '每条消息' },
+  knowledge: '知识库',
+  knowledgeHint: '回答会搜索并引用这些知识库。',
+  searchBases: '搜索知识库',
+  noBases: '还没有知识库',
+  lostBase: '已不存在或您无权阅读的知识库',
   memory: '记忆',
   memoryHint:
     'Luxx 会存储事实及其来源，并把相关的事实提供给回答。在你、项目、对话、讨论室和智能体的设置中，以最严格的为准。在关闭或询问期间写下的内容永远不会被用来提取事实，以后也不会。',

@@ -198,13 +198,7 @@ const zh: RoomsText = {
 
   openTimeline: '打开时间线',
   settings: '标题与任务',
-  members: '成员',
   membersHint: '可以参加的本服务器用户。',
-  noMembers: '还没有其他人。',
-  memberName: '用户名',
-  memberRight: '权限',
-  addMember: '添加',
-  removeMember: (name) => `移除 ${name}`,
   leaveRoom: '离开房间',
   rights: { watch: '旁观', speak: '发言', steer: '主持', owner: '房主' },
   rightsHint: {

@@ -81,7 +81,8 @@ const zh: StepsText = {
   memoryForgotten: '已忘记。',
   memoriesGone: '其中一些此后已被删除。',
   sources: '来源',
-  placeOf: ({ page, slide, row }) => (page ? `第 ${page} 页` : slide ? `第 ${slide} 张` : row ? `第 ${row} 行` : ''),
+  placeOf: ({ page, slide, row, last_row: last }) =>
+    page ? `第 ${page} 页` : slide ? `第 ${slide} 张` : row ? (last && last !== row ? `第 ${row} 至 ${last} 行` : `第 ${row} 行`) : '',
   steered: '你在回答进行时写道：',
   reminded: '已提醒模型还有未完成的待办。',
 }

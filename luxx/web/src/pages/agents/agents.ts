@@ -49,6 +49,7 @@ export interface AgentDraft extends AnswererDraft {
   promptedThinking: boolean
   planning: NonNullable<Agent['planning']> | ''
   slidingWindow: string
+  knowledge: readonly string[]
   memory: NonNullable<Agent['memory']>
   checks: CheckDraft[]
   isShared: boolean
@@ -85,6 +86,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     promptedThinking: agent?.prompted_thinking ?? false,
     planning: agent?.planning ?? '',
     slidingWindow: String(agent?.sliding_window ?? ''),
+    knowledge: agent?.knowledge ?? [],
     memory: agent?.memory ?? 'on',
     isShared: agent?.is_shared ?? false,
   }
@@ -105,6 +107,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     // A draft that an earlier version kept has none.
     planning: draft.planning || null,
     sliding_window: numberIn(draft.slidingWindow ?? ''),
+    knowledge: [...(draft.knowledge ?? [])],
     memory: draft.memory,
     is_shared: draft.isShared,
   }

@@ -1,8 +1,7 @@
 /** The workspace of the signed-in user: folders, uploads with their progress, and downloads. */
-import { api, ask, failureOf } from '@/api/client'
-import { readFile } from '@/api/files'
+import { api, ask } from '@/api/client'
+import { postForm, readFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
-import { accessToken } from '@/api/tokens'
 import type { Schema } from '@/api/types'
 
 export type StoredFile = Schema<'FileView'>
@@ -29,23 +28,9 @@ export async function readText(file: StoredFile): Promise<{ text: string; isCut:
 }
 
 /** Sends files into a folder. `onProgress` gets the share that is sent, 0 to 1. Raises Error with the server's reason. */
-export async function upload(files: readonly File[], path: string, onProgress: (share: number) => void): Promise<void> {
+export function upload(files: readonly File[], path: string, onProgress: (share: number) => void): Promise<void> {
   const body = new FormData()
   for (const file of files) body.append('file', file)
   if (path) body.append('path', path)
-  const token = await accessToken()
-  await new Promise<void>((resolve, reject) => {
-    // Only this interface reports how much of a body is sent.
-    const request = new XMLHttpRequest()
-    request.open('POST', '/files')
-    request.setRequestHeader('accept', 'application/json')
-    if (token) request.setRequestHeader('authorization', `Bearer ${token}`)
-    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total)
-    request.onerror = () => reject(new Error('The upload was broken off.'))
-    request.onload = () => {
-      if (request.status < 300) resolve()
-      else void failureOf(new Response(request.responseText, { status: request.status })).then(reject)
-    }
-    request.send(body)
-  })
+  return postForm('/files', body, onProgress)
 }

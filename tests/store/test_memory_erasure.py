@@ -11,16 +11,31 @@ from sqlalchemy import Connection, delete, func, select, text
 from sqlalchemy.orm import Session
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
+from luxx.domain.knowledge_bases import KnowledgeBaseRow
+from luxx.features.knowledge.chunks import Chunk
+from luxx.features.knowledge.indexing import (
+    CHUNK_TEXTS,
+    ERASED_TABLES,
+    changes_of,
+    end_document,
+    next_pending,
+    words_of_chunks,
+    write_changes,
+)
+from luxx.features.knowledge.models import DocumentRow
+from luxx.features.knowledge.rows import NewDocument, store_document
+from luxx.features.knowledge.service import KnowledgeService, NewBase
 from luxx.features.memory.erasure import Erasure
 from luxx.features.memory.facts import Author, FactWriter, NewSource
 from luxx.features.memory.scopes import USER_SCOPE, stored_scope, visible_scopes
 from luxx.features.memory.service import FactFilter, MemoryService
 from luxx.features.memory.views import FactChanges, NewFact, facts
 from luxx.infra.clock import new_id, utc_now
+from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.maintenance import only_process
 from luxx.infra.store.tables import Base, Lock, table_of
-from luxx.wire.memory import SourceKind
+from luxx.wire.memory import EpisodeStatus, SourceKind
 from store.test_memory import PROJECT, fill
 
 CANARY = "canaryxq"
@@ -135,6 +150,45 @@ async def test_an_earlier_wording_goes_with_its_message_and_the_fact_stays(
     assert [change.before["text"] for change in changes] == ["It is said otherwise."]
     assert copies(tmp_path) == []
     assert (await store.read_rows(counts))["entities"] == 0
+
+
+async def test_nothing_is_left_of_the_documents_that_were_deleted_or_replaced(
+    store: Store, tmp_path: Path
+) -> None:
+    base = await KnowledgeService(store, MemoryConfig()).create(ANN, NewBase(name="Bakery"))
+
+    def add(connection: Connection, name: str, *texts: str) -> str:
+        row = Session(connection).get_one(KnowledgeBaseRow, base.id)
+        data = f"{CANARY} of {name}, {len(texts)}".encode()
+        new = NewDocument(name=name, size=len(data), hash=f"{name}{len(texts)}", pieces=[data])
+        document_id = store_document(connection, row, ANN.user_id, new, quota_mb=1)
+        pending = next_pending(connection, base.id, ANN.user_id)
+        assert pending is not None
+        wanted = [Chunk(position=at, text=each, hash=each, tokens=9) for at, each in enumerate(texts)]
+        changes = changes_of(connection, pending, wanted)
+        words = words_of_chunks(connection.dialect.name, pending.scope_id, changes.new)
+        write_changes(connection, pending, changes, words)
+        end_document(connection, pending, EpisodeStatus.SYNCED, read=None, reason=None, count=len(texts))
+        return document_id
+
+    kept = await store.write_rows(lambda connection: add(connection, "kept", f"{CANARY} one", "Rye.", "Oat."))
+    gone = await store.write_rows(
+        lambda connection: add(connection, "gone", *[f"{CANARY} {n}" for n in range(50)])
+    )
+    assert copies(tmp_path) != [] or not store.is_sqlite
+    await store.write_rows(delete_rows(DocumentRow, gone))
+    await store.write_rows(lambda connection: add(connection, "kept", "Rye.", "Oat."))
+    await store.write_rows(
+        lambda connection: connection.execute(delete(Base.metadata.tables["document_pieces"]))
+    )
+    await Erasure(store, indexes=[CHUNK_TEXTS.full_text], tables=ERASED_TABLES).erase_due()
+    assert copies(tmp_path) == []
+    assert (await store.read_rows(counts))["memory_deletions"] == 0
+    table = Base.metadata.tables["chunks"]
+    rows = await store.read_rows(
+        lambda connection: connection.execute(select(table.c.document_id, table.c.text)).all()
+    )
+    assert {tuple(row) for row in rows} == {(kept, "Rye."), (kept, "Oat.")}
 
 
 async def test_one_process_erases_at_a_time_and_a_long_read_delays_it(store: Store, tmp_path: Path) -> None:

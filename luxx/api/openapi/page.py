@@ -195,6 +195,8 @@ def _type(schema: JsonObject) -> str:
         return " | ".join(
             f"<code>{_text(msgspec.json.encode(value).decode())}</code>" for value in schema["enum"]
         )
+    if "prefixItems" in schema:
+        return f"[{', '.join(_type(item) for item in schema['prefixItems'])}]"
     if schema.get("type") == "array":
         return f"list of {_type(schema.get('items', {}))}{_bounds(schema)}"
     label = str(schema.get("format") or schema.get("type") or "anything")

@@ -17,6 +17,7 @@ from luxx.domain.knowledge_bases import KnowledgeBaseRow
 from luxx.features.knowledge.chunks import Chunk
 from luxx.features.knowledge.models import TITLE_LENGTH, ChunkTextRow
 from luxx.features.knowledge.rows import chunks, documents, is_pending, payer
+from luxx.features.memory.erasure import note_deletion
 from luxx.features.memory.models import MemoryScopeRow
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.parts import Document
@@ -25,6 +26,9 @@ from luxx.infra.store.tables import table_of
 from luxx.wire.memory import EpisodeStatus
 
 CHUNK_TEXTS = WordIndex(table="chunk_texts", full_text="search_index_chunks")
+ERASED_TABLES = ("documents", "document_pieces", "chunks", "chunk_texts")
+"""Those of which nothing stays in the files of the database after a deletion."""
+
 INDEXED_AT_ONCE = 500
 HEADING_SEPARATOR = " > "
 
@@ -86,8 +90,8 @@ class ChunkChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 def next_pending(connection: Connection, base_id: str, user_id: int) -> PendingDocument | None:
     """The oldest document of a base that is pending and that this user pays for."""
-    row = connection.execute(_pending, {"base": base_id, "user": user_id}).one_or_none()
-    return None if row is None else PendingDocument(**row._mapping)  # pyright: ignore[reportPrivateUsage]
+    row = connection.execute(_pending, {"base": base_id, "user": user_id}).mappings().one_or_none()
+    return None if row is None else PendingDocument(**row)
 
 
 def _check_unchanged(connection: Connection, document: PendingDocument) -> None:
@@ -177,6 +181,7 @@ def write_changes(
         connection.execute(_move, [{"b_id": id_, **_place(chunk)} for id_, chunk in changes.moved])
     if changes.unused:
         connection.execute(delete(chunks).where(chunks.c.id.in_(changes.unused)))
+        note_deletion(connection)
 
 
 def end_document(
@@ -192,6 +197,7 @@ def end_document(
     _check_unchanged(connection, document)
     if status != EpisodeStatus.SYNCED:
         connection.execute(delete(chunks).where(chunks.c.document_id == document.id))
+        note_deletion(connection)
     values: dict[str, Any] = {"status": status.value, "reason": reason, "chunks": count}
     if read is not None:
         title = " ".join(read.title.split())[:TITLE_LENGTH]

@@ -1,14 +1,16 @@
-"""Erasing what was deleted from memory: what only it supported, and what is left of it in the files of the
-database.
+"""Erasing what was deleted from memory and from knowledge bases: what only it supported, and what is left
+of it in the files of the database.
 
-Triggers note each deletion of a fact or an episode in `memory_deletions`, whatever deleted it. A job of each
-process (`app/background.py`) does the rest; on several processes, one of them at a time.
+Triggers note each deletion of a fact, an episode or a document in `memory_deletions`, whatever deleted it,
+and so does `note_deletion`. A job of each process (`app/background.py`) does the rest; on several processes,
+one of them at a time.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from luxx.features.memory.entities import delete_unsupported
 from luxx.features.memory.facts import delete_changes_without_version
@@ -27,6 +29,9 @@ ERASED_AT_ONCE = 500
 MAX_NOTES = 50_000
 """Notes that one run of the job works on; the next one goes on."""
 
+INDEXES = (TEXTS.full_text,)
+"""The full text indexes of memory on SQLite."""
+
 VACUUMED = (
     "facts", "fact_sources", "mentions", "entities", "communities", "memory_texts", "memory_changes",
     "recalled_facts", "episodes", "embeddings",
@@ -44,11 +49,18 @@ _any = select(_deletions.c.id).limit(1)
 logger = structlog.get_logger()
 
 
-class Erasure:
-    """The job of one process."""
+def note_deletion(connection: Connection) -> None:
+    """Notes that texts were deleted of which no trigger knows."""
+    connection.execute(insert(_deletions).values(fact_id=None))
 
-    def __init__(self, store: Store) -> None:
+
+class Erasure:
+    """The job of one process, for memory and for the indexes and tables that are given besides."""
+
+    def __init__(self, store: Store, *, indexes: Sequence[str] = (), tables: Sequence[str] = ()) -> None:
         self._store = store
+        self._indexes = (*INDEXES, *indexes)
+        self._tables = (*VACUUMED, *tables)
 
     async def erase_due(self) -> None:
         """Erases what was deleted since the last time, if anything was."""
@@ -71,7 +83,8 @@ class Erasure:
 
     def _erase_sqlite(self) -> None:
         notes = self._delete_leftovers()
-        merge_index(self._store, TEXTS.full_text)
+        for index in self._indexes:
+            merge_index(self._store, index)
         if empty_wal(self._store.engine):
             self._forget(notes)
         else:
@@ -81,7 +94,7 @@ class Erasure:
         with only_process(self._store.engine, Lock.MEMORY_ERASURE) as connection:
             if connection is not None:
                 notes = self._delete_leftovers()
-                vacuum(connection, VACUUMED)
+                vacuum(connection, self._tables)
                 self._forget(notes)
 
     def _delete_leftovers(self) -> list[int]:

@@ -18,6 +18,7 @@ NOTES = {
         "INSERT INTO memory_deletions (entity_id) SELECT entity_id FROM mentions WHERE episode_id = old.id",
         "INSERT INTO memory_deletions (fact_id) VALUES (NULL)",
     ),
+    "documents": ("INSERT INTO memory_deletions (fact_id) VALUES (NULL)",),
 }
 """What the deletion of a row of a table notes. A note without ids says that something was deleted."""
 

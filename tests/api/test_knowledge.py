@@ -226,6 +226,7 @@ def test_an_answer_searches_the_bases_of_its_conversation_and_cites_page_and_wor
         assert answer["citations"] == [
             {
                 "index": 1,
+                "base_id": named,
                 "document_id": report["id"],
                 "title": "report.pdf",
                 "page": 7,

@@ -26,7 +26,7 @@ PHONE = (390, 844)
 
 
 def find_chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
@@ -35,7 +35,7 @@ def running_browser() -> Iterator[Browser]:
     """Skips the test where no Chromium is installed."""
     chromium = find_chromium()
     if chromium is None:
-        pytest.skip("no Chromium; Debian and Ubuntu: apt install chromium")
+        pytest.skip("no Chromium; Debian: apt install chromium-headless-shell, Ubuntu: chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=[*FLAGS, "--process-per-site"], chromium_sandbox=False

@@ -242,4 +242,24 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'it was killed, probably because the machine had no memory left': '它被终止，可能是因为机器内存不足',
   'it may need a longer start_seconds, or it is no MCP server on standard input and output':
     '它可能需要更长的 start_seconds，或者它不是使用标准输入输出的 MCP 服务器',
+  // Knowledge bases
+  'a document needs a name and a text, or a file_id': '文档需要名称和文本，或 file_id。',
+  'give either file_id, or name and text': '请只提供 file_id，或名称和文本。',
+  "the scope 'project' needs the id of a project": '范围“project”需要项目 ID。',
+  'you own this knowledge base and have every right': '你拥有此知识库，已有全部权限。',
+  "you must own the knowledge base '{}' for this": '只有知识库“{1}”的所有者才能这样做。',
+  'this knowledge base has no document with this id': '此知识库没有这个文档。',
+  'this knowledge base has no member with this id': '此知识库没有这位成员。',
+  'a text in JSON may have at most 10 MiB; send the document as a file of a form': 'JSON 中的文本最多 10 MiB；请以表单文件发送文档。',
+  '{} is larger than {} MiB, the limit for a document': '{1} 超过文档上限 {2} MiB。',
+  'only a document that has failed or was skipped can be retried; this one is {}': '只能重试失败或略过的文档；此文档的状态是 {1}。',
+  '{} is a file with macros, which is refused; use a copy without macros': '{1} 含有宏，不被接受；请使用不含宏的副本。',
+  '{} has a type that is not known; what can be read is {}': '{1} 的类型未知；可以读取的有：{2}',
+  "'{}' is a member already; change the right with PUT": '“{1}”已是成员；请用 PUT 更改权限。',
+  'a knowledge base has at most {} members; remove one first': '知识库最多有 {1} 位成员；请先移除一位。',
+  'with {} this knowledge base would have more than {} chunks, which is the limit; use several bases':
+    '加上 {1}，此知识库的段落将超过上限 {2}；请使用多个知识库。',
+  "the documents of the owner's knowledge bases would have more than {} MiB together (files.quota_mb); delete documents that are no longer needed":
+    '所有者的知识库文档合计将超过 {1} MiB（files.quota_mb）；请删除不再需要的文档。',
+  'a person cancelled the indexing': '有人取消了索引。',
 }

@@ -221,10 +221,12 @@ def _follow(
     if not seeds:
         return
     main_of = {row.id: row.main for row in connection.execute(_same, {"ids": list(seeds)})}
+    # The sum keeps SQLite from reading all facts of a scope instead of those of the entities.
+    in_scopes = (_facts.c.scope_id + 0).in_(scopes.ids)
     edges = connection.execute(
         select(_mentions.c.fact_id, _mentions.c.entity_id)
         .join(_facts, _facts.c.id == _mentions.c.fact_id)
-        .where(_mentions.c.entity_id.in_(main_of), _facts.c.scope_id.in_(scopes.ids), *query.conditions())
+        .where(_mentions.c.entity_id.in_(main_of), in_scopes, *query.conditions())
         .order_by(_mentions.c.fact_id.desc())
         .limit(MOST_EDGES)
     ).all()

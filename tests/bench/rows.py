@@ -25,6 +25,7 @@ from tests.bench.memories import memory_row
 from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
+from tests.bench.recall import recall_row
 from tests.bench.sandboxes import sandbox_row
 from tests.bench.turns import context_row, fold_row, room_row, rooms_row, steps_row
 from tests.bench.upstream import Upstream
@@ -390,6 +391,7 @@ ROWS: dict[str, Row] = {
     "lists": lists_row,
     "graph": graph_row,
     "memory": memory_row,
+    "recall": recall_row,
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,

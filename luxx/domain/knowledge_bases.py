@@ -129,11 +129,25 @@ BASES = SharedBases(
 
 def right_to(session: Session, caller: Caller, base: KnowledgeBaseRow) -> BaseRight:
     """The caller's right to a base that they may see."""
+    return rights_to(session, caller, [base])[base.id]
+
+
+def rights_to(session: Session, caller: Caller, bases: Sequence[KnowledgeBaseRow]) -> dict[str, BaseRight]:
+    """The caller's rights to bases that they may see, by their ids."""
+    others = [base.id for base in bases if base.user_id != caller.user_id]
+    given: dict[str, str] = {}
+    if others:
+        query = select(BaseMemberRow.base_id, BaseMemberRow.right)
+        query = query.where(BaseMemberRow.base_id.in_(others), BaseMemberRow.user_id == caller.user_id)
+        given = dict(session.execute(query).all())
+    return {base.id: _right(caller, base, given.get(base.id)) for base in bases}
+
+
+def _right(caller: Caller, base: KnowledgeBaseRow, given: str | None) -> BaseRight:
+    """`given`: the caller's right as a member."""
     if base.user_id == caller.user_id:
         return BaseRight.OWNER
-    member = session.get(BaseMemberRow, (base.id, caller.user_id))
-    writes_shared = base.is_shared and caller.is_admin
-    is_writer = writes_shared or (member is not None and member.right == BaseRight.WRITE)
+    is_writer = (base.is_shared and caller.is_admin) or given == BaseRight.WRITE
     return BaseRight.WRITE if is_writer else BaseRight.READ
 
 

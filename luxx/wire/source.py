@@ -30,7 +30,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 def source_of(url: str, title: str, snippet: str) -> Source:
     """A normalised source: title and snippet on one line, shortened to their limits."""
     return Source(
-        url=url, title=_line(title, MAX_TITLE), domain=domain_of(url), snippet=_line(snippet, MAX_SNIPPET)
+        url=url,
+        title=one_line(title, MAX_TITLE),
+        domain=domain_of(url),
+        snippet=one_line(snippet, MAX_SNIPPET),
     )
 
 
@@ -38,8 +41,8 @@ def normalized(source: Source) -> Source:
     """The source with its texts on one line, shortened to their limits."""
     if source.document_id is UNSET:
         return source_of(source.url, source.title, source.snippet)
-    quote = "" if source.quote is UNSET else _line(source.quote, MAX_SNIPPET)
-    return msgspec.structs.replace(source, title=_line(source.title, MAX_TITLE), quote=quote)
+    quote = "" if source.quote is UNSET else one_line(source.quote, MAX_SNIPPET)
+    return msgspec.structs.replace(source, title=one_line(source.title, MAX_TITLE), quote=quote)
 
 
 def citable(*sources: Source) -> list[Source]:
@@ -61,6 +64,7 @@ def domain_of(url: str) -> str:
     return host.removeprefix("www.") if parts.scheme in ("http", "https") else ""
 
 
-def _line(text: str, limit: int) -> str:
+def one_line(text: str, limit: int) -> str:
+    """A text on one line, shortened to `limit` characters."""
     line = " ".join(text[: limit * 4].split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

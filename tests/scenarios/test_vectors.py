@@ -93,9 +93,9 @@ async def test_a_fact_is_found_by_meaning_and_its_vector_follows_its_text(tmp_pa
 async def test_without_a_vector_the_order_is_that_of_words_and_the_reason_is_shown(tmp_path: Path) -> None:
     async with model_with(Vectors(random=True)) as model:
         async with searching(tmp_path, model) as admin:
-            told = await status(admin, "below_words")
-            assert told["hit_at_5"]["vectors"] < told["hit_at_5"]["words"]
-            assert "less than words" in told["reason"]
+            shown = await status(admin, "below_words")
+            assert shown["hit_at_5"]["vectors"] < shown["hit_at_5"]["words"]
+            assert "less than words" in shown["reason"]
             await admin.post("/memories", {"text": FACT})
             assert await ask(admin) == []
             note = "searched by words: nothing here can be searched by meaning"

@@ -16,7 +16,7 @@ from luxx.domain.files.names import extension_of
 from luxx.domain.knowledge_bases import KnowledgeBaseRow
 from luxx.features.knowledge.chunks import Chunk
 from luxx.features.knowledge.models import TITLE_LENGTH, ChunkTextRow
-from luxx.features.knowledge.rows import chunks, documents, is_pending, payer
+from luxx.features.knowledge.rows import chunks, documents, is_pending, payer, pending_of
 from luxx.features.memory.erasure import note_deletion
 from luxx.features.memory.models import MemoryScopeRow
 from luxx.infra.clock import utc_now
@@ -208,11 +208,9 @@ def end_document(
 
 def skip_pending(connection: Connection, base_id: str, user_id: int, reason: str) -> None:
     """Skips all documents of a base that are pending and that this user pays for."""
-    of_user = select(documents.c.id).join(_bases, _bases.c.id == documents.c.base_id)
-    of_user = of_user.where(documents.c.base_id == base_id, payer == user_id, is_pending)
     connection.execute(
         update(documents)
-        .where(documents.c.id.in_(of_user))
+        .where(documents.c.id.in_(pending_of(base_id, user_id)))
         .values(status=EpisodeStatus.SKIPPED.value, reason=reason)
     )
 

@@ -3,7 +3,7 @@
 These functions work inside a given transaction. Who may call them with which base, the callers decide.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Select,
     and_,
     case,
     delete,
@@ -45,6 +46,12 @@ _status = case(
 )
 payer = func.coalesce(documents.c.user_id, _bases.c.user_id)
 """Who pays for a document: the user who added it, or the owner of the base if their account was deleted."""
+
+
+def pending_of(base_id: str, user_id: int) -> Select[str]:
+    """The ids of the documents of a base that are pending and that this user pays for, as a query."""
+    ids = select(documents.c.id).join(_bases, _bases.c.id == documents.c.base_id)
+    return ids.where(documents.c.base_id == base_id, payer == user_id, is_pending)
 
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,13 +105,13 @@ def store_document(
     """Stores a document, which is then pending, and returns its id; one with the same name and the same bytes
     stays as it is if it is indexed. The caller has locked the base. Raises TooLarge past the quota of the
     base's owner."""
-    of_name = select(documents.c.id, documents.c.hash, documents.c.status, documents.c.size).where(
+    of_name = select(documents.c.id, documents.c.hash, documents.c.status).where(
         documents.c.base_id == base.id, documents.c.name == new.name
     )
     old = connection.execute(of_name).one_or_none()
     if old is not None and old.hash == new.hash and old.status == EpisodeStatus.SYNCED.value:
         return str(old.id)
-    _check_quota(connection, base.user_id, new.size - (0 if old is None else old.size), quota_mb)
+    check_quota(connection, base, {new.name: new.size}, quota_mb)
     now = utc_now()
     values: dict[str, Any] = {
         "user_id": user_id, "size": new.size, "hash": new.hash, "run_id": None, "updated_at": now,
@@ -125,13 +132,20 @@ def store_document(
     return document_id
 
 
-def _check_quota(connection: Connection, owner_id: int, size: int, quota_mb: float) -> None:
+def check_quota(
+    connection: Connection, base: KnowledgeBaseRow, sizes: Mapping[str, int], quota_mb: float
+) -> None:
+    """Raises TooLarge if these documents, by their names, do not fit the quota of the base's owner."""
+    of_names = select(func.sum(documents.c.size)).where(
+        documents.c.base_id == base.id, documents.c.name.in_(list(sizes))
+    )
+    growth = sum(sizes.values()) - int(connection.scalar(of_names) or 0)
     used = connection.scalar(
         select(func.coalesce(func.sum(documents.c.size), 0))
         .join(_bases, _bases.c.id == documents.c.base_id)
-        .where(_bases.c.user_id == owner_id)
+        .where(_bases.c.user_id == base.user_id)
     )
-    if size > 0 and int(used or 0) + size > quota_mb * MIB:
+    if growth > 0 and int(used or 0) + growth > quota_mb * MIB:
         raise TooLarge(
             f"the documents of the owner's knowledge bases would have more than {quota_mb:g} MiB together "
             "(files.quota_mb); delete documents that are no longer needed",

@@ -12,7 +12,7 @@ from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.knowledge_bases import KnowledgeBaseRow
 from luxx.errors import LuxxError, Unavailable
 from luxx.features.knowledge.indexing import next_pending
-from luxx.features.knowledge.rows import documents, is_pending, payer
+from luxx.features.knowledge.rows import documents, is_pending, payer, pending_of
 from luxx.infra.store.tables import table_of
 from luxx.runs.admission import Admission
 from luxx.runs.models import RunRow, is_unended
@@ -105,6 +105,5 @@ class Indexing:
 
 
 def _note_wait(user_id: int, base_id: str, reason: str, connection: Connection) -> None:
-    of_user = select(documents.c.id).join(_bases, _bases.c.id == documents.c.base_id)
-    of_user = of_user.where(documents.c.base_id == base_id, payer == user_id, is_pending)
-    connection.execute(update(documents).where(documents.c.id.in_(of_user)).values(reason=reason))
+    waiting = documents.c.id.in_(pending_of(base_id, user_id))
+    connection.execute(update(documents).where(waiting).values(reason=reason))

@@ -14,12 +14,12 @@ from sqlalchemy import Connection, Row, bindparam, select
 
 from luxx.features.knowledge.indexing import CHUNK_TEXTS, scope_word
 from luxx.features.knowledge.rows import chunks, documents, place_of_chunk
-from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm
+from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, fused
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.ranked_search import rank
 from luxx.infra.store.search_words import WordQuery, query_of, stems_of, words_of
+from luxx.wire.source import MAX_SNIPPET, one_line
 
-MAX_QUOTE = 300
 _FILLERS = frozenset(
     stems_of(
         [
@@ -82,7 +82,7 @@ def search_chunks(
     chunks."""
     query = text[:MAX_QUERY]
     arms = [_keyword_arm(connection, scope_ids, query, config.keyword_weight), *more]
-    scores = _scores([arm for arm in arms if arm.ranked and arm.weight > 0], config.rrf_k)
+    scores = fused([arm for arm in arms if arm.ranked and arm.weight > 0], config.rrf_k)
     best = sorted(scores, key=lambda id_: (scores[id_], id_), reverse=True)[:CANDIDATES]
     if not best:
         return Found(items=[], added_by=set())
@@ -97,24 +97,17 @@ def search_chunks(
 
 def _keyword_arm(connection: Connection, scope_ids: Sequence[int], query: str, weight: float) -> Arm:
     scopes = [scope_word(scope_id) for scope_id in scope_ids]
-    hits = rank(connection, CHUNK_TEXTS, telling(query_of(query)), scopes=scopes, limit=CANDIDATES).hits
+    hits = rank(
+        connection, CHUNK_TEXTS, without_fillers(query_of(query)), scopes=scopes, limit=CANDIDATES
+    ).hits
     return Arm(name="keyword", weight=weight, ranked=[(hit.id, "words") for hit in hits])
 
 
-def telling(query: WordQuery) -> WordQuery:
+def without_fillers(query: WordQuery) -> WordQuery:
     """The query without words that most texts have, if it has others: in a base of few documents they may be
     rare, and would count as much as a name."""
     words = tuple(word for word in query.words if word.text not in _FILLERS)
     return msgspec.structs.replace(query, words=words) if words or query.required else query
-
-
-def _scores(arms: Sequence[Arm], rrf_k: int) -> dict[int, float]:
-    total = sum(arm.weight for arm in arms)
-    scores: dict[int, float] = {}
-    for arm in arms:
-        for position, (chunk_id, _) in enumerate(arm.ranked[:CANDIDATES], 1):
-            scores[chunk_id] = scores.get(chunk_id, 0.0) + arm.weight / total / (rrf_k + position)
-    return scores
 
 
 def _item(row: Row[Any], score: float, asked: frozenset[str]) -> FoundChunk:
@@ -139,8 +132,7 @@ def _best_line(text: str, asked: frozenset[str]) -> tuple[int, str]:
     lines = text.split("\n")
     best = _best(lines, asked)
     sentences = _SENTENCE_END.split(lines[best])
-    quote = " ".join(sentences[_best(sentences, asked)].split())
-    return best, quote if len(quote) <= MAX_QUOTE else f"{quote[: MAX_QUOTE - 1]}…"
+    return best, one_line(sentences[_best(sentences, asked)], MAX_SNIPPET)
 
 
 def _best(texts: Sequence[str], asked: frozenset[str]) -> int:

@@ -1,5 +1,6 @@
 """Knowledge bases and their members, as people manage them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -23,7 +24,7 @@ from luxx.domain.knowledge_bases import (
     KnowledgeBaseRow,
     find_base,
     named_in,
-    right_to,
+    rights_to,
 )
 from luxx.domain.owned import given_fields
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -140,7 +141,7 @@ class KnowledgeService:
         def work(session: Session) -> tuple[list[BaseView], int]:
             conditions = [BASES.has(session, part)] if part else []
             rows, total = BASES.page(session, caller, *conditions, page=page, page_size=page_size)
-            return [_view(session, row, caller) for row in rows], total
+            return _views(session, rows, caller), total
 
         return await self.store.read(work)
 
@@ -330,14 +331,24 @@ def _scope_of(row: KnowledgeBaseRow) -> BaseScope:
 
 
 def _view(session: Session, row: KnowledgeBaseRow, caller: Caller) -> BaseView:
-    counted = select(func.count()).select_from(DocumentRow).where(DocumentRow.base_id == row.id)
+    return _views(session, [row], caller)[0]
+
+
+def _views(session: Session, rows: Sequence[KnowledgeBaseRow], caller: Caller) -> list[BaseView]:
+    counted = select(DocumentRow.base_id, func.count()).group_by(DocumentRow.base_id)
+    counted = counted.where(DocumentRow.base_id.in_([row.id for row in rows]))
+    counts = dict(session.execute(counted).all())
+    rights = rights_to(session, caller, rows)
     names: list[Any] = ["id", "user_id", "name", "description", "project_id", "created_at", "updated_at"]
-    return BaseView(
-        **{name: getattr(row, name) for name in names},
-        scope=_scope_of(row),
-        right=right_to(session, caller, row),
-        documents=session.scalar(counted) or 0,
-    )
+    return [
+        BaseView(
+            **{name: getattr(row, name) for name in names},
+            scope=_scope_of(row),
+            right=rights[row.id],
+            documents=counts.get(row.id, 0),
+        )
+        for row in rows
+    ]
 
 
 def _count(session: Session, base: KnowledgeBaseRow) -> int:

@@ -244,16 +244,25 @@ def _follow(
 # The result
 
 
+def fused(arms: Sequence[Arm], rrf_k: int) -> dict[int, float]:
+    """The score of each id that an arm found: the sum of `weight / (rrf_k + rank)` (reciprocal rank fusion).
+    The weights of these arms add up to one."""
+    total = sum(arm.weight for arm in arms)
+    scores: dict[int, float] = {}
+    for arm in arms:
+        for rank, (id_, _) in enumerate(arm.ranked[:CANDIDATES], 1):
+            scores[id_] = scores.get(id_, 0.0) + arm.weight / total / (rrf_k + rank)
+    return scores
+
+
 def _scored(
     connection: Connection, scopes: Scopes, query: RecallQuery, arms: Sequence[Arm], rrf_k: int
 ) -> list[RecalledItem]:
     """The facts of all arms by descending score."""
-    total = sum(arm.weight for arm in arms)
-    scores: dict[int, float] = {}
+    scores = fused(arms, rrf_k)
     reasons: dict[int, dict[str, str]] = {}
     for arm in arms:
-        for rank, (fact_id, reason) in enumerate(arm.ranked[:CANDIDATES], 1):
-            scores[fact_id] = scores.get(fact_id, 0.0) + arm.weight / total / (rrf_k + rank)
+        for fact_id, reason in arm.ranked[:CANDIDATES]:
             reasons.setdefault(fact_id, {})[arm.name] = reason
     if not scores:
         return []

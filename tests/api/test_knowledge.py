@@ -1,6 +1,7 @@
 """`/knowledge`: documents of all formats are found at their place, by those who may read their base."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from knowledge_documents import DOCUMENTS, HOSTILE
@@ -9,6 +10,7 @@ from knowledge_questions import QUESTIONS
 from api.client import ApiClient
 from api.conftest import answering, connect
 from api.owned_ids import NO_UUID
+from api.server_process import ServerProcess
 from luxx.providers.scripted import Call, Counts, Finish, Rule, ScriptedProvider, Text, When
 
 Json = dict[str, Any]
@@ -244,3 +246,16 @@ def test_an_answer_searches_the_bases_of_its_conversation_and_cites_page_and_wor
     assert anna.good("GET", f"/agents/{agent_id}")["knowledge"] == [other]
     assert anna.good("GET", f"/chat-rooms/{room['id']}")["knowledge"] == []
     assert anna.good("GET", f"/conversations/{conversation['id']}")["knowledge"] == []
+
+
+def test_of_a_form_beyond_the_quota_no_document_is_added(tmp_path: Path) -> None:
+    with (
+        ServerProcess(tmp_path, LUXX_FILES__QUOTA_MB="1") as server,
+        ApiClient(server, None).register("ann") as ann,
+    ):
+        base = make_base(ann, "Small")
+        form = [("file", (f"{name}.txt", b"Rye. " * 120_000)) for name in "ab"]
+        refused = ann.http.post(f"/knowledge/{base}/documents", files=form)
+        assert (refused.status_code, refused.json()["detail"]["kind"]) == (413, "quota_exceeded")
+        assert documents(ann, base) == {}
+        assert len(ann.good("POST", f"/knowledge/{base}/documents", files=form[:1])["items"]) == 1

@@ -3,7 +3,7 @@ that index them."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -22,6 +22,7 @@ from luxx.features.knowledge.rows import (
     ChunkView,
     DocumentView,
     NewDocument,
+    check_quota,
     documents,
     find_document,
     page_of_chunks,
@@ -82,11 +83,13 @@ class DocumentService:
         self, caller: Caller, base_id: str, content_type: str, length: int | None, body: AsyncIterator[bytes]
     ) -> AddedDocuments:
         """Adds the files of a form; one replaces a document of the same name. Raises what `Uploads.receive`
-        raises, and InvalidInput or TooLarge for a file that is no document; then none is added."""
+        raises, InvalidInput for a file that is no document, and TooLarge past the limit of a document or the
+        quota; then none is added."""
         await self._check(caller, base_id)
         async with self.uploads.receive_drafts(caller, content_type, length, body) as files:
             for file in files:
                 _check_document(file.name, file.draft.size)
+            await self._check(caller, base_id, {file.name: file.draft.size for file in files})
             ids: list[str] = []
             for file in files:
                 pieces = await asyncio.to_thread(_read_pieces, file.draft)
@@ -195,8 +198,15 @@ class DocumentService:
         ids, payers = await self.store.write(work)
         return await self._added(base_id, ids, payers)
 
-    async def _check(self, caller: Caller, base_id: str) -> None:
-        await self.store.read(lambda session: find_base(session, caller, base_id, BaseRight.WRITE).id)
+    async def _check(self, caller: Caller, base_id: str, sizes: Mapping[str, int] | None = None) -> None:
+        """Checks that the caller may write; `sizes`: the documents to add by their names, which must fit."""
+
+        def work(session: Session) -> None:
+            base = find_base(session, caller, base_id, BaseRight.WRITE)
+            if sizes is not None:
+                check_quota(session.connection(), base, sizes, self.quota_mb)
+
+        await self.store.read(work)
 
     async def _file(self, caller: Caller, file_id: str) -> NewDocument:
         file = await self.files.open(caller, file_id)

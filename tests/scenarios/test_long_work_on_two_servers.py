@@ -219,11 +219,9 @@ async def test_plans_checks_and_tools_are_the_same_where_the_other_server_was_ki
             assert [each["result"] for each in verdicts(screen)] == ["valid"]
             assert screen.text == "It is 42."
             shown = (await there.wait_for_end(runs[1], RoomScreen())).frames
-            assert [frame.data["step_id"] for frame in shown if frame.event == "step_complete"] == [
-                "a",
-                "b",
-                "c",
-            ]
+            completed = [frame.data["step_id"] for frame in shown if frame.event == "step_complete"]
+            # Two steps run at the same time, and either may be the first to end.
+            assert (sorted(completed[:2]), completed[2:]) == (["a", "b"], ["c"])
             assert called(planner) == {"plan": 1, "a": 1, "b": 1, "c": 2, "answer": 1}
             await there.follow_all(room_run)
             asked, again = (request.json["messages"] for request in speaker.requests[1:3])

@@ -1,0 +1,200 @@
+"""Matches the text of a request with skills and agents: BM25 over their names, descriptions and triggers, a
+threshold, and a guard for questions that only ask what a word means. Pure.
+
+Of 65 requests with a target in `tests/routing/queries.json` the threshold finds 37, and none of the other 36
+activates anything. Requests that only imply a skill stay the model's decision.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from luxx.infra.store.search_words import UNSPACED_PATTERN, composed, fold, stems_of, words_of
+
+MAX_TRIGGERS, MAX_PATTERN = 50, 200
+K1, B = 1.2, 0.75
+"""The usual parameters of BM25: how soon repeated words stop counting, and how much a long text is damped."""
+
+THRESHOLD = 2.1
+"""In units of the score of a word that only one item has: two such words are needed. Measured for 6 to 20
+items: none of the unrelated requests passes."""
+
+MATCHED_AT_EACH_END = 500
+"""Characters of a longer text that are matched, at its beginning and at its end. Pasted documents contain
+words of many items."""
+
+_STOP_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """a an and are as at be but by can could did do does for from had has have he her his how i if in
+        into is it its me my no not of on or our please she should so such than that the their them then there
+        these they this to us was we what when where which who why will with would you your""",
+    )
+)
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；\n])")
+_AND = re.compile(r"\band\b|\balso\b|另外|还有", re.IGNORECASE)
+_DEFINITION = re.compile(
+    r"\bwhat(?:['’]s| is| are) an? |^\W*what(?:['’]s| is| are) (?:the )?[^\s?]+ ?\?*\s*$"
+    r"|\bstands? for\b|\bdifference\b|什么是|是什么",
+    re.IGNORECASE,
+)
+
+
+class TriggerType(StrEnum):
+    """`keyword`: only where a whole trigger phrase occurs; `semantic`: by name and description;
+    `hybrid`: by all of them."""
+
+    KEYWORD = "keyword"
+    SEMANTIC = "semantic"
+    HYBRID = "hybrid"
+
+
+class Trigger(msgspec.Struct, frozen=True, kw_only=True):
+    """Words that ask for an item. `weight` multiplies how often they count."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)]
+    weight: Annotated[float, Meta(ge=0.1, le=10)] = 1.0
+
+
+class RoutedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill or an agent as requests are matched with it. `id`: for the caller only."""
+
+    kind: Literal["skill", "agent"]
+    name: str
+    description: str
+    id: str | None = None
+    scope: str = "system"
+    trigger_type: TriggerType = TriggerType.HYBRID
+    triggers: tuple[Trigger, ...] = ()
+
+
+class RoutingMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that shares words with a text. `reasons`: the trigger phrases that occur in the text, and the
+    words that it shares with the item, as sentences."""
+
+    item: RoutedItem
+    score: float
+    reasons: tuple[str, ...]
+
+
+class RoutingMatches(msgspec.Struct, frozen=True, kw_only=True):
+    """All items that share words with a text, the best first. Those that reach `threshold` are asked for;
+    `is_definition`: the text asks what a word means, so none is."""
+
+    ranked: tuple[RoutingMatch, ...]
+    threshold: float
+    is_definition: bool = False
+
+    @property
+    def above(self) -> tuple[RoutingMatch, ...]:
+        return tuple(match for match in self.ranked if match.score >= self.threshold)
+
+
+class Router:
+    """The index of the items that one caller may use. Immutable, so threads share it."""
+
+    def __init__(self, items: Sequence[RoutedItem]) -> None:
+        self._items = tuple(items)
+        self._phrases = [_phrases(item) for item in items]
+        counts = [_counts(item) for item in items]
+        lengths = [sum(each.values()) for each in counts]
+        average = sum(lengths) / max(1, len(lengths)) or 1.0
+        postings: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        for position, words in enumerate(counts):
+            damping = K1 * (1 - B + B * lengths[position] / average)
+            for word, count in words.items():
+                postings[word].append((position, count * (K1 + 1) / (count + damping)))
+        total = len(items)
+        self._postings = {
+            word: (math.log(1 + (total - len(having) + 0.5) / (len(having) + 0.5)), having)
+            for word, having in postings.items()
+        }
+        self.threshold = THRESHOLD * math.log(1 + (total - 0.5) / 1.5) if total else math.inf
+
+    def match(self, text: str) -> RoutingMatches:
+        """What `text` asks for. Takes at most a millisecond with 1,000 items, however long the text is."""
+        asked = _without_definitions(_bounded(text))
+        scores: defaultdict[int, float] = defaultdict(float)
+        shared: defaultdict[int, list[str]] = defaultdict(list)
+        for stem, word in _words(asked).items():
+            weight, having = self._postings.get(stem, (0.0, ()))
+            for position, share in having:
+                scores[position] += weight * share
+                shared[position].append(word)
+        folded = f" {' '.join(fold(composed(asked)).split())} "
+        ranked: list[RoutingMatch] = []
+        for position in sorted(scores, key=lambda each: (-scores[each], each)):
+            item = self._items[position]
+            phrases = [phrase for plain, phrase in self._phrases[position] if _occurs(plain, folded)]
+            if item.trigger_type is TriggerType.KEYWORD and not phrases:
+                continue
+            reasons = [f"trigger: {phrase}" for phrase in phrases]
+            reasons.append(f"words: {', '.join(shared[position])}")
+            ranked.append(RoutingMatch(item=item, score=round(scores[position], 3), reasons=tuple(reasons)))
+        return RoutingMatches(
+            ranked=tuple(ranked), threshold=round(self.threshold, 3), is_definition=not asked.strip()
+        )
+
+
+def clauses_of(text: str) -> list[str]:
+    """The parts of a request that may each ask for something: its sentences, split at "and" and "also"."""
+    parts = (part for sentence in _SENTENCE_END.split(_bounded(text)) for part in _AND.split(sentence))
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _bounded(text: str) -> str:
+    if len(text) <= 2 * MATCHED_AT_EACH_END:
+        return text
+    return f"{text[:MATCHED_AT_EACH_END]}\n{text[-MATCHED_AT_EACH_END:]}"
+
+
+def _without_definitions(text: str) -> str:
+    return "\n".join(each for each in _SENTENCE_END.split(text) if _DEFINITION.search(each) is None)
+
+
+def _words(text: str) -> dict[str, str]:
+    """Each stem of a text and the first word that has it, without words that say nothing of a subject."""
+    words = [word for word in words_of(text) if _is_telling(word)]
+    first: dict[str, str] = {}
+    for stem, word in zip(stems_of(words), words, strict=True):
+        first.setdefault(stem, word)
+    return first
+
+
+def _is_telling(word: str) -> bool:
+    if len(word) == 1:  # Also the last character of a run of Han, which its pairs contain.
+        return False
+    return word not in _STOP_WORDS
+
+
+def _counts(item: RoutedItem) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    texts: Iterable[tuple[str, float]] = [(f"{item.name} {item.description}", 1.0)]
+    if item.trigger_type is not TriggerType.SEMANTIC:
+        texts = [*texts, *((trigger.pattern, trigger.weight) for trigger in item.triggers)]
+    for text, weight in texts:
+        for stem in stems_of([word for word in words_of(text) if _is_telling(word)]):
+            counts[stem] += weight  # pyright: ignore[reportArgumentType]
+    return counts
+
+
+def _phrases(item: RoutedItem) -> list[tuple[str, str]]:
+    """The folded trigger phrases with their texts."""
+    if item.trigger_type is TriggerType.SEMANTIC:
+        return []
+    folded = (
+        (" ".join(fold(composed(trigger.pattern)).split()), trigger.pattern) for trigger in item.triggers
+    )
+    return [(plain, pattern) for plain, pattern in folded if plain]
+
+
+def _occurs(phrase: str, folded: str) -> bool:
+    """Whether whole words of the text are the phrase; words of scripts without spaces begin anywhere."""
+    start, end = (UNSPACED_PATTERN.match(phrase[at]) is not None for at in (0, -1))
+    return f"{'' if start else ' '}{phrase}{'' if end else ' '}" in folded

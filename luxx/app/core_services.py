@@ -48,6 +48,7 @@ from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
 from luxx.features.memory.graph import GraphService
 from luxx.features.memory.graph_tools import GraphTools
+from luxx.features.memory.places import decided_by_memory
 from luxx.features.memory.recall import MemoryRecall
 from luxx.features.memory.service import MemoryService
 from luxx.features.memory.tools import MemoryTools
@@ -248,6 +249,7 @@ class CoreServices:
             self.executor.judge,
             check_project=own_project,
             check_agent=owner_of_rules,
+            decide_by_memory=decided_by_memory,
         )
 
     async def tools_of(self, caller: Caller, names: Collection[str] | None = None) -> ToolSet:

@@ -70,6 +70,8 @@ def test_a_merge_joins_what_is_known_and_is_undone_by_a_split_or_its_change(ann:
     assert [(change["kind"], change["entity_id"]) for change in changes] == [
         ("split", ids["Anna"]), ("merge", ids["Anna"]),
     ]  # fmt: skip
+    for name, expected in (("Ann", changes), ("Anna", changes), ("Ben", [])):
+        assert ann.good("GET", f"/memories/changes?entity_id={ids[name]}")["items"] == expected
     for change in changes:
         ann.good("POST", f"/memories/changes/{change['id']}/undo")
     assert ann.ask("GET", "/graph/export").content == before

@@ -143,6 +143,7 @@ BAD_QUERIES = [
     ("GET", f"/memories?q={'x' * 301}", "q"),
     ("GET", "/memories?page_size=101", "page_size"),
     ("GET", "/memories/changes?fact_id=x", "fact_id"),
+    ("GET", "/memories/changes?entity_id=%25", "entity_id"),
     ("DELETE", "/memories", "scope"),
     ("DELETE", "/memories?source=nobody", "source"),
     ("DELETE", "/memories?source=person:x", "source"),

@@ -255,3 +255,30 @@ def test_changes_of_rules_are_in_the_audit_log(admin: ApiClient, anna: ApiClient
     (entry, *_) = admin.good("GET", f"/admin/audit?action=rules_change&user_id={anna.user['id']}")["items"]
     assert (entry["target_type"], entry["target_id"]) == ("user", str(anna.user["id"]))
     assert entry["detail"] == {"count": 2}
+
+
+def test_what_tools_of_memory_ask_or_refuse_themselves_is_explained(admin: ApiClient) -> None:
+    project = admin.good("POST", "/projects", json={"name": "p", "memory": "ask"})["id"]
+    agent = admin.good("POST", "/agents", json={"name": "Forgetful", "memory": "off"})["id"]
+    admin.good("PUT", RULES, json=[{"tool": "memory_*", "action": "allow"}])
+    forgets = {"id": "x"}
+    asks, off = ("ask", "memory"), ("deny", "memory")
+    for tool, arguments, query, expected, word in (
+        ("memory_create", {"content": "x"}, {}, ("allow", "rule"), "allow"),
+        ("memory_create", {"content": "x"}, {"project_id": project}, asks, "set to ask"),
+        ("memory_create", {"content": "x"}, {"tainted": "true"}, asks, "untrusted"),
+        ("memory_create", {"content": "x"}, {"project_id": project, "agent_id": agent}, off, "off here"),
+        ("memory_search", {"query": "x"}, {"project_id": project}, ("allow", "rule"), "allow"),
+        ("graph_query", {"query": "x"}, {"agent_id": agent}, off, "off here"),
+        ("memory_forget", forgets, {}, asks, "for good"),
+    ):
+        explanation = explain(admin, tool, arguments, **query)
+        assert (explanation["action"], explanation["decided_by"]) == expected, (tool, query)
+        assert word in explanation["because"]
+        assert (explanation["rule"] is None) == (expected[1] == "memory")
+    admin.good("PUT", "/settings", json={"memory": "off"})
+    assert explain(admin, "memory_search", {"query": "x"})["action"] == "deny"
+    admin.good("PUT", "/settings", json={"memory": None})
+    assert explain(admin, "memory_search", {"query": "x"})["action"] == "allow"
+    admin.good("PUT", RULES, json=[{"tool": "memory_*", "action": "deny"}])
+    assert explain(admin, "memory_forget", forgets)["decided_by"] == "rule"

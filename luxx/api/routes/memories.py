@@ -45,7 +45,14 @@ FactIdFilter = Annotated[
     str | None, QueryParameter(name="fact_id", pattern=UUID, description="only changes of this fact")
 ]
 
-
+EntityIdFilter = Annotated[
+    str | None,
+    QueryParameter(
+        name="entity_id",
+        pattern=UUID,
+        description="only merges and splits of this entity, and of others into or off it",
+    ),
+]
 EXPORT_EXTRA = {
     "responses": {
         "200": {
@@ -133,11 +140,12 @@ class MemoryController(Controller):
         memory: InjectedMemory,
         of_scope: ScopeFilter = None,
         of_fact: FactIdFilter = None,
+        of_entity: EntityIdFilter = None,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[MemoryChange]]:
         """What was changed in memory, newest first."""
-        found = await memory.changes(caller, of_scope, of_fact, page=page, page_size=page_size)
+        found = await memory.changes(caller, of_scope, of_fact, of_entity, page=page, page_size=page_size)
         return page_of(found, page, page_size)
 
     @post("/changes/{memory_change_id:str}/undo", status_code=200)

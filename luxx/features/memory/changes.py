@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, delete, select, update
+from sqlalchemy import Connection, Row, Select, delete, or_, select, update
 
 from luxx.errors import Conflict, NotFound
 from luxx.features.memory.entities import delete_unsupported
@@ -50,8 +50,9 @@ _sources = table_of(FactSourceRow)
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def list_changes(scopes: Scopes, fact_id: str | None = None) -> Select[Any]:
-    """The changes in these scopes, newest first; with `fact_id`, only those of this fact."""
+def list_changes(scopes: Scopes, fact_id: str | None = None, entity_id: str | None = None) -> Select[Any]:
+    """The changes in these scopes, newest first; with `fact_id` only those of this fact, with `entity_id`
+    those that merged or split this entity, or something into or off it."""
     query = (
         select(*changes.c, facts.c.uid.label("fact_uid"), _entities.c.uid.label("entity_uid"))
         .outerjoin(facts, facts.c.id == changes.c.fact_id)
@@ -59,7 +60,12 @@ def list_changes(scopes: Scopes, fact_id: str | None = None) -> Select[Any]:
         .where(changes.c.scope_id.in_(scopes.ids))
         .order_by(changes.c.id.desc())
     )
-    return query if fact_id is None else query.where(facts.c.uid == fact_id)
+    if fact_id is not None:
+        query = query.where(facts.c.uid == fact_id)
+    if entity_id is not None:
+        named = (changes.c.before.contains(entity_id), changes.c.after.contains(entity_id))
+        query = query.where(changes.c.entity_id.is_not(None), or_(_entities.c.uid == entity_id, *named))
+    return query
 
 
 def change_view(row: Row[Any], scopes: Scopes) -> MemoryChange:

@@ -197,13 +197,21 @@ class MemoryService:
             return await self._store.read_rows(work)
 
     async def changes(
-        self, caller: Caller, scope: str | None, fact_id: str | None, *, page: int, page_size: int
+        self,
+        caller: Caller,
+        scope: str | None,
+        fact_id: str | None,
+        entity_id: str | None = None,
+        *,
+        page: int,
+        page_size: int,
     ) -> tuple[list[MemoryChange], int]:
-        """A page of the changes of memory, newest first, and their number. Raises InvalidInput, NotFound."""
+        """A page of the changes of memory, or of those of a fact or an entity, newest first, and their
+        number. Raises InvalidInput, NotFound."""
 
         def work(connection: Connection) -> tuple[list[MemoryChange], int]:
             scopes = _scopes(connection, caller, scope)
-            query = list_changes(scopes, fact_id)
+            query = list_changes(scopes, fact_id, entity_id)
             total = connection.scalar(select(func.count()).select_from(query.subquery())) or 0
             rows = connection.execute(query.limit(page_size).offset((page - 1) * page_size))
             return [change_view(row, scopes) for row in rows], total

@@ -23,7 +23,7 @@ from luxx.errors import LuxxError, ToolFailed
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, NewSource, delete_facts
 from luxx.features.memory.models import NAME_LENGTH, TYPE_LENGTH
-from luxx.features.memory.places import RunPlace, place_of, root_of
+from luxx.features.memory.places import ASKS, FORGETS, OFF, RunPlace, brought_untrusted, place_of, root_of
 from luxx.features.memory.retrieval import RecallQuery, recall
 from luxx.features.memory.scopes import Place, Scopes, parse_scope, stored_scope, visible_scopes
 from luxx.features.memory.service import find_fact
@@ -44,7 +44,6 @@ from luxx.wire.run import InConversation, RunKind
 
 T = TypeVar("T")
 
-OFF = "memory is off here, so nothing is read or stored; the person may turn it on in the settings"
 MAX_QUOTE = 300
 MAX_FOUND = 50
 
@@ -217,7 +216,7 @@ class MemoryTools:
                 return find_fact(connection, scopes, id).text
 
             text = await answer_for_model(self._store.read_rows(read))
-            why = Because(because=f"what it forgets is gone for good: {text[:MAX_QUOTE]!r}")
+            why = Because(because=f"{FORGETS}: {text[:MAX_QUOTE]!r}")
             await _ask(memory_forget, context, {"id": id}, why)
 
             def work(connection: Connection) -> dict[str, Any]:
@@ -306,8 +305,8 @@ async def _ask(
 def _why(context: ToolContext) -> Because:
     tainted_by = context.permissions.tainted_by
     if tainted_by is not None:
-        return Because(because=f"{tainted_by} has brought untrusted content into this run")
-    return Because(because="memory is set to ask here before something is stored")
+        return Because(because=brought_untrusted(tainted_by))
+    return Because(because=ASKS)
 
 
 def _author(connection: Connection, context: ToolContext) -> Author:

@@ -49,7 +49,8 @@ _STRICTNESS = [RuleAction.ALLOW, RuleAction.ASK, RuleAction.DENY]
 class DecidedBy(StrEnum):
     """What decided. `risk`, `taint` and `sandbox` decide if no rule matches. `question`: the tool only asks
     the user. `members`: it only calls other tools, and each of these calls is judged separately. `offer`: the
-    model was not offered the tool. `not_understood`: the subject of the call is ambiguous."""
+    model was not offered the tool. `not_understood`: the subject of the call is ambiguous. `memory`: the tool
+    asks or refuses itself, because of what it does in memory."""
 
     OFFER = "offer"
     LEVEL = "level"
@@ -61,6 +62,7 @@ class DecidedBy(StrEnum):
     RISK = "risk"
     QUESTION = "question"
     MEMBERS = "members"
+    MEMORY = "memory"
 
 
 class PartVerdict(msgspec.Struct, frozen=True, kw_only=True):

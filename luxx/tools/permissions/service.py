@@ -33,11 +33,12 @@ from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, Lock, UtcDateTime, lock_until_commit, table_of
-from luxx.tools.core import CallPermissions, CommandPermission, ToolContext, ToolDefinition, ToolSet
+from luxx.tools.core import CommandPermission, ToolDefinition, ToolSet
 from luxx.tools.pattern import check_wildcards
+from luxx.tools.permissions.explaining import DecideByMemory, HypotheticalCall, OwnDecision, explained
 from luxx.tools.permissions.judge import Judge, PermissionVerdict
 from luxx.tools.permissions.rules import EXACT_PREFIX, sort_rules
-from luxx.tools.sources import ToolSources, tool_caller
+from luxx.tools.sources import ToolSources
 from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction, RuleScope
 
 MAX_RULES = 200
@@ -241,19 +242,6 @@ CheckAgentAccess = Callable[[Session, Caller, int, bool], int | None]
 """The owner of the agent; None for one that ships with Luxx. Raises NotFound unless the caller may use it,
 and, if the last argument is true, NotAllowed unless the caller may change it."""
 
-ASSUMED_TAINT = "a tool"
-"""The source of untrusted content in the messages about a hypothetical call."""
-
-
-class HypotheticalCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that is only explained. `is_tainted`: assume untrusted content in the run."""
-
-    tool: str
-    arguments: dict[str, Any]
-    project_id: str | None = None
-    agent_id: int | None = None
-    is_tainted: bool = False
-
 
 class RuleService:
     """One per process."""
@@ -266,12 +254,14 @@ class RuleService:
         *,
         check_project: CheckProjectAccess,
         check_agent: CheckAgentAccess,
+        decide_by_memory: DecideByMemory = lambda session, caller, call: None,
     ) -> None:
         self._store = store
         self._tools = tools
         self._judge = judge
         self._check_project = check_project
         self._check_agent = check_agent
+        self._decide_by_memory = decide_by_memory
 
     async def read(self, caller: Caller, scope: RuleScope, scope_id: str | None) -> list[PlacedRule]:
         """The rules of one list, in order. Raises NotFound for a list of somebody else, InvalidInput."""
@@ -318,7 +308,7 @@ class RuleService:
         """The verdict that this call would get in a run of the caller. Raises NotFound."""
         name = hypothetical_call.tool
 
-        def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...]]:
+        def work(session: Session) -> tuple[ToolDefinition, tuple[PlacedRule, ...], OwnDecision | None]:
             found = self._tools.for_caller(session, caller, (name,)).lookup(name)
             if found is None:
                 raise NotFound(f"there is no tool named {name[:64]!r}", kind="tool_not_found")
@@ -326,22 +316,17 @@ class RuleService:
                 self._check_project(session, caller, hypothetical_call.project_id)
             if hypothetical_call.agent_id is not None:
                 self._check_agent(session, caller, hypothetical_call.agent_id, False)
-            return found[0], read_effective_rules(
+            rules = read_effective_rules(
                 session.connection(),
                 caller.tenant_id,
                 caller.user_id,
                 project_id=hypothetical_call.project_id,
                 agent_ids=() if hypothetical_call.agent_id is None else (hypothetical_call.agent_id,),
             )
+            return found[0], rules, self._decide_by_memory(session, caller, hypothetical_call)
 
-        tool, rules = await self._store.read(work)
-        context = ToolContext(
-            caller=tool_caller(caller),
-            permissions=CallPermissions(
-                rules=rules, tainted_by=ASSUMED_TAINT if hypothetical_call.is_tainted else None
-            ),
-        )
-        return await self._judge.verdict_async(tool, hypothetical_call.arguments, context)
+        tool, rules, own = await self._store.read(work)
+        return await explained(self._judge, caller, hypothetical_call, tool, rules, own)
 
     @staticmethod
     def _check_scope(scope: RuleScope, scope_id: str | None) -> None:

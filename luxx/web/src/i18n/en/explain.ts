@@ -10,6 +10,7 @@ const en = {
   decidedBy: {
     level: 'your level decides',
     members: 'the tools that it combines decide',
+    memory: 'what the tool does in memory decides',
     not_understood: 'the call is not fully understood',
     offer: 'the run was not offered this tool',
     question: 'this tool only asks',

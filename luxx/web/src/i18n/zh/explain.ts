@@ -10,6 +10,7 @@ const zh: ExplainText = {
   decidedBy: {
     level: '由你的级别决定',
     members: '由它组合的工具决定',
+    memory: '由它对记忆的操作决定',
     not_understood: '此调用不能完全理解',
     offer: '此运行未提供该工具',
     question: '此工具只提问',

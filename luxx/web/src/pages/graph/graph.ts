@@ -15,7 +15,7 @@ export type EntityDetails = Schema<'EntityDetails'>
 export type MemoryChange = Schema<'MemoryChange'>
 export const GRAPH_KEY = ['graph'] as const
 const PAGE_SIZE = 50
-/** Nodes of a picture, and changes that are looked through. */
+/** Nodes of a picture, and changes that are shown. */
 const MAX_NODES = 2000
 const RECENT = 100
 
@@ -40,13 +40,7 @@ export function readEntity(id: string, day: string): Promise<EntityDetails> {
 
 /** The newest merges and splits of an entity and of what was merged into it. */
 export async function changesOf(id: string): Promise<MemoryChange[]> {
-  const { items } = await ask(api.GET('/memories/changes', { params: { query: { page_size: RECENT } } }))
-  return items.filter((change) => change.entity_id === id || targetsOf(change).includes(id))
-}
-
-/** The ids of the entities into which a change merged another, or off which it split one. */
-function targetsOf(change: MemoryChange): unknown[] {
-  return [change.before, change.after].flatMap((state) => Object.values((state.merged_into ?? {}) as Record<string, unknown>))
+  return (await ask(api.GET('/memories/changes', { params: { query: { entity_id: id, page_size: RECENT } } }))).items
 }
 
 /** The end of a day, so that what began on it counts. */

@@ -40,6 +40,7 @@ from store.test_memory import PROJECT, fill
 
 CANARY = "canaryxq"
 MESSAGES = (new_id(), new_id())
+DELETED_AT_ONCE = 300
 TABLES = (
     "facts", "fact_sources", "mentions", "entities", "memory_texts", "memory_changes", "memory_deletions"
 )  # fmt: skip
@@ -127,6 +128,27 @@ async def test_nothing_is_left_of_what_was_deleted(store: Store, tmp_path: Path)
     assert copies(tmp_path) == []
     (left,), _ = await memory.list_page(ANN, FactFilter(), page=1, page_size=9)
     assert [entity.name for entity in left.entities] == ["kept"]
+
+
+async def test_nothing_is_left_of_many_facts_that_were_deleted_at_once(store: Store, tmp_path: Path) -> None:
+    """They move rows between pages, whose unused parts then have pieces of them."""
+    memory = MemoryService(store, FactWriter(), tmp_path)
+
+    def remember(connection: Connection) -> None:
+        scope = stored_scope(connection, visible_scopes(connection, ANN), USER_SCOPE)
+        by_hand, now = Author(user_id=ANN.user_id), utc_now()
+        for number in range(DELETED_AT_ONCE):
+            add_extracted(connection, number, MESSAGES[0])
+            if number % 3 == 0:
+                kept = NewFact(text=f"This stays, number {number}", subject=f"kept {number}", object="kept")
+                FactWriter().add(connection, scope, kept, by_hand, now)
+
+    await store.write_rows(remember)
+    await store.write_rows(delete_rows(MessageRow, MESSAGES[0]))
+    await Erasure(store).erase_due()
+    assert copies(tmp_path) == []
+    _, left = await memory.list_page(ANN, FactFilter(q="stays"), page=1, page_size=1)
+    assert left == DELETED_AT_ONCE // 3
 
 
 async def test_an_earlier_wording_goes_with_its_message_and_the_fact_stays(

@@ -17,7 +17,14 @@ from luxx.features.memory.facts import delete_changes_without_version
 from luxx.features.memory.lexical import TEXTS
 from luxx.features.memory.models import MemoryDeletionRow
 from luxx.infra.store.engine import Store
-from luxx.infra.store.maintenance import empty_wal, merge_index, only_process, vacuum
+from luxx.infra.store.maintenance import (
+    Rewriting,
+    empty_wal,
+    merge_index,
+    only_process,
+    rewrite,
+    vacuum,
+)
 from luxx.infra.store.tables import Lock, table_of
 
 ERASE_SECONDS = 15.0
@@ -28,6 +35,9 @@ ERASED_AT_ONCE = 500
 
 MAX_NOTES = 50_000
 """Notes that one run of the job works on; the next one goes on."""
+
+MANY_NOTES = 100
+"""So many deletions at once move rows between the pages of SQLite, which is then rewritten."""
 
 INDEXES = (TEXTS.full_text,)
 """The full text indexes of memory on SQLite."""
@@ -85,10 +95,21 @@ class Erasure:
         notes = self._delete_leftovers()
         for index in self._indexes:
             merge_index(self._store, index)
+        if len(notes) >= MANY_NOTES and not self._rewritten():
+            return
         if empty_wal(self._store.engine):
             self._forget(notes)
         else:
             logger.info("memory_erasure_waits", reason="a long read needs the log of the database")
+
+    def _rewritten(self) -> bool:
+        """Whether the job may go on: the database was rewritten, or is too large for that."""
+        result = rewrite(self._store.engine)
+        if result is Rewriting.BUSY:
+            logger.info("memory_erasure_waits", reason="another process writes to the database")
+        if result is Rewriting.TOO_LARGE:
+            logger.info("memory_erasure_incomplete", reason="the database is too large to be rewritten")
+        return result is not Rewriting.BUSY
 
     def _erase_postgresql(self) -> None:
         with only_process(self._store.engine, Lock.MEMORY_ERASURE) as connection:

@@ -1,5 +1,5 @@
 """Removing what was deleted from the files of the database: merging a full text index, emptying the WAL,
-vacuum. Each step is short, so that writes go on meanwhile.
+rewriting a small database, vacuum. Each step is short, so that writes go on meanwhile or wait some seconds.
 
 All of it blocks: call it in a thread.
 """
@@ -7,6 +7,8 @@ All of it blocks: call it in a thread.
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from enum import Enum
+from time import monotonic
 from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, text
@@ -22,6 +24,14 @@ MAX_MERGES = 10_000
 
 CHECKPOINT_TIMEOUT_MS = 200
 """How long emptying the WAL waits for readers; writes wait as long."""
+
+MAX_REWRITTEN_BYTES = 128 * 2**20
+REWRITE_SECONDS = 4.0
+"""How large a database is rewritten, and how long that may take: writes wait meanwhile, at most
+BUSY_TIMEOUT_MS."""
+
+STEPS_BETWEEN_CHECKS = 10_000
+"""Steps of SQLite's machine; a millisecond."""
 
 LOCK_TIMEOUT_MS = 5_000
 """How long a vacuum waits for another one."""
@@ -60,6 +70,37 @@ def empty_wal(engine: Engine) -> bool:
     finally:
         pooled.close()
     return not is_busy
+
+
+class Rewriting(Enum):
+    """How rewriting a database ended. `TOO_LARGE`: it is too large for the time, or for the disk."""
+
+    DONE = "done"
+    BUSY = "busy"
+    TOO_LARGE = "too large"
+
+
+def rewrite(engine: Engine) -> Rewriting:
+    """Writes all pages of SQLite anew, into the WAL: where rows moved between pages when many were deleted,
+    the unused parts of pages have pieces of them, which `secure_delete` does not overwrite."""
+    pooled = engine.raw_connection()
+    try:
+        driver = cast("sqlite3.Connection", pooled.driver_connection)
+        pages, size = (driver.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        if pages * size > MAX_REWRITTEN_BYTES:
+            return Rewriting.TOO_LARGE
+        deadline = monotonic() + REWRITE_SECONDS
+        driver.set_progress_handler(lambda: monotonic() > deadline, STEPS_BETWEEN_CHECKS)
+        try:
+            driver.execute("VACUUM")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+            return Rewriting.BUSY if is_busy else Rewriting.TOO_LARGE
+        finally:
+            driver.set_progress_handler(None, 0)
+    finally:
+        pooled.close()
+    return Rewriting.DONE
 
 
 @contextmanager

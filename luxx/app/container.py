@@ -37,6 +37,7 @@ from luxx.features.chats.service import ChatService
 from luxx.features.chats.todos import TodoService
 from luxx.features.knowledge.documents import DocumentService
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
+from luxx.features.knowledge.rows import CHUNKS
 from luxx.features.knowledge.running import Indexing
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
@@ -44,6 +45,7 @@ from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.memory.vectors.background import EmbeddingWork
 from luxx.features.memory.vectors.source import EmbeddingSource
 from luxx.features.memory.vectors.status import EmbeddingReport
+from luxx.features.memory.vectors.texts import FACTS
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
@@ -225,8 +227,9 @@ class Services(CoreServices):
             config.memory.embedding, config.limits,
         )  # fmt: skip
         self.vector_arm.source = self.embedding_source
-        self.embedding_report = EmbeddingReport(self.embedding_source)
-        self.embedding_work = EmbeddingWork(self.embedding_source, self.process_id)
+        kinds = (FACTS, CHUNKS)
+        self.embedding_report = EmbeddingReport(self.embedding_source, kinds)
+        self.embedding_work = EmbeddingWork(self.embedding_source, self.process_id, kinds)
 
     def _make_runs(self) -> None:
         self.run_services = RunServices(
@@ -260,7 +263,9 @@ class Services(CoreServices):
         self.ingestion = Ingestion(self.admission)
         indexing = Indexing(self.admission)
         quota_mb = self.config.files.quota_mb
-        self.documents = DocumentService(self.store, self.files, self.uploads, indexing, quota_mb)
+        self.documents = DocumentService(
+            self.store, self.files, self.uploads, indexing, self.embedding_source, quota_mb
+        )
         for work in (self.chat_queue.start_due, self.ingestion.start_due, indexing.start_due):
             self.run_driver.heartbeat.on_each_heartbeat(work)
 

@@ -42,6 +42,7 @@ from luxx.domain.skills.registry import Skill, read_skills
 from luxx.domain.skills.tools import SkillTools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.service import KnowledgeService
 from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
@@ -180,6 +181,7 @@ class CoreServices:
         self.fact_writer = FactWriter()
         self.graph = GraphService(store, self.data_dir)
         self.vector_arm = VectorArm(config.memory)
+        self.chunk_search = ChunkSearch(store, config.memory, self.vector_arm)
         self.tool_images = ToolImages(store, self.workspaces, config.files)
         self.registry = ToolRegistry(
             [
@@ -188,7 +190,7 @@ class CoreServices:
                 *MemoryTools(store, self.fact_writer, config.memory, self.vector_arm).all(),
                 *GraphTools(store, self.graph).all(),
                 episode_tool(store),
-                *KnowledgeTools(store, config.memory).all(),
+                *KnowledgeTools(self.chunk_search).all(),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
@@ -240,7 +242,7 @@ class CoreServices:
         )
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
-        self.knowledge = KnowledgeService(self.store, self.config.memory)
+        self.knowledge = KnowledgeService(self.store, self.chunk_search)
         self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)
         self.memory_recall = MemoryRecall(self.store, self.config.memory, self.vector_arm)
         self.rules = RuleService(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
-from sqlalchemy import delete
+from sqlalchemy import Connection, delete
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -25,6 +25,7 @@ from luxx.features.knowledge.rows import (
     check_quota,
     documents,
     find_document,
+    not_running,
     page_of_chunks,
     page_of_documents,
     pieces_of,
@@ -33,6 +34,7 @@ from luxx.features.knowledge.rows import (
     store_document,
 )
 from luxx.features.knowledge.running import Indexing
+from luxx.features.memory.vectors.source import EmbeddingSource
 from luxx.infra.documents.formats import FORMAT_NAMES, format_of_extension, has_macro_extension
 from luxx.infra.documents.reader import MAX_DOCUMENT_BYTES
 from luxx.infra.store.engine import Store
@@ -77,6 +79,7 @@ class DocumentService:
     files: FileService
     uploads: Uploads
     indexing: Indexing
+    embedding: EmbeddingSource
     quota_mb: float
 
     async def add_form(
@@ -126,7 +129,9 @@ class DocumentService:
 
         def work(session: Session) -> tuple[list[DocumentView], int]:
             base = find_base(session, caller, base_id)
-            return page_of_documents(session.connection(), base.id, status, page=page, page_size=page_size)
+            connection = session.connection()
+            model_id = self.embedding.made_by(connection)
+            return page_of_documents(connection, base.id, model_id, status, page=page, page_size=page_size)
 
         return await self.store.read(work)
 
@@ -135,7 +140,8 @@ class DocumentService:
 
         def work(session: Session) -> DocumentView:
             base = find_base(session, caller, base_id)
-            return find_document(session.connection(), base.id, document_id)
+            connection = session.connection()
+            return find_document(connection, base.id, document_id, self.embedding.made_by(connection))
 
         return await self.store.read(work)
 
@@ -182,8 +188,7 @@ class DocumentService:
         NotAllowed."""
 
         def choose(session: Session) -> list[str]:
-            found = read_documents(session.connection(), base_id)
-            return [each.id for each in found if each.status != EpisodeStatus.RUNNING]
+            return not_running(session.connection(), base_id)
 
         return (await self._again(caller, base_id, choose)).run
 
@@ -228,9 +233,13 @@ class DocumentService:
     async def _added(self, base_id: str, ids: Sequence[str], payers: Iterable[int]) -> AddedDocuments:
         runs = [await self.indexing.start(user_id, base_id) for user_id in payers]
         run = next((run for run in runs if run is not None), None)
-        items = await self.store.read_rows(
-            lambda connection: read_documents(connection, base_id, documents.c.id.in_(ids))
-        )
+
+        def work(connection: Connection) -> list[DocumentView]:
+            return read_documents(
+                connection, base_id, self.embedding.made_by(connection), documents.c.id.in_(ids)
+            )
+
+        items = await self.store.read_rows(work)
         by_id = {item.id: item for item in items}
         unique = dict.fromkeys(ids)
         return AddedDocuments(items=[by_id[id_] for id_ in unique if id_ in by_id], run=run)

@@ -28,16 +28,19 @@ from sqlalchemy import (
 from luxx.domain.knowledge_bases import KnowledgeBaseRow
 from luxx.errors import NotFound, TooLarge
 from luxx.features.knowledge.models import PIECE_BYTES, ChunkRow, DocumentPieceRow, DocumentRow
+from luxx.features.memory.vectors.models import EmbeddingRow
+from luxx.features.memory.vectors.texts import EmbeddedTexts
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow
 from luxx.wire.memory import EpisodeStatus
-from luxx.wire.run import RunStatus
+from luxx.wire.run import RunKind, RunStatus
 
 MIB = 1024 * 1024
 
 documents, chunks = table_of(DocumentRow), table_of(ChunkRow)
 _pieces, _bases, _runs = table_of(DocumentPieceRow), table_of(KnowledgeBaseRow), table_of(RunRow)
+_vectors = table_of(EmbeddingRow)
 
 is_pending = documents.c.status == EpisodeStatus.PENDING.value
 _is_running = exists().where(_runs.c.id == documents.c.run_id, _runs.c.status == RunStatus.RUNNING.value)
@@ -46,6 +49,19 @@ _status = case(
 )
 payer = func.coalesce(documents.c.user_id, _bases.c.user_id)
 """Who pays for a document: the user who added it, or the owner of the base if their account was deleted."""
+
+CHUNKS = EmbeddedTexts(
+    subject="chunk_id",
+    table=chunks,
+    columns=("heading", "columns", "text"),
+    source=chunks.join(documents, documents.c.id == chunks.c.document_id).join(
+        _bases, _bases.c.id == documents.c.base_id
+    ),
+    payer=payer,
+    newest=select(chunks.c.id, chunks.c.hash, chunks.c.document_id).order_by(chunks.c.id.desc()).limit(1),
+    kind=RunKind.INDEX,
+)
+"""Chunks as texts with vectors. One that a new version of its document still has keeps its row and vector."""
 
 
 def pending_of(base_id: str, user_id: int) -> Select[str]:
@@ -57,7 +73,8 @@ def pending_of(base_id: str, user_id: int) -> Select[str]:
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     """A document as the API shows it. `user_id`: who added it, null if their account was deleted. `title` is
     the one in the document, or its name. `pages`: of a PDF its pages, of a presentation its slides. `reason`:
-    why it has failed, was skipped or waits. `run_id`: the run that works on it or has done so."""
+    why it has failed, was skipped or waits. `run_id`: the run that works on it or has done so. `embedded`:
+    how many of its `chunks` are found by meaning, too; null where no embedding model is used."""
 
     id: str
     base_id: str
@@ -68,6 +85,7 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     pages: int
     chunks: int
+    embedded: int | None
     status: EpisodeStatus
     reason: str | None
     run_id: str | None
@@ -165,15 +183,21 @@ def read_bytes(connection: Connection, document_id: str) -> bytes:
 
 
 def read_documents(
-    connection: Connection, base_id: str, *conditions: ColumnElement[bool]
+    connection: Connection, base_id: str, model_id: int | None, *conditions: ColumnElement[bool]
 ) -> list[DocumentView]:
-    """The documents of a base with these conditions, newest first."""
+    """The documents of a base with these conditions, newest first. `model_id`: whose vectors are counted."""
     query = _shown.where(documents.c.base_id == base_id, *conditions).order_by(documents.c.id.desc())
-    return [_view(row) for row in connection.execute(query)]
+    return _views(connection, connection.execute(query).all(), model_id)
 
 
 def page_of_documents(
-    connection: Connection, base_id: str, status: EpisodeStatus | None, *, page: int, page_size: int
+    connection: Connection,
+    base_id: str,
+    model_id: int | None,
+    status: EpisodeStatus | None,
+    *,
+    page: int,
+    page_size: int,
 ) -> tuple[list[DocumentView], int]:
     """A page of the documents of a base, newest first, and their number."""
     conditions = [documents.c.base_id == base_id]
@@ -181,25 +205,51 @@ def page_of_documents(
         conditions.append(_status == status.value)
     total = connection.scalar(select(func.count()).select_from(documents).where(*conditions)) or 0
     query = _shown.where(*conditions).order_by(documents.c.id.desc())
-    rows = connection.execute(query.limit(page_size).offset((page - 1) * page_size))
-    return [_view(row) for row in rows], total
+    rows = connection.execute(query.limit(page_size).offset((page - 1) * page_size)).all()
+    return _views(connection, rows, model_id), total
 
 
-def find_document(connection: Connection, base_id: str, document_id: str) -> DocumentView:
+def find_document(
+    connection: Connection, base_id: str, document_id: str, model_id: int | None = None
+) -> DocumentView:
     """A document of this base. Raises NotFound."""
-    found = read_documents(connection, base_id, documents.c.id == document_id)
+    found = read_documents(connection, base_id, model_id, documents.c.id == document_id)
     if not found:
         raise NotFound("this knowledge base has no document with this id", kind="document_not_found")
     return found[0]
 
 
-def _view(row: Row[Any]) -> DocumentView:
-    names = [name for name in DocumentView.__struct_fields__ if name not in ("title", "status")]
-    return DocumentView(
-        **{name: getattr(row, name) for name in names},
-        title=row.title or row.name,
-        status=EpisodeStatus(row.shown_status),
-    )
+def not_running(connection: Connection, base_id: str) -> list[str]:
+    """The ids of the documents of a base that no run works on."""
+    query = select(documents.c.id).where(documents.c.base_id == base_id)
+    return list(connection.scalars(query.where(_status != EpisodeStatus.RUNNING.value)))
+
+
+def _views(connection: Connection, rows: Sequence[Row[Any]], model_id: int | None) -> list[DocumentView]:
+    counts: dict[str, int] = {}
+    if model_id is not None and rows:
+        counted = (
+            select(chunks.c.document_id, func.count())
+            .join(_vectors, _vectors.c.chunk_id == chunks.c.id)
+            .where(
+                chunks.c.document_id.in_([row.id for row in rows]),
+                _vectors.c.model_id == model_id,
+                _vectors.c.vector.is_not(None),
+            )
+            .group_by(chunks.c.document_id)
+        )
+        counts = dict(connection.execute(counted).all())
+    own = ("title", "status", "embedded")
+    names = [name for name in DocumentView.__struct_fields__ if name not in own]
+    return [
+        DocumentView(
+            **{name: getattr(row, name) for name in names},
+            title=row.title or row.name,
+            status=EpisodeStatus(row.shown_status),
+            embedded=None if model_id is None else counts.get(row.id, 0),
+        )
+        for row in rows
+    ]
 
 
 def set_pending(connection: Connection, document_ids: Sequence[str]) -> set[int]:

@@ -5,17 +5,22 @@ goes to the others. Callers give the scopes; only `visible_scopes` makes these.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy.orm import Session
 
 from luxx.features.knowledge.indexing import CHUNK_TEXTS, scope_word
-from luxx.features.knowledge.rows import chunks, documents, place_of_chunk
+from luxx.features.knowledge.rows import CHUNKS, chunks, documents, place_of_chunk
+from luxx.features.memory.places import paid_by_run
 from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, fused
+from luxx.features.memory.vectors.arm import Askable, Asked, NotAsked, VectorArm
+from luxx.features.memory.vectors.source import PaidBy
 from luxx.infra.config.schema import MemoryConfig
+from luxx.infra.store.engine import Store
 from luxx.infra.store.ranked_search import rank
 from luxx.infra.store.search_words import WordQuery, query_of, stems_of, words_of
 from luxx.wire.source import MAX_SNIPPET, one_line
@@ -63,36 +68,72 @@ class FoundChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Chunks, the best first, and who added their documents (None: their account was deleted)."""
+    """Chunks, the best first, and who added their documents (None: their account was deleted). `asked`:
+    whether they were searched by meaning, too."""
 
-    items: list[FoundChunk]
-    added_by: set[int | None]
+    items: list[FoundChunk] = []
+    added_by: set[int | None] = set()
+    asked: Asked | NotAsked
 
 
-def search_chunks(
-    connection: Connection,
-    scope_ids: Sequence[int],
-    text: str,
-    config: MemoryConfig,
-    *,
-    limit: int,
-    more: Sequence[Arm] = (),
-) -> Found:
-    """The chunks in these scopes that fit a text best; `more`: arms besides that of words, which rank ids of
-    chunks."""
-    query = text[:MAX_QUERY]
-    arms = [_keyword_arm(connection, scope_ids, query, config.keyword_weight), *more]
-    scores = fused([arm for arm in arms if arm.ranked and arm.weight > 0], config.rrf_k)
-    best = sorted(scores, key=lambda id_: (scores[id_], id_), reverse=True)[:CANDIDATES]
-    if not best:
-        return Found(items=[], added_by=set())
-    rows = {row.id: row for row in connection.execute(_found, {"ids": best, "scopes": list(scope_ids)})}
-    kept = [rows[id_] for id_ in best if id_ in rows][:limit]
-    asked = frozenset(stems_of(words_of(query)))
-    return Found(
-        items=[_item(row, scores[row.id], asked) for row in kept],
-        added_by={row.user_id for row in kept},
-    )
+class ChunkSearch:
+    """Searches by words, and by meaning where there are vectors. One per process."""
+
+    def __init__(self, store: Store, config: MemoryConfig, vectors: VectorArm) -> None:
+        self._store = store
+        self._config = config
+        self._vectors = vectors
+
+    async def find(
+        self,
+        scopes_of: Callable[[Session], Sequence[int]],
+        text: str,
+        *,
+        user_id: int,
+        limit: int,
+        run_id: str | None = None,
+    ) -> Found:
+        """What fits a text best in the scopes of `scopes_of`, which checks rights and raises what it wants;
+        the user pays for the vector of the text."""
+        asked: Asked | NotAsked = NotAsked()
+        if self._vectors.is_on:
+
+            def look(session: Session) -> tuple[Askable | NotAsked, PaidBy]:
+                askable = self._vectors.askable(session, user_id, scopes_of(session), CHUNKS.subject)
+                return askable, paid_by_run(session.connection(), run_id)
+
+            askable, paid_by = await self._store.read(look)
+            asked = await self._vectors.ask(askable, text, paid_by)
+
+        return await self._store.read(
+            lambda session: self._found(session.connection(), scopes_of(session), text, limit, asked)
+        )
+
+    def _found(
+        self,
+        connection: Connection,
+        scope_ids: Sequence[int],
+        text: str,
+        limit: int,
+        asked: Asked | NotAsked,
+    ) -> Found:
+        query = text[:MAX_QUERY]
+        arms = [_keyword_arm(connection, scope_ids, query, self._config.keyword_weight)]
+        if isinstance(asked, Asked):
+            similar = self._vectors.similar(connection, CHUNKS.subject, scope_ids, asked)
+            arms.append(self._vectors.arm_of(similar))
+        scores = fused([arm for arm in arms if arm.ranked and arm.weight > 0], self._config.rrf_k)
+        best = sorted(scores, key=lambda id_: (scores[id_], id_), reverse=True)[:CANDIDATES]
+        if not best:
+            return Found(asked=asked)
+        rows = {row.id: row for row in connection.execute(_found, {"ids": best, "scopes": list(scope_ids)})}
+        kept = [rows[id_] for id_ in best if id_ in rows][:limit]
+        wanted = frozenset(stems_of(words_of(query)))
+        return Found(
+            items=[_item(row, scores[row.id], wanted) for row in kept],
+            added_by={row.user_id for row in kept},
+            asked=asked,
+        )
 
 
 def _keyword_arm(connection: Connection, scope_ids: Sequence[int], query: str, weight: float) -> Arm:

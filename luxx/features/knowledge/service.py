@@ -29,12 +29,11 @@ from luxx.domain.knowledge_bases import (
 from luxx.domain.owned import given_fields
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.knowledge.models import DocumentRow
-from luxx.features.knowledge.search import FoundChunk, search_chunks
+from luxx.features.knowledge.search import ChunkSearch, FoundChunk
 from luxx.features.memory.scopes import ScopeName, stored_scope, visible_scopes
 from luxx.features.rooms.members import find_new_member
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.infra.clock import utc_now
-from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
@@ -130,7 +129,7 @@ class KnowledgeService:
     """One per process."""
 
     store: Store
-    config: MemoryConfig
+    searches: ChunkSearch
 
     async def list_page(
         self, caller: Caller, part: str | None, *, page: int, page_size: int
@@ -186,14 +185,13 @@ class KnowledgeService:
     async def search(self, caller: Caller, base_id: str, query: str, limit: int) -> list[FoundChunk]:
         """The passages of a base that fit a text best. Raises NotFound."""
 
-        def work(session: Session) -> list[FoundChunk]:
+        def scopes_of(session: Session) -> list[int]:
             base = find_base(session, caller, base_id)
-            connection = session.connection()
-            scope = visible_scopes(connection, caller).named(ScopeName(ScopeKind.BASE, base.id))
-            ids = [] if scope.id is None else [scope.id]
-            return search_chunks(connection, ids, query, self.config, limit=limit).items
+            scope = visible_scopes(session.connection(), caller).named(ScopeName(ScopeKind.BASE, base.id))
+            return [] if scope.id is None else [scope.id]
 
-        return await self.store.read(work)
+        found = await self.searches.find(scopes_of, query, user_id=caller.user_id, limit=limit)
+        return found.items
 
     # Members
 

@@ -10,16 +10,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 from sqlalchemy import Connection, select
+from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, KnowledgeBaseRow, named_in
 from luxx.errors import ToolFailed
-from luxx.features.knowledge.search import Found, FoundChunk, search_chunks
+from luxx.features.knowledge.search import ChunkSearch, FoundChunk
 from luxx.features.memory.places import place_of, root_of
 from luxx.features.memory.scopes import Scope, Scopes, visible_scopes
+from luxx.features.memory.vectors.arm import note_of
 from luxx.features.rooms.models import ChatRoomRow
-from luxx.infra.config.schema import MemoryConfig
-from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.tools.core import ToolContext
 from luxx.tools.factory import ToolFunction, tool
@@ -45,9 +45,8 @@ _bases, _rooms = table_of(KnowledgeBaseRow), table_of(ChatRoomRow)
 class KnowledgeTools:
     """Makes the tool. One per process."""
 
-    def __init__(self, store: Store, config: MemoryConfig) -> None:
-        self._store = store
-        self._config = config
+    def __init__(self, searches: ChunkSearch) -> None:
+        self._searches = searches
 
     def all(self) -> list[ToolFunction]:
         return [self._search_tool()]
@@ -60,17 +59,20 @@ class KnowledgeTools:
             """Search the documents of knowledge bases. Each passage has its document and its page, slide or
             row; cite passages that you use by their number, like [1]."""
 
-            def work(connection: Connection) -> Found:
-                scopes = _usable(connection, context, base_ids)
-                ids = [scope.id for scope in scopes if scope.id is not None]
-                return search_chunks(connection, ids, query, self._config, limit=limit)
+            def scopes_of(session: Session) -> list[int]:
+                scopes = _usable(session.connection(), context, base_ids)
+                return [scope.id for scope in scopes if scope.id is not None]
 
-            found = await self._store.read_rows(work)
+            caller = context.caller
+            found = await self._searches.find(
+                scopes_of, query, user_id=caller.user_id, limit=limit, run_id=caller.run_id
+            )
             # Somebody else may have written into a document what a model should do.
             context.metadata.is_untrusted = not found.added_by <= {context.caller.user_id}
             return {
                 "passages": [_passage(item, number) for number, item in enumerate(found.items, 1)],
                 "sources": msgspec.to_builtins([_source(item) for item in found.items]),
+                **note_of(found.asked),
             }
 
         return knowledge_search

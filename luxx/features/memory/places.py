@@ -13,6 +13,7 @@ from luxx.domain.accounts.models import UserSettings
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.conversations.models import ConversationRow, ProjectRow
 from luxx.features.memory.scopes import Place
+from luxx.features.memory.vectors.source import PaidBy
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.tasks.models import TaskRow
 from luxx.infra.store.tables import strictest, table_of
@@ -126,3 +127,11 @@ def decided_by_memory(session: Session, caller: Caller, call: HypotheticalCall) 
 def brought_untrusted(tainted_by: str) -> str:
     """Why a fact is not stored unasked in a run that has read untrusted content."""
     return f"{tainted_by} has brought untrusted content into this run"
+
+
+def paid_by_run(connection: Connection, run_id: str | None) -> PaidBy:
+    """What the vector of a query is entered in the ledger for, where a run searches."""
+    root = None if run_id is None else root_of(connection, run_id)
+    if root is None:
+        return PaidBy()
+    return PaidBy(run_id=run_id or "", subject_id=root.subject_id, kind=root.kind)

@@ -138,7 +138,7 @@ class MemoryRecall:
 
     def _askable(self, spec: RunSpec, session: Session) -> Askable | NotAsked:
         scopes = _scopes_of(session.connection(), spec)
-        return NotAsked() if scopes is None else self._vectors.askable(session, spec.user_id, scopes)
+        return NotAsked() if scopes is None else self._vectors.askable(session, spec.user_id, scopes.ids)
 
     def _find(self, spec: RunSpec, query: str, asked: Asked | NotAsked, connection: Connection) -> Recalled:
         scopes = _scopes_of(connection, spec)

@@ -23,11 +23,20 @@ from luxx.errors import LuxxError, ToolFailed
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, NewSource, delete_facts
 from luxx.features.memory.models import NAME_LENGTH, TYPE_LENGTH
-from luxx.features.memory.places import ASKS, FORGETS, OFF, RunPlace, brought_untrusted, place_of, root_of
+from luxx.features.memory.places import (
+    ASKS,
+    FORGETS,
+    OFF,
+    RunPlace,
+    brought_untrusted,
+    paid_by_run,
+    place_of,
+    root_of,
+)
 from luxx.features.memory.retrieval import RecallQuery, recall
 from luxx.features.memory.scopes import Place, Scopes, parse_scope, stored_scope, visible_scopes
 from luxx.features.memory.service import find_fact
-from luxx.features.memory.vectors.arm import Askable, Asked, NotAsked, VectorArm
+from luxx.features.memory.vectors.arm import Askable, Asked, NotAsked, VectorArm, note_of
 from luxx.features.memory.vectors.source import PaidBy
 from luxx.features.memory.views import MAX_NAMED, NewFact, read_facts
 from luxx.infra.clock import utc_now
@@ -151,12 +160,9 @@ class MemoryTools:
 
         def work(session: Session) -> tuple[Askable | NotAsked, PaidBy]:
             connection, caller = session.connection(), context.caller
-            askable = self._vectors.askable(session, caller.user_id, _searched(connection, context, scope))
-            root = None if caller.run_id is None else root_of(connection, caller.run_id)
-            if root is None:
-                return askable, PaidBy()
-            paid_by = PaidBy(run_id=caller.run_id or "", subject_id=root.subject_id, kind=root.kind)
-            return askable, paid_by
+            scopes = _searched(connection, context, scope)
+            askable = self._vectors.askable(session, caller.user_id, scopes.ids)
+            return askable, paid_by_run(connection, caller.run_id)
 
         askable, paid_by = await answer_for_model(self._store.read(work))
         return await self._vectors.ask(askable, query, paid_by)
@@ -262,8 +268,8 @@ def _note(asked: Asked | NotAsked, search_type: SearchType) -> dict[str, str]:
     """Why a search was not by meaning, if it should have been."""
     if isinstance(asked, Asked) or search_type is SearchType.KEYWORD:
         return {}
-    if asked.reason:
-        return {"note": f"searched by words only: {asked.reason}"}
+    if note := note_of(asked):
+        return note
     is_meant = search_type is SearchType.SEMANTIC
     return {"note": "searched by words: nothing here can be searched by meaning"} if is_meant else {}
 

@@ -1,10 +1,13 @@
-"""The arm of vectors: the vector of what is asked, made within a bounded time, and the facts similar to it.
+"""The arm of vectors: the vector of what is asked, made within a bounded time, and the facts or other
+texts that are similar to it.
 
 Without a vector, words and the graph are searched alone, and the reason is known.
 """
 
 import asyncio
 import time
+from collections.abc import Collection, Iterable
+from itertools import islice
 
 import msgspec
 import structlog
@@ -15,8 +18,9 @@ from luxx.errors import LuxxError
 from luxx.features.memory.models import FactRow
 from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, RecallQuery
 from luxx.features.memory.scopes import Scopes
-from luxx.features.memory.vectors.search import VectorSearch
+from luxx.features.memory.vectors.search import Similar, VectorSearch
 from luxx.features.memory.vectors.source import EmbeddingSource, PaidBy, Payer, VectorModel
+from luxx.features.memory.vectors.texts import FACTS
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.tables import table_of
 
@@ -58,7 +62,7 @@ class VectorArm:
 
     def __init__(self, config: MemoryConfig) -> None:
         self._config = config
-        self._search = VectorSearch("fact_id")
+        self._search = VectorSearch()
         self._quiet_until = 0.0
         self._failure = ""
         self.source: EmbeddingSource | None = None
@@ -68,13 +72,15 @@ class VectorArm:
         """Whether a model is configured; else nothing here is called."""
         return self.source is not None and self._config.embedding.model != ""
 
-    def askable(self, session: Session, user_id: int, scopes: Scopes) -> Askable | NotAsked:
-        """Whether vectors can be searched in these scopes for a user."""
+    def askable(
+        self, session: Session, user_id: int, scope_ids: Collection[int], subject: str = FACTS.subject
+    ) -> Askable | NotAsked:
+        """Whether vectors can be searched in these scopes for a user. `subject`: of what they are."""
         source, connection = self.source, session.connection()
         if source is None or not self._config.vector_weight:
             return NotAsked()
         model = source.searched_model(connection)
-        if model is None or not self._search.has_any(connection, model.id, scopes.ids):
+        if model is None or not self._search.has_any(connection, subject, model.id, scope_ids):
             return NotAsked()
         if time.monotonic() < self._quiet_until:
             return NotAsked(self._failure)
@@ -110,9 +116,7 @@ class VectorArm:
         """The facts that are similar to what is asked, as an arm of `recall`; none without a vector."""
         if isinstance(asked, NotAsked):
             return []
-        model = asked.model
-        found = self._search.nearest(connection, model.id, scopes.ids, asked.vector)
-        found = [each for each in found if each.cosine >= model.floor]
+        found = self.similar(connection, FACTS.subject, scopes.ids, asked)
         allowed = set(
             connection.scalars(
                 select(_facts.c.id).where(
@@ -122,9 +126,26 @@ class VectorArm:
                 )
             )
         )
+        return [self.arm_of(each for each in found if each.subject_id in allowed)]
+
+    def similar(
+        self, connection: Connection, subject: str, scope_ids: Collection[int], asked: Asked
+    ) -> list[Similar]:
+        """What is similar to what is asked in these scopes, the best first, without those that have
+        nothing to do with it."""
+        found = self._search.nearest(connection, subject, asked.model.id, scope_ids, asked.vector)
+        return [each for each in found if each.cosine >= asked.model.floor]
+
+    def arm_of(self, found: Iterable[Similar]) -> Arm:
+        """The arm with the first of these."""
         ranked = [
-            (each.subject_id, f"similar in meaning ({each.cosine:.2f})")
-            for each in found
-            if each.subject_id in allowed
+            (each.subject_id, f"similar in meaning ({each.cosine:.2f})") for each in islice(found, CANDIDATES)
         ]
-        return [Arm(name=NAME, weight=self._config.vector_weight, ranked=ranked[:CANDIDATES])]
+        return Arm(name=NAME, weight=self._config.vector_weight, ranked=ranked)
+
+
+def note_of(asked: Asked | NotAsked) -> dict[str, str]:
+    """For a model: why a search was by words only, if there is a reason."""
+    if isinstance(asked, NotAsked) and asked.reason:
+        return {"note": f"searched by words only: {asked.reason}"}
+    return {}

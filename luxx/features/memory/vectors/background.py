@@ -1,8 +1,9 @@
-"""Vectors of the texts of memory, made in the background: the test of a model, then 64 texts a step.
+"""Vectors of the texts of memory and of knowledge bases, made in the background: the test of a model, then 64
+texts a step.
 
 What a step made is stored with it, so a process that is killed costs one step, and the next one goes on. One
-process works at a time: it holds the row of the model, and another one takes over when it stops renewing
-that. The vectors of an earlier model are searched, and deleted last, when the new one has all.
+process works at a time: it holds the row of the model, and another one takes over when it is dead or does not
+renew that. The vectors of an earlier model are searched, and deleted last, when the new one has all.
 """
 
 import asyncio
@@ -18,35 +19,26 @@ from sqlalchemy import (
     Connection,
     Delete,
     Row,
-    Select,
     Update,
     and_,
-    bindparam,
-    case,
     delete,
-    func,
     insert,
-    or_,
     select,
     update,
 )
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.models import User, UserSettings
-from luxx.domain.conversations.models import ProjectRow
 from luxx.errors import LuxxError, NotFound, ProviderError, ProviderRefused
-from luxx.features.memory.models import FactRow, MemoryScopeRow
 from luxx.features.memory.vectors.models import EmbeddingModelRow, EmbeddingRow
 from luxx.features.memory.vectors.search import packed
 from luxx.features.memory.vectors.self_test import bilingual_set, result_of
 from luxx.features.memory.vectors.source import EmbeddingSource, PaidBy, Payer, all_models, has_passed
-from luxx.features.rooms.models import ChatRoomRow
+from luxx.features.memory.vectors.texts import TEXTS_AT_ONCE, EmbeddedTexts, TextToEmbed
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.providers.models import ProviderRow
-from luxx.wire.memory import ScopeKind
-from luxx.wire.model_settings import MemoryMode
+from luxx.runs.engine.processes import alive_process_ids
 
 LOOK_SECONDS = 1.0
 """How often a process looks for new texts."""
@@ -54,7 +46,9 @@ LOOK_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 """How often it looks for texts that have lost their vector, besides."""
 
-TEXTS_AT_ONCE = 64
+LOOK_AGAIN_SECONDS = 10.0
+"""How long it makes vectors before it looks for texts of others."""
+
 HELD_SECONDS = 180.0
 """How long a process may take for one step; then another one takes over."""
 
@@ -66,23 +60,14 @@ TEST_AGAIN = timedelta(days=1)
 """When a model that found too little is tested again: its server may have another one by then."""
 
 TOO_LITTLE = "it finds less than words do, so only words are searched"
+USUAL_TEXT = "Bread is baked in the morning."
+BACKGROUND = PaidBy()
 _REFUSED = (400, 413, 422)
 
 _models, _vectors = table_of(EmbeddingModelRow), table_of(EmbeddingRow)
-_facts, _scopes = table_of(FactRow), table_of(MemoryScopeRow)
-_users, _settings = table_of(User), table_of(UserSettings)
-_projects, _rooms, _providers = table_of(ProjectRow), table_of(ChatRoomRow), table_of(ProviderRow)
+_providers = table_of(ProviderRow)
 
-_pending = (
-    select(_facts.c.id, _facts.c.text)
-    .outerjoin(_vectors, and_(_vectors.c.fact_id == _facts.c.id, _vectors.c.model_id == bindparam("model")))
-    .where(_facts.c.scope_id == bindparam("scope"), _facts.c.id > bindparam("after"), _vectors.c.id.is_(None))
-    .order_by(_facts.c.id)
-    .limit(TEXTS_AT_ONCE)
-)
-_unchanged = select(_facts.c.id, _facts.c.text).where(_facts.c.id.in_(bindparam("ids", expanding=True)))
 _insert = insert(_vectors)
-_newest = select(func.max(_facts.c.id))
 
 logger = structlog.get_logger()
 
@@ -91,14 +76,16 @@ class OtherHolder(Exception):
     """Another process has taken the work over."""
 
 
-def pending_of(model_id: int) -> Select[Any]:
-    """The facts without a vector of the model, in any scope."""
-    has_vector = (
-        select(_vectors.c.id)
-        .where(_vectors.c.fact_id == _facts.c.id, _vectors.c.model_id == model_id)
-        .exists()
-    )
-    return select(_facts.c.id).where(~has_vector)
+@dataclass(slots=True, repr=False)
+class _Queue:
+    """The texts of one scope for which one user pays. `after`: the last one whose vector was made. `waits`:
+    the user may not pay for more now."""
+
+    texts: EmbeddedTexts
+    user_id: int
+    values: dict[str, int]
+    after: int = 0
+    waits: bool = False
 
 
 @dataclass(slots=True, repr=False)
@@ -107,6 +94,7 @@ class EmbeddingWork:
 
     source: EmbeddingSource
     process_id: str
+    kinds: Sequence[EmbeddedTexts]
     _seen: object = None
     _swept: float = 0.0
     _waits_until: float = 0.0
@@ -146,7 +134,10 @@ class EmbeddingWork:
 
     async def _is_due(self) -> bool:
         """Whether a text may have no vector: there are new ones, or it was not looked for a while."""
-        newest = await self.source.store.read_rows(lambda connection: connection.scalar(_newest))
+        queries = [each.newest for each in self.kinds]
+        newest = await self.source.store.read_rows(
+            lambda connection: [connection.execute(query).first() for query in queries]
+        )
         now = time.monotonic()
         if newest == self._seen and now - self._swept < SWEEP_SECONDS:
             return False
@@ -161,12 +152,8 @@ class EmbeddingWork:
             return
         if row.tested_at is None or (not has_passed(row) and utc_now() - row.tested_at > TEST_AGAIN):
             row = await self._test(row)
-        if has_passed(row):
-            is_whole = True
-            for scope in await store.read_rows(partial(self._scopes, row.id)):
-                is_whole &= await self._embed_scope(row.id, scope.id, scope.payer)
-            if is_whole:
-                await self._finish(row)
+        if has_passed(row) and await self._embed_all(row.id):
+            await self._finish(row)
         await self._set(held_until=None)
 
     def _claim(self, connection: Connection) -> Row[Any] | None:
@@ -178,7 +165,7 @@ class EmbeddingWork:
             connection.execute(insert(_models).values(**names))
             [row] = filter(source.is_configured, connection.execute(all_models).all())
         is_held = row.held_until is not None and row.held_until > now and row.holder != self.process_id
-        if is_held:
+        if is_held and row.holder in connection.scalars(alive_process_ids(connection)).all():
             return None
         values = {"holder": self.process_id, "held_until": now + timedelta(seconds=HELD_SECONDS)}
         connection.execute(update(_models).where(_models.c.id == row.id).values(**values))
@@ -228,74 +215,96 @@ class EmbeddingWork:
     def _payer(self, user_id: int, session: Session) -> Payer:
         return self.source.payer(session, user_id, self.source.provider_id, self.source.config.model)
 
-    async def _embed(self, payer: Payer, texts: list[str], *, is_query: bool) -> list[list[float]]:
+    async def _embed(
+        self, payer: Payer, texts: list[str], *, is_query: bool, paid_by: PaidBy = BACKGROUND
+    ) -> list[list[float]]:
         vectors: list[list[float]] = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             some = texts[start : start + TEXTS_AT_ONCE]
-            vectors += await self.source.embed(payer, some, PaidBy(), is_query=is_query)
+            vectors += await self.source.embed(payer, some, paid_by, is_query=is_query)
         return vectors
 
-    def _scopes(self, model_id: int, connection: Connection) -> Sequence[Row[int, int]]:
-        """The scopes with facts that have no vector, with who pays for them."""
-        ids = select(_facts.c.scope_id).where(_facts.c.id.in_(pending_of(model_id))).distinct()
-        provider = connection.execute(
-            select(_providers).where(_providers.c.id == self.source.provider_id)
-        ).one_or_none()
+    async def _embed_all(self, model_id: int) -> bool:
+        """Makes the vectors of all texts, a step of each queue in turn, so that a fact does not wait for a
+        large document; False: not all, because who pays may not or has no budget."""
+        while True:
+            found = await self.source.store.read_rows(partial(self._queues, model_id))
+            queues, until = found, time.monotonic() + LOOK_AGAIN_SECONDS
+            while queues and time.monotonic() < until:
+                queues = [queue for queue in queues if await self._step(model_id, queue)]
+            if not queues:
+                return not any(queue.waits for queue in found)
+
+    def _queues(self, model_id: int, connection: Connection) -> list[_Queue]:
+        query = select(_providers).where(_providers.c.id == self.source.provider_id)
+        provider = connection.execute(query).one_or_none()
         if provider is None:
             return []
-        return connection.execute(_paid_scopes(provider).where(_scopes.c.id.in_(ids))).all()
+        # Who pays may depend on these.
+        owner = {"provider_tenant": provider.tenant_id, "provider_owner": provider.user_id}
+        return [
+            _Queue(texts, row.payer, owner | {"scope": row.scope_id, "payer": row.payer})
+            for texts in self.kinds
+            for row in connection.execute(texts.waiting(model_id, provider), owner)
+        ]
 
-    async def _embed_scope(self, model_id: int, scope_id: int, user_id: int) -> bool:
-        """Makes the vectors of a scope; False: not all, because who pays may not or has no budget."""
-        store, after = self.source.store, 0
-        if self._barred.get(user_id, 0.0) > time.monotonic():
+    async def _step(self, model_id: int, queue: _Queue) -> bool:
+        """Makes the next vectors of a queue; False: there are none to make now."""
+        store = self.source.store
+        if self._barred.get(queue.user_id, 0.0) > time.monotonic():
+            queue.waits = True
             return False
         try:
-            payer = await store.read(partial(self._payer, user_id))
-            while texts := await store.read_rows(partial(_next_texts, model_id, scope_id, after)):
-                vectors = await self._vectors_of(payer, texts)
-                await store.write_rows(partial(self._store, model_id, scope_id, texts, vectors))
-                after = texts[-1].id
-                payer = await store.read(partial(self._payer, user_id))
+            payer = await store.read(partial(self._payer, queue.user_id))
+            values = queue.values | {"model": model_id, "after": queue.after}
+            texts = await store.read_rows(partial(queue.texts.next_texts, values))
+            if texts:
+                vectors = await self._vectors_of(payer, texts, PaidBy(kind=queue.texts.kind))
+                await store.write_rows(partial(self._store, model_id, queue, texts, vectors))
+                queue.after = texts[-1].id
         except ProviderError:
             raise
         except LuxxError as error:
-            self._barred[user_id] = time.monotonic() + SWEEP_SECONDS
-            logger.info("embedding_waits", user_id=user_id, kind=error.kind)
+            self._barred[queue.user_id] = time.monotonic() + SWEEP_SECONDS
+            logger.info("embedding_waits", user_id=queue.user_id, kind=error.kind)
+            queue.waits = True
             return False
-        return True
+        return len(texts) == TEXTS_AT_ONCE
 
-    async def _vectors_of(self, payer: Payer, texts: Sequence[Row[int, str]]) -> list[bytes | None]:
+    async def _vectors_of(
+        self, payer: Payer, texts: Sequence[TextToEmbed], paid_by: PaidBy
+    ) -> list[bytes | None]:
         """The vectors of one step. A text that the model refuses alone has none."""
         try:
-            found = await self._embed(payer, [row.text for row in texts], is_query=False)
+            found = await self._embed(payer, [each.text for each in texts], is_query=False, paid_by=paid_by)
         except ProviderRefused as error:
-            if len(texts) == 1 or error.status not in _REFUSED:
+            if error.status not in _REFUSED:
                 raise
-            return await self._one_by_one(payer, texts, error)
+            return await self._one_by_one(payer, texts, paid_by)
         return await asyncio.to_thread(lambda: [packed(vector) for vector in found])
 
     async def _one_by_one(
-        self, payer: Payer, texts: Sequence[Row[int, str]], first: ProviderRefused
+        self, payer: Payer, texts: Sequence[TextToEmbed], paid_by: PaidBy
     ) -> list[bytes | None]:
         found: list[bytes | None] = []
-        for row in texts:
+        for each in texts:
             try:
-                [vector] = await self._embed(payer, [row.text], is_query=False)
+                [vector] = await self._embed(payer, [each.text], is_query=False, paid_by=paid_by)
                 found.append(packed(vector))
             except ProviderRefused as error:
                 if error.status not in _REFUSED:
                     raise
                 found.append(None)
         if not any(found):
-            raise first
+            # Is it these texts, or does it refuse whatever it is asked?
+            await self._embed(payer, [USUAL_TEXT], is_query=False, paid_by=paid_by)
         return found
 
     def _store(
         self,
         model_id: int,
-        scope_id: int,
-        texts: Sequence[Row[int, str]],
+        queue: _Queue,
+        texts: Sequence[TextToEmbed],
         vectors: Sequence[bytes | None],
         connection: Connection,
     ) -> None:
@@ -305,12 +314,12 @@ class EmbeddingWork:
         values = {"held_until": now + timedelta(seconds=HELD_SECONDS), "problem": None}
         if connection.execute(held.values(**values)).rowcount != 1:
             raise OtherHolder
-        ids = [row.id for row in texts]
-        unchanged = dict(connection.execute(_unchanged.with_for_update(), {"ids": ids}).all())
+        kind, scope_id = queue.texts, queue.values["scope"]
+        unchanged = kind.unchanged_texts(connection, [each.id for each in texts], scope_id)
         rows = [
-            {"model_id": model_id, "scope_id": scope_id, "fact_id": row.id, "vector": vector}
-            for row, vector in zip(texts, vectors, strict=True)
-            if unchanged.get(row.id) == row.text
+            {"model_id": model_id, "scope_id": scope_id, kind.subject: each.id, "vector": vector}
+            for each, vector in zip(texts, vectors, strict=True)
+            if unchanged.get(each.id) == each.text
         ]
         if rows:
             connection.execute(_insert, rows)
@@ -323,34 +332,3 @@ class EmbeddingWork:
         while await self._execute(delete(_vectors).where(_vectors.c.id.in_(old))):
             pass
         await self._execute(delete(_models).where(_models.c.id != row.id))
-
-
-def _next_texts(model_id: int, scope_id: int, after: int, connection: Connection) -> Sequence[Row[int, str]]:
-    values = {"model": model_id, "scope": scope_id, "after": after}
-    return connection.execute(_pending, values).all()
-
-
-def _paid_scopes(provider: Row[Any]) -> Select[int, int]:
-    """The scopes whose texts a provider may read, with the user who pays: the user themselves, the owner of
-    the project or room, for a tenant the owner of the provider. Nothing is sent of users who turned memory
-    off."""
-    is_of_tenant = and_(_scopes.c.kind == ScopeKind.TENANT.value, _scopes.c.tenant_id == provider.tenant_id)
-    payer = func.coalesce(
-        _scopes.c.user_id, _projects.c.user_id, _rooms.c.user_id, case((is_of_tenant, provider.user_id))
-    )
-    may_use = _users.c.id == provider.user_id
-    if provider.is_shared:
-        may_use = or_(may_use, _users.c.tenant_id == provider.tenant_id)
-    return (
-        select(_scopes.c.id, _users.c.id.label("payer"))
-        .outerjoin(_projects, _projects.c.id == _scopes.c.project_id)
-        .outerjoin(_rooms, _rooms.c.id == _scopes.c.room_id)
-        .join(_users, _users.c.id == payer)
-        .outerjoin(_settings, _settings.c.user_id == _users.c.id)
-        .where(
-            _users.c.is_active,
-            or_(_settings.c.memory.is_(None), _settings.c.memory != MemoryMode.OFF.value),
-            may_use,
-        )
-        .order_by(_scopes.c.id)
-    )

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
 
-SUBJECTS = ("fact_id", "episode_id", "community_id")
+SUBJECTS = ("fact_id", "episode_id", "community_id", "chunk_id")
 """The columns of what a vector is of; one of them is set."""
 
 
@@ -69,4 +69,5 @@ class EmbeddingRow(Base):
     fact_id: Mapped[int | None] = mapped_column(ForeignKey("facts.id", ondelete="CASCADE"))
     episode_id: Mapped[int | None] = mapped_column(ForeignKey("episodes.id", ondelete="CASCADE"))
     community_id: Mapped[int | None] = mapped_column(ForeignKey("communities.id", ondelete="CASCADE"))
+    chunk_id: Mapped[int | None] = mapped_column(ForeignKey("chunks.id", ondelete="CASCADE"))
     vector: Mapped[bytes | None] = mapped_column(LargeBinary)

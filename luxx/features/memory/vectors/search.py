@@ -12,12 +12,12 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
-from luxx.features.memory.vectors.models import EmbeddingRow
+from luxx.features.memory.vectors.models import SUBJECTS, EmbeddingRow
 from luxx.infra.store.tables import table_of
 
 MAX_BYTES = 192 * 1024 * 1024
@@ -40,6 +40,34 @@ _newest_id = select(func.max(_vectors.c.id)).where(_vectors.c.model_id == bindpa
 _stored = select(_vectors.c.id).where(_vectors.c.id.in_(bindparam("ids", expanding=True)))
 
 
+class _Statements(msgspec.Struct, frozen=True):
+    """`added`: the vectors of a scope after an id; `any`: a vector in one of these scopes."""
+
+    added: Select[int, int, bytes]
+    any: Select[int]
+
+
+def _statements(subject: str) -> _Statements:
+    column, is_of_model = _vectors.c[subject], _vectors.c.model_id == bindparam("model")
+    added = (
+        select(_vectors.c.id, column, _vectors.c.vector)
+        .where(
+            _vectors.c.scope_id == bindparam("scope"),
+            is_of_model,
+            _vectors.c.id > bindparam("after"),
+            column.is_not(None),
+            _vectors.c.vector.is_not(None),
+        )
+        .order_by(_vectors.c.id)
+    )
+    in_scopes = _vectors.c.scope_id.in_(bindparam("scopes", expanding=True))
+    found = select(_vectors.c.id).where(in_scopes, is_of_model, column.is_not(None)).limit(1)
+    return _Statements(added, found)
+
+
+_of_subject = {name: _statements(name) for name in SUBJECTS}
+
+
 class Similar(msgspec.Struct, frozen=True):
     """A text that is similar to a question: the id of its row, and the cosine."""
 
@@ -57,6 +85,14 @@ def numpy() -> Any:
 def packed(vector: Sequence[float]) -> bytes:
     """A vector as it is stored: float16 numbers, low byte first."""
     return struct.pack(f"<{len(vector)}e", *vector)
+
+
+class _Key(NamedTuple):
+    """Which vectors a matrix has."""
+
+    subject: str
+    model_id: int
+    scope_id: int
 
 
 @dataclass(slots=True)
@@ -81,58 +117,49 @@ class _KeptVectors:
 
 
 class VectorSearch:
-    """One per process; its functions block, and several threads may call them."""
+    """One per process; its functions block, and several threads may call them. `subject` is the column of
+    what is searched, one of `SUBJECTS`."""
 
-    def __init__(self, subject: str, max_bytes: int = MAX_BYTES) -> None:
-        """`subject`: the column of what is searched, one of `SUBJECTS`."""
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._kept: dict[tuple[int, int], _KeptVectors] = {}
+        self._kept: dict[_Key, _KeptVectors] = {}
         self._lock = threading.Lock()
-        column = _vectors.c[subject]
-        self._added = (
-            select(_vectors.c.id, column, _vectors.c.vector)
-            .where(
-                _vectors.c.scope_id == bindparam("scope"),
-                _vectors.c.model_id == bindparam("model"),
-                _vectors.c.id > bindparam("after"),
-                column.is_not(None),
-                _vectors.c.vector.is_not(None),
-            )
-            .order_by(_vectors.c.id)
-        )
-        self._any = select(_vectors.c.id).where(
-            _vectors.c.scope_id.in_(bindparam("scopes", expanding=True)),
-            _vectors.c.model_id == bindparam("model"),
-            column.is_not(None),
-        )
 
-    def has_any(self, connection: Connection, model_id: int, scope_ids: Collection[int]) -> bool:
+    def has_any(
+        self, connection: Connection, subject: str, model_id: int, scope_ids: Collection[int]
+    ) -> bool:
         """Whether one of these scopes has a vector of the model."""
         values = {"scopes": list(scope_ids), "model": model_id}
-        return bool(scope_ids) and connection.execute(self._any.limit(1), values).first() is not None
+        return bool(scope_ids) and connection.execute(_of_subject[subject].any, values).first() is not None
 
     def nearest(
-        self, connection: Connection, model_id: int, scope_ids: Collection[int], vector: Sequence[float]
+        self,
+        connection: Connection,
+        subject: str,
+        model_id: int,
+        scope_ids: Collection[int],
+        vector: Sequence[float],
     ) -> list[Similar]:
         """The texts in these scopes that are most similar to the vector, of length 1, the best first."""
-        found = self._compared(connection, model_id, scope_ids, vector)
+        keys = [_Key(subject, model_id, scope_id) for scope_id in scope_ids]
+        found = self._compared(connection, model_id, keys, vector)
         ids = [id_ for _, id_, _ in found]
         stored = set(connection.scalars(_stored, {"ids": ids})) if ids else set[int]()
         if len(stored) < len(ids) // 2:  # Deleted ones stand before others.
             self.forget(model_id)
-            found = self._compared(connection, model_id, scope_ids, vector)
+            found = self._compared(connection, model_id, keys, vector)
             stored.update(id_ for _, id_, _ in found)
-        return [Similar(subject, cosine) for cosine, id_, subject in found if id_ in stored]
+        return [Similar(row_id, cosine) for cosine, id_, row_id in found if id_ in stored]
 
     def _compared(
-        self, connection: Connection, model_id: int, scope_ids: Collection[int], vector: Sequence[float]
+        self, connection: Connection, model_id: int, keys: Collection[_Key], vector: Sequence[float]
     ) -> list[tuple[float, int, int]]:
         np = numpy()
         wanted = np.asarray(vector, dtype=np.float32)
         newest = connection.scalar(_newest_id, {"model": model_id}) or 0
         best: list[tuple[float, int, int]] = []
-        for scope_id in scope_ids:
-            for block in self._blocks(np, connection, model_id, scope_id, newest, len(vector)):
+        for key in keys:
+            for block in self._blocks(np, connection, key, newest, len(vector)):
                 best += _best(np, block, wanted)
         best.sort(reverse=True)
         return best[:FOUND]
@@ -140,13 +167,12 @@ class VectorSearch:
     def forget(self, model_id: int) -> None:
         """Frees the matrices of a model that is not used any more."""
         with self._lock:
-            for key in [key for key in self._kept if key[0] == model_id]:
+            for key in [key for key in self._kept if key.model_id == model_id]:
                 del self._kept[key]
 
     def _blocks(
-        self, np: Any, connection: Connection, model_id: int, scope_id: int, newest: int, dimensions: int
+        self, np: Any, connection: Connection, key: _Key, newest: int, dimensions: int
     ) -> Iterator[_VectorBlock]:
-        key = (model_id, scope_id)
         now = time.monotonic()
         with self._lock:
             kept = self._kept.get(key)
@@ -159,8 +185,8 @@ class VectorSearch:
             return
         added: list[_VectorBlock] = []
         size, is_kept = sum(block.matrix.nbytes for block in blocks), True
-        values = {"scope": scope_id, "model": model_id, "after": after}
-        for rows in connection.execute(self._added, values).partitions(READ_AT_ONCE):
+        values = {"scope": key.scope_id, "model": key.model_id, "after": after}
+        for rows in connection.execute(_of_subject[key.subject].added, values).partitions(READ_AT_ONCE):
             block = _block_of(np, rows, dimensions)
             yield block
             size += block.matrix.nbytes
@@ -174,7 +200,7 @@ class VectorSearch:
             blocks = [_joined(np, blocks)] if len(blocks) > MOST_BLOCKS else blocks
             self._keep(key, _KeptVectors(blocks=blocks, until=newest, read_at=kept.read_at, used_at=now))
 
-    def _keep(self, key: tuple[int, int], kept: _KeptVectors) -> None:
+    def _keep(self, key: _Key, kept: _KeptVectors) -> None:
         with self._lock:
             self._kept[key] = kept
             total = sum(each.size for each in self._kept.values())

@@ -88,6 +88,16 @@ class EmbeddingSource:
             return None
         return VectorModel(id=row.id, provider_id=row.provider_id, name=row.name, floor=row.floor or 0.0)
 
+    def made_by(self, connection: Connection) -> int | None:
+        """The id of the model whose vectors are being made or are there: the configured one, unless it finds
+        too little."""
+        if not self.config.model:
+            return None
+        row = self.configured_row(connection.execute(all_models).all())
+        if row is None or (row.tested_at is not None and not has_passed(row)):
+            return None
+        return int(row.id)
+
     def configured_row(self, rows: Sequence[Row[Any]]) -> Row[Any] | None:
         """The row of the model that the configuration names, of those of `all_models`."""
         return next(filter(self.is_configured, rows), None)

@@ -1,5 +1,6 @@
 """What people see of vectors: whether meaning is searched, how good the model is, and what is left to do."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -10,18 +11,18 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import LuxxError
-from luxx.features.memory.models import FactRow
 from luxx.features.memory.scopes import visible_scopes
-from luxx.features.memory.vectors.background import pending_of
+from luxx.features.memory.vectors.models import EmbeddingRow
 from luxx.features.memory.vectors.source import EmbeddingSource, all_models, has_passed
+from luxx.features.memory.vectors.texts import EmbeddedTexts
 from luxx.infra.store.tables import table_of
 
-_facts = table_of(FactRow)
+_vectors = table_of(EmbeddingRow)
 
 
 class EmbeddingState(StrEnum):
     """`off`: no model is configured. `testing`: it was not tested yet. `below_words`: it finds less than
-    words, so vectors are not searched. `embedding`: vectors are being made. `ready`: every fact has one.
+    words, so vectors are not searched. `embedding`: vectors are being made. `ready`: every text has one.
     `failed`: the model cannot be called, and it is tried again."""
 
     OFF = "off"
@@ -40,8 +41,8 @@ class HitRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that makes vectors. `done` of the `total` facts that you may read have one. `reason`: why
-    something does not work; null where all does."""
+    """The model that makes vectors. `done` of the `total` facts and passages of documents that you may read
+    have one. `reason`: why something does not work; null where all does."""
 
     state: EmbeddingState
     provider_id: int | None = None
@@ -57,6 +58,7 @@ class EmbeddingReport:
     """One per process."""
 
     source: EmbeddingSource
+    kinds: Sequence[EmbeddedTexts]
 
     async def status(self, caller: Caller) -> EmbeddingStatus:
         """The state for a caller."""
@@ -69,7 +71,7 @@ class EmbeddingReport:
             reason = None if row is None else row.problem
             if reason is None:
                 reason = self._refusal(session, caller)
-            done, total = _counted(connection, caller, row)
+            done, total = self._counted(connection, caller, row)
             hits = None
             if row is not None and row.tested_at is not None:
                 hits = HitRates(words=row.keyword_hit, vectors=row.vector_hit)
@@ -94,6 +96,17 @@ class EmbeddingReport:
             return error.message
         return None
 
+    def _counted(self, connection: Connection, caller: Caller, row: Row[Any] | None) -> tuple[int, int]:
+        scope_ids = visible_scopes(connection, caller).ids
+        total = 0
+        for kind in self.kinds:
+            texts = select(func.count()).select_from(kind.table).where(kind.table.c.scope_id.in_(scope_ids))
+            total += connection.scalar(texts) or 0
+        if row is None:
+            return 0, total
+        made = select(func.count()).where(_vectors.c.scope_id.in_(scope_ids), _vectors.c.model_id == row.id)
+        return connection.scalar(made) or 0, total
+
 
 def _state(row: Row[Any] | None, *, has_problem: bool, is_whole: bool) -> EmbeddingState:
     if row is not None and row.tested_at is not None and not has_passed(row):
@@ -103,12 +116,3 @@ def _state(row: Row[Any] | None, *, has_problem: bool, is_whole: bool) -> Embedd
     if row is None or row.tested_at is None:
         return EmbeddingState.TESTING
     return EmbeddingState.READY if is_whole else EmbeddingState.EMBEDDING
-
-
-def _counted(connection: Connection, caller: Caller, row: Row[Any] | None) -> tuple[int, int]:
-    is_visible = _facts.c.scope_id.in_(visible_scopes(connection, caller).ids)
-    total = connection.scalar(select(func.count()).select_from(_facts).where(is_visible)) or 0
-    if row is None:
-        return 0, total
-    pending = pending_of(row.id).where(is_visible).subquery()
-    return total - (connection.scalar(select(func.count()).select_from(pending)) or 0), total

@@ -36,6 +36,7 @@ const en = {
   statuses: { pending: 'Waits', running: 'Is being read', synced: 'Ready', skipped: 'Left out', failed: 'Failed' },
   contents: (pages: number, passages: number) =>
     `${pages > 0 ? (pages === 1 ? '1 page, ' : `${pages} pages, `) : ''}${passages === 1 ? '1 passage' : `${passages} passages`}`,
+  embedded: (passages: number) => `${passages} found by meaning, too`,
   retry: (name: string) => `Read ${name} again`,
   delete: (name: string) => `Delete ${name}`,
   deleteTitle: 'Delete this document?',

@@ -34,6 +34,7 @@ const zh: KnowledgeText = {
   noDocumentsToRead: '还没有人添加文档。',
   statuses: { pending: '等待中', running: '正在读取', synced: '就绪', skipped: '已略过', failed: '失败' },
   contents: (pages: number, passages: number) => `${pages > 0 ? `${pages} 页，` : ''}${passages} 个段落`,
+  embedded: (passages: number) => `其中 ${passages} 个也可按含义找到`,
   retry: (name: string) => `重新读取 ${name}`,
   delete: (name: string) => `删除 ${name}`,
   deleteTitle: '删除此文档？',

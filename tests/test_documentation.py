@@ -22,6 +22,7 @@ from luxx.app.cli.commands import main
 from luxx.app.core_services import SHARED
 from luxx.domain.owned import Owned
 from luxx.domain.skills.tools import skill_tools
+from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
@@ -332,7 +333,7 @@ def memory_tools() -> list[Any]:
         *MemoryTools(store, FactWriter(), config, VectorArm(config)).all(),
         *GraphTools(store, GraphService(store, ROOT / "data")).all(),
         episode_tool(store),
-        *KnowledgeTools(store, config).all(),
+        *KnowledgeTools(ChunkSearch(store, config, VectorArm(config))).all(),
     ]
     return [each.definition for each in tools]
 

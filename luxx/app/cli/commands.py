@@ -25,6 +25,7 @@ from luxx.app.cli.agent_and_conversation_commands import add_agent_commands, add
 from luxx.app.cli.backup_commands import add_backup_commands, confirm
 from luxx.app.cli.chat.chat_command import add_chat_options, chat
 from luxx.app.cli.doctor.checks import examine_installation
+from luxx.app.cli.knowledge_commands import add_knowledge_commands
 from luxx.app.cli.login_commands import add_key_commands, add_login_commands
 from luxx.app.cli.memory_commands import add_memory_commands
 from luxx.app.cli.provider_commands import add_provider_commands, print_models
@@ -123,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_key_commands(_command(commands, "key", None, "your personal API keys of a server"), _command)
     add_memory_commands(_command(commands, "memory", None, "what a server remembers for you"), _command)
+    add_knowledge_commands(_command(commands, "knowledge", None, "knowledge bases of a server"), _command)
     add_room_commands(_command(commands, "room", None, "run rooms of a server in the terminal"), _command)
     add_task_commands(_command(commands, "task", None, "run tasks of a server in the terminal"), _command)
     add_backup_commands(partial(_command, commands), configure)

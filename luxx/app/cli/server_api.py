@@ -139,10 +139,11 @@ class ServerApi:
         """Sends a document in YAML or JSON; the `data` of the response. Raises the errors of `call`."""
         return _decoded(await self._answer("POST", path, document, {}, DOCUMENT_TYPE), Success[kind]).data
 
-    async def upload(self, name: str, data: bytes, kind: type[T]) -> T:
-        """Uploads a file to the workspace; the `data` of the response. Raises the errors of `call`."""
+    async def upload(self, name: str, data: bytes, kind: type[T], path: str = "/files") -> T:
+        """Uploads a file, to the workspace by default; the `data` of the response. Raises the errors of
+        `call`."""
         form = httpx.Request("POST", "http://form", files={"file": (name, data)})
-        answer = await self._answer("POST", "/files", form.read(), {}, form.headers["content-type"])
+        answer = await self._answer("POST", path, form.read(), {}, form.headers["content-type"])
         return _decoded(answer, Success[kind]).data
 
     async def document(self, path: str, **query: str) -> str:

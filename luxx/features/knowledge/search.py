@@ -71,9 +71,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """Chunks, the best first, and who added their documents (None: their account was deleted). `asked`:
     whether they were searched by meaning, too."""
 
-    items: list[FoundChunk] = []
-    added_by: set[int | None] = set()
-    asked: Asked | NotAsked
+    items: list[FoundChunk]
+    added_by: set[int | None]
+    asked: Asked | NotAsked = NotAsked()
 
 
 class ChunkSearch:
@@ -105,35 +105,42 @@ class ChunkSearch:
             askable, paid_by = await self._store.read(look)
             asked = await self._vectors.ask(askable, text, paid_by)
 
-        return await self._store.read(
-            lambda session: self._found(session.connection(), scopes_of(session), text, limit, asked)
-        )
+        def work(session: Session) -> Found:
+            connection, scope_ids = session.connection(), scopes_of(session)
+            more: list[Arm] = []
+            if isinstance(asked, Asked):
+                similar = self._vectors.similar(connection, CHUNKS.subject, scope_ids, asked)
+                more.append(self._vectors.arm_of(similar))
+            found = search_chunks(connection, scope_ids, text, self._config, limit=limit, more=more)
+            return msgspec.structs.replace(found, asked=asked)
 
-    def _found(
-        self,
-        connection: Connection,
-        scope_ids: Sequence[int],
-        text: str,
-        limit: int,
-        asked: Asked | NotAsked,
-    ) -> Found:
-        query = text[:MAX_QUERY]
-        arms = [_keyword_arm(connection, scope_ids, query, self._config.keyword_weight)]
-        if isinstance(asked, Asked):
-            similar = self._vectors.similar(connection, CHUNKS.subject, scope_ids, asked)
-            arms.append(self._vectors.arm_of(similar))
-        scores = fused([arm for arm in arms if arm.ranked and arm.weight > 0], self._config.rrf_k)
-        best = sorted(scores, key=lambda id_: (scores[id_], id_), reverse=True)[:CANDIDATES]
-        if not best:
-            return Found(asked=asked)
-        rows = {row.id: row for row in connection.execute(_found, {"ids": best, "scopes": list(scope_ids)})}
-        kept = [rows[id_] for id_ in best if id_ in rows][:limit]
-        wanted = frozenset(stems_of(words_of(query)))
-        return Found(
-            items=[_item(row, scores[row.id], wanted) for row in kept],
-            added_by={row.user_id for row in kept},
-            asked=asked,
-        )
+        return await self._store.read(work)
+
+
+def search_chunks(
+    connection: Connection,
+    scope_ids: Sequence[int],
+    text: str,
+    config: MemoryConfig,
+    *,
+    limit: int,
+    more: Sequence[Arm] = (),
+) -> Found:
+    """The chunks in these scopes that fit a text best; `more`: arms besides that of words, which rank ids of
+    chunks."""
+    query = text[:MAX_QUERY]
+    arms = [_keyword_arm(connection, scope_ids, query, config.keyword_weight), *more]
+    scores = fused([arm for arm in arms if arm.ranked and arm.weight > 0], config.rrf_k)
+    best = sorted(scores, key=lambda id_: (scores[id_], id_), reverse=True)[:CANDIDATES]
+    if not best:
+        return Found(items=[], added_by=set())
+    rows = {row.id: row for row in connection.execute(_found, {"ids": best, "scopes": list(scope_ids)})}
+    kept = [rows[id_] for id_ in best if id_ in rows][:limit]
+    asked = frozenset(stems_of(words_of(query)))
+    return Found(
+        items=[_item(row, scores[row.id], asked) for row in kept],
+        added_by={row.user_id for row in kept},
+    )
 
 
 def _keyword_arm(connection: Connection, scope_ids: Sequence[int], query: str, weight: float) -> Arm:

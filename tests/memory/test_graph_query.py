@@ -16,6 +16,7 @@ from luxx.errors import InvalidInput
 from luxx.features.memory.cypher.compiler import compile_query
 from luxx.features.memory.cypher.syntax import QueryRefused
 from luxx.features.memory.graph_query import QueryTimeout, run_query
+from luxx.features.memory.graph_tools import untrusted_fact
 from luxx.features.memory.lexical import memory_name
 from luxx.infra.store.engine import open_engine, resolve_url
 
@@ -198,6 +199,16 @@ def test_every_shape_of_query_finds_its_rows_by_indexes(engine: Engine) -> None:
             assert whole == [], (text, plan)
             # Nearly all entities are not merged.
             assert not any("SEARCH n0" in line and "canonical" in line for line in plan), (text, plan)
+
+
+def test_an_untrusted_fact_is_found_by_an_index_of_such_facts(engine: Engine) -> None:
+    statement = untrusted_fact([1, 2]).compile(engine, compile_kwargs={"literal_binds": True})
+    explain = "EXPLAIN QUERY PLAN " if engine.dialect.name == "sqlite" else "EXPLAIN "
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        plan = "\n".join(str(row[-1]) for row in connection.exec_driver_sql(f"{explain}{statement}"))
+    assert "ix_facts_untrusted" in plan, plan
 
 
 def _is_whole_scan(line: str) -> bool:

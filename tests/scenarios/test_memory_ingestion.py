@@ -79,7 +79,8 @@ async def episodes(ann: AsyncApiClient) -> list[tuple[str, int]]:
 async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
     own_server: ServerProcess,
 ) -> None:
-    rules = [extracts(1, BERGEN), extracts(2, {**OSLO, "replaces": 1}), CHATS]
+    again = {**BERGEN, "replaces": 1, "quote": "back in Bergen"}
+    rules = [extracts(1, BERGEN), extracts(2, {**OSLO, "replaces": 1}), extracts(3, again), CHATS]
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
         conversation = await chat_with(ann, model.url, "I live in Bergen")
         first = await extract(ann, conversation)
@@ -123,6 +124,11 @@ async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
         found = await ann.post("/tools/episode_retrieval/execute", {"arguments": {"query": "zebra"}})
         assert found["data"]["episodes"] == []
 
+        # What is so once more is known once more; the fact that is over stays over.
+        await say(ann, conversation, "I am back in Bergen")
+        await extract(ann, conversation)
+        assert await known(ann, as_of="2100-01-01T00:00:00Z") == ["Ann lives in Bergen."]
+        assert sorted(await known(ann)) == ["Ann lives in Bergen."] * 2 + ["Ann lives in Oslo."]
         await ann.ask("DELETE", f"/messages/{message['id']}")
         assert await known(ann) == ["Ann lives in Bergen."]
 

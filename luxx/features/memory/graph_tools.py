@@ -5,11 +5,12 @@ run if those scopes have facts of turns that had read untrusted content: a query
 form.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, Row, or_, select
+from sqlalchemy import Connection, Row, Select, or_, select
 
 from luxx.errors import InvalidInput
 from luxx.features.memory.cypher.parser import MAX_CHARACTERS
@@ -104,9 +105,13 @@ class GraphTools:
 def _scopes(connection: Connection, context: ToolContext) -> Scopes:
     """The scopes of the call, which is marked if something in them is not trusted."""
     _, scopes = used_scopes(connection, context)
-    untrusted = select(_facts.c.id).where(_facts.c.scope_id.in_(scopes.ids), ~_facts.c.trusted).limit(1)
-    context.metadata.is_untrusted = connection.scalar(untrusted) is not None
+    context.metadata.is_untrusted = connection.scalar(untrusted_fact(scopes.ids)) is not None
     return scopes
+
+
+def untrusted_fact(scope_ids: Sequence[int]) -> Select[int]:
+    """Selects a fact of these scopes that is not trusted; an index has such facts only."""
+    return select(_facts.c.id).where(_facts.c.scope_id.in_(scope_ids), ~_facts.c.trusted).limit(1)
 
 
 def _main(connection: Connection, scopes: Scopes, row: Row[Any]) -> Row[Any]:

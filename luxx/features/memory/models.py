@@ -161,6 +161,12 @@ class FactRow(ScopedColumns, Base):
         Index("ix_facts_subject_id_object_id", "subject_id", "object_id"),
         Index("ix_facts_object_id_subject_id", "object_id", "subject_id"),
         Index("ix_facts_superseded_by", "superseded_by"),
+        Index(
+            "ix_facts_untrusted",
+            "scope_id",
+            sqlite_where=text("trusted = 0"),
+            postgresql_where=text("NOT trusted"),
+        ),
     )
 
     text: Mapped[str] = mapped_column(Text)

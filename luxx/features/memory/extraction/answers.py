@@ -206,10 +206,12 @@ def asked(batch: SaidBatch) -> str:
         listed = "\n".join(f"{n}. {each.name} ({each.type})" for n, each in enumerate(batch.entities, 1))
         parts.append(f"Known entities:\n{fenced(listed, '')}")
     if batch.facts:
-        listed = "\n".join(f"{n}. {each.text}" for n, each in enumerate(batch.facts, 1))
+        listed = "\n".join(f"{n}. {_line(each.text, TEXT_LENGTH)}" for n, each in enumerate(batch.facts, 1))
         parts.append(f"Known facts:\n{fenced(listed, '')}")
     for number, message in enumerate(batch.messages, 1):
-        head = f"Message {number}, {message.author}, {message.sent_at.date().isoformat()}:"
+        # A file that was imported may name authors of several lines.
+        author = _line(message.author, NAME_LENGTH)
+        head = f"Message {number}, {author}, {message.sent_at.date().isoformat()}:"
         parts.append(f"{head}\n{fenced(_shown(message), '')}")
     return "\n\n".join(parts)
 

@@ -199,10 +199,12 @@ class Resolution:
     def store(self, found: FoundFacts) -> None:
         """Raises Conflict at a limit of the scope."""
         types = self._store_entities(found)
-        known = self._ids_of_texts([fact.text for fact in found.facts])
+        known, over = self._ids_of_texts([fact.text for fact in found.facts])
         for fact in found.facts:
             folded = fact.text.casefold()
             known_id = known.get(folded) if fact.equals is None else fact.equals.id
+            if known_id is None and fact.invalid_at is not None:
+                known_id = over.get(folded)
             if known_id is None or not self._add_source(known_id, _source_of(fact)):
                 known[folded] = self._store_fact(fact, types)
 
@@ -242,15 +244,20 @@ class Resolution:
             index_entities(self._connection, [entity_id])
         return True
 
-    def _ids_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
-        """The known facts with one of these texts, by the folded text; in one pass over the facts of the
-        scope, because texts have no index."""
-        query = select(_facts.c.id, _facts.c.text).where(
+    def _ids_of_texts(self, texts: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """The known facts with one of these texts, by the folded text, and those that are over, because what
+        was so once may be so again; in one pass over the facts of the scope, because texts have no index."""
+        query = select(_facts.c.id, _facts.c.text, _facts.c.invalid_at).where(
             _facts.c.scope_id == self._scope_id,
             _facts.c.expired_at.is_(None),
             func.lower(_facts.c.text).in_([func.lower(text) for text in texts]),
         )
-        return {row.text.casefold(): row.id for row in self._connection.execute(query)}
+        known: dict[str, int] = {}
+        over: dict[str, int] = {}
+        for row in self._connection.execute(query):
+            is_over = row.invalid_at is not None and row.invalid_at <= self._now
+            (over if is_over else known)[row.text.casefold()] = row.id
+        return known, over
 
     def _store_fact(self, fact: FoundFact, types: dict[str, str]) -> int:
         author = Author(

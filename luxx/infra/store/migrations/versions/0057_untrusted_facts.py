@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "0057"
-down_revision: str | None = "0054"
+down_revision: str | None = "0055"
 
 
 def upgrade() -> None:

@@ -52,7 +52,7 @@ ONLY_IN = {
         "luxx.providers.transport",
         "luxx.providers.scripted",
         "luxx.providers.discovery",
-        "luxx.providers.local.model",
+        "luxx.providers.local.child",
         "luxx.app.cli.server_api",
         "luxx.app.cli.doctor.machine",
         "luxx.app.cli.runs.follower",

@@ -71,6 +71,7 @@ from luxx.providers.demo.server import DemoServer, store_demo_provider
 from luxx.providers.discovery import connect_discovered_providers, has_local_provider
 from luxx.providers.embedding import EmbeddingClient
 from luxx.providers.environment_keys import connect_environment_keys
+from luxx.providers.local.embedder import Embedder
 from luxx.providers.local.model import LocalModel
 from luxx.providers.queries import check_and_reseal_keys, has_no_daily_limit, open_registration_warning
 from luxx.providers.service import ProviderService
@@ -202,6 +203,7 @@ class Services(CoreServices):
         await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
+        await self.embedder.stop()
         await self.demo.stop()
         await self.relay.close()
         await self.bus.close()
@@ -211,6 +213,7 @@ class Services(CoreServices):
         config = self.config
         internal_keys: dict[str, str] = {}
         self.local = LocalModel(config.local, self.data_dir, internal_keys)
+        self.embedder = Embedder(config.local, self.data_dir, internal_keys)
         self.demo = DemoServer(internal_keys)
         guard = AddressGuard(self.store, config.providers.allow_private, internal=internal_keys)
         self.transport = Transport(config.providers, guard)
@@ -224,7 +227,7 @@ class Services(CoreServices):
         self.settings = SettingsService(self.store, check_provider=self.providers.check_default)
         self.embedding_source = EmbeddingSource(
             self.store, self.providers, EmbeddingClient(self.transport, config.providers),
-            config.memory.embedding, config.limits,
+            config.memory.embedding, config.limits, self.embedder,
         )  # fmt: skip
         self.vector_arm.source = self.embedding_source
         kinds = (FACTS, CHUNKS)

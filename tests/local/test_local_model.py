@@ -18,8 +18,9 @@ import pytest
 
 from luxx.errors import Unavailable
 from luxx.infra.config.schema import LocalConfig
+from luxx.providers.local.child import LocalState
 from luxx.providers.local.files import find_model
-from luxx.providers.local.model import LocalModel, LocalState
+from luxx.providers.local.model import LocalModel
 
 A_SERVER = Path(__file__).with_name("server_process.py")
 ROOT = Path(__file__).parents[2]
@@ -199,7 +200,7 @@ async def test_a_missing_part_is_reported_at_once(model_data: Path, tmp_path: Pa
 async def test_failed_start_is_tried_again_once_the_file_is_there(
     model_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luxx.providers.local.model.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("luxx.providers.local.child.RETRY_SECONDS", 0.0)
 
     model = tmp_path / "mine.gguf"
     async with run_model(model, tmp_path) as local:

@@ -24,7 +24,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import ProviderSelection, ResolvedProvider
 from luxx.providers.client import ModelClient
-from luxx.providers.local.model import LocalAddress
+from luxx.providers.local.child import LocalAddress
 from luxx.providers.models import NewProvider
 from luxx.providers.service import ProviderService
 from luxx.providers.transport import Transport

@@ -1,15 +1,19 @@
 """Facts are also found by meaning: with a model that passes its test, whatever happens to it later."""
 
+import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import psutil
 from api.server_process import ServerProcess, model_settings
 from engine.in_process_cluster import until
 
 from luxx.features.memory.vectors.self_test import bilingual_set
+from luxx.infra.config.schema import EMBEDDED_EMBEDDINGS
+from luxx.providers.local.child import SERVER_SCRIPT
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, Vectors
 from scenarios.client import AsyncApiClient, Json
 
@@ -109,3 +113,31 @@ async def test_without_a_vector_the_order_is_that_of_words_and_the_reason_is_sho
             assert texts == [FACT]
             assert refused is not None
             assert refused.startswith("searched by words only: ")
+
+
+async def test_the_embedded_model_finds_a_fact_in_another_language_also_after_its_process_is_killed(
+    tmp_path: Path,
+) -> None:
+    settings = {"LUXX_MEMORY__EMBEDDING": json.dumps({"model": EMBEDDED_EMBEDDINGS})}
+    question, fact = "谁对坚果过敏?", "Anna is allergic to walnuts."
+    with ServerProcess(tmp_path, **settings) as server:
+        async with AsyncApiClient(server.url) as admin:
+            tested = await status(admin, "ready")
+            assert tested["hit_at_5"]["vectors"] >= 0.85 > tested["hit_at_5"]["words"]
+            for text in (OTHER, fact):
+                await admin.post("/memories", {"text": text})
+            await status(admin, "ready", done=2)
+            assert (await found_by(admin, question, "hybrid"))[0][0] == fact
+            [child] = embedders(server)
+            assert child.memory_info().rss < 110_000_000
+            child.kill()
+            await admin.post("/memories", {"text": "Ben plays chess."})
+            await status(admin, "ready", done=3)
+            [another] = embedders(server)
+            assert another != child
+    assert await asyncio.to_thread(another.wait, 10) is None or not another.is_running()
+
+
+def embedders(server: ServerProcess) -> list[psutil.Process]:
+    children = psutil.Process(server.pid).children()
+    return [child for child in children if str(SERVER_SCRIPT) in child.cmdline()]

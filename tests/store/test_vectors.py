@@ -30,12 +30,13 @@ from luxx.features.memory.vectors.source import EmbeddingSource, PaidBy
 from luxx.features.memory.vectors.texts import FACTS
 from luxx.features.memory.views import NewFact
 from luxx.infra.clock import utc_now
-from luxx.infra.config.schema import EmbeddingConfig, LimitsConfig, MemoryConfig, ProvidersConfig
+from luxx.infra.config.schema import EmbeddingConfig, LimitsConfig, LocalConfig, MemoryConfig, ProvidersConfig
 from luxx.infra.secrets import Vault
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.client import ModelClient
 from luxx.providers.embedding import EmbeddingClient
+from luxx.providers.local.embedder import Embedder
 from luxx.providers.models import ProviderRow
 from luxx.providers.scripted import Script, ScriptedProvider, Vectors
 from luxx.providers.service import ProviderService
@@ -114,7 +115,12 @@ async def embedding(store: Store, model: ScriptedProvider) -> AsyncIterator[dict
     client = EmbeddingClient(transport, config)
     yield {
         name: EmbeddingSource(
-            store, providers, client, EmbeddingConfig(provider_id=provider_id, model=name), LimitsConfig()
+            store=store,
+            providers=providers,
+            client=client,
+            config=EmbeddingConfig(provider_id=provider_id, model=name),
+            limits=LimitsConfig(),
+            embedder=Embedder(LocalConfig(), Path()),
         )
         for name in ("first", "second")
     }

@@ -307,9 +307,8 @@ def _check_prices(models: list[ModelConfig], locations: Mapping[str, str]) -> No
 
 def _check_embedding(embedding: EmbeddingConfig, locations: Mapping[str, str]) -> None:
     key = "memory.embedding"
-    if (embedding.provider_id is None) != (not embedding.model):
-        problem = "provider_id and model belong together; set both or none"
-        raise _config_error(locations[key], key, problem)
+    if embedding.problem:
+        raise _config_error(locations[key], key, embedding.problem)
 
 
 def _check_hosts(entries: list[str], locations: Mapping[str, str]) -> None:

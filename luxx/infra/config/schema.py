@@ -235,11 +235,30 @@ class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return "HubConfig()"
 
 
+EMBEDDED_EMBEDDINGS = "multilingual-e5-small"
+"""The embedding model of the extra `embed`."""
+
+
 class EmbeddingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model that makes vectors of what is remembered, and its provider; no model: none are made."""
+    """The model that makes vectors of what is remembered, and its provider; no model: none are made. Without
+    a provider it is the embedded one."""
 
     provider_id: PositiveInt | None = None
     model: Annotated[str, Meta(max_length=200)] = ""
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.provider_id is None and self.model == EMBEDDED_EMBEDDINGS
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with both together; empty if nothing is."""
+        if self.is_embedded or (self.provider_id is None) == (not self.model):
+            return ""
+        return (
+            "provider_id and model belong together; set both or none, "
+            f"or only the model {EMBEDDED_EMBEDDINGS}, which is embedded"
+        )
 
 
 class MemoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -19,7 +19,7 @@ from luxx.features.memory.models import FactRow
 from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, RecallQuery
 from luxx.features.memory.scopes import Scopes
 from luxx.features.memory.vectors.search import Similar, VectorSearch
-from luxx.features.memory.vectors.source import EmbeddingSource, PaidBy, Payer, VectorModel
+from luxx.features.memory.vectors.source import EmbeddingSource, Free, PaidBy, Payer, VectorModel
 from luxx.features.memory.vectors.texts import FACTS
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.tables import table_of
@@ -41,7 +41,7 @@ class Askable(msgspec.Struct, frozen=True, kw_only=True):
     """That some of the scopes have vectors, and who pays for the one of the question."""
 
     model: VectorModel
-    payer: Payer
+    payer: Payer | Free
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,11 +33,17 @@ from luxx.errors import LuxxError, NotFound, ProviderError, ProviderRefused
 from luxx.features.memory.vectors.models import EmbeddingModelRow, EmbeddingRow
 from luxx.features.memory.vectors.search import packed
 from luxx.features.memory.vectors.self_test import bilingual_set, result_of
-from luxx.features.memory.vectors.source import EmbeddingSource, PaidBy, Payer, all_models, has_passed
+from luxx.features.memory.vectors.source import (
+    EmbeddingSource,
+    Free,
+    PaidBy,
+    Payer,
+    all_models,
+    has_passed,
+)
 from luxx.features.memory.vectors.texts import TEXTS_AT_ONCE, EmbeddedTexts, TextToEmbed
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
-from luxx.providers.models import ProviderRow
 from luxx.runs.engine.processes import alive_process_ids
 
 LOOK_SECONDS = 1.0
@@ -65,7 +71,6 @@ BACKGROUND = PaidBy()
 _REFUSED = (400, 413, 422)
 
 _models, _vectors = table_of(EmbeddingModelRow), table_of(EmbeddingRow)
-_providers = table_of(ProviderRow)
 
 _insert = insert(_vectors)
 
@@ -203,20 +208,20 @@ class EmbeddingWork:
         query = all_models.where(_models.c.id == row.id)
         return await store.read_rows(lambda connection: connection.execute(query).one())
 
-    def _owner(self, session: Session) -> Payer:
-        owner = session.scalar(select(_providers.c.user_id).where(_providers.c.id == self.source.provider_id))
-        if owner is None:
+    def _owner(self, session: Session) -> Payer | Free:
+        found = self.source.servers(session.connection())
+        if not found:
             raise NotFound(
                 f"there is no provider {self.source.provider_id} any more; set memory.embedding to another",
                 kind="provider_not_found",
             )
-        return self._payer(owner, session)
+        return self._payer(found[0].user_id, session)
 
-    def _payer(self, user_id: int, session: Session) -> Payer:
+    def _payer(self, user_id: int, session: Session) -> Payer | Free:
         return self.source.payer(session, user_id, self.source.provider_id, self.source.config.model)
 
     async def _embed(
-        self, payer: Payer, texts: list[str], *, is_query: bool, paid_by: PaidBy = BACKGROUND
+        self, payer: Payer | Free, texts: list[str], *, is_query: bool, paid_by: PaidBy = BACKGROUND
     ) -> list[list[float]]:
         vectors: list[list[float]] = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -236,17 +241,16 @@ class EmbeddingWork:
                 return not any(queue.waits for queue in found)
 
     def _queues(self, model_id: int, connection: Connection) -> list[_Queue]:
-        query = select(_providers).where(_providers.c.id == self.source.provider_id)
-        provider = connection.execute(query).one_or_none()
-        if provider is None:
-            return []
-        # Who pays may depend on these.
-        owner = {"provider_tenant": provider.tenant_id, "provider_owner": provider.user_id}
-        return [
-            _Queue(texts, row.payer, owner | {"scope": row.scope_id, "payer": row.payer})
-            for texts in self.kinds
-            for row in connection.execute(texts.waiting(model_id, provider), owner)
-        ]
+        queues: list[_Queue] = []
+        for server in self.source.servers(connection):
+            # Who pays may depend on these.
+            owner = {"provider_tenant": server.tenant_id, "provider_owner": server.user_id}
+            queues += (
+                _Queue(texts, row.payer, owner | {"scope": row.scope_id, "payer": row.payer})
+                for texts in self.kinds
+                for row in connection.execute(texts.waiting(model_id, server), owner)
+            )
+        return queues
 
     async def _step(self, model_id: int, queue: _Queue) -> bool:
         """Makes the next vectors of a queue; False: there are none to make now."""
@@ -272,7 +276,7 @@ class EmbeddingWork:
         return len(texts) == TEXTS_AT_ONCE
 
     async def _vectors_of(
-        self, payer: Payer, texts: Sequence[TextToEmbed], paid_by: PaidBy
+        self, payer: Payer | Free, texts: Sequence[TextToEmbed], paid_by: PaidBy
     ) -> list[bytes | None]:
         """The vectors of one step. A text that the model refuses alone has none."""
         try:
@@ -284,7 +288,7 @@ class EmbeddingWork:
         return await asyncio.to_thread(lambda: [packed(vector) for vector in found])
 
     async def _one_by_one(
-        self, payer: Payer, texts: Sequence[TextToEmbed], paid_by: PaidBy
+        self, payer: Payer | Free, texts: Sequence[TextToEmbed], paid_by: PaidBy
     ) -> list[bytes | None]:
         found: list[bytes | None] = []
         for each in texts:

@@ -27,6 +27,7 @@ from luxx.domain.conversations.models import ProjectRow
 from luxx.domain.knowledge_bases import KnowledgeBaseRow
 from luxx.features.memory.models import FactRow, MemoryScopeRow
 from luxx.features.memory.vectors.models import EmbeddingRow
+from luxx.features.memory.vectors.source import VectorServer
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.infra.store.tables import table_of
 from luxx.wire.memory import ScopeKind
@@ -86,7 +87,7 @@ class EmbeddedTexts:
         has_vector = select(_vectors.c.id).where(of_row, _vectors.c.model_id == model_id)
         return has_vector.correlate(self.table).exists()
 
-    def waiting(self, model_id: int, provider: Row[Any]) -> Select[int, int]:
+    def waiting(self, model_id: int, provider: VectorServer) -> Select[int, int]:
         """The scopes with texts that have no vector of the model and that the provider may read, with the
         users who pay for these."""
         may_use = _users.c.id == provider.user_id

@@ -31,7 +31,9 @@ FOREIGN: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("GET", "/graph/entities/{entity}", None),
     ("POST", "/graph/entities/{own_entity}/merge", {"into": "{entity}"}),
     ("POST", "/graph/entities/{entity}/merge", {"into": "{own_entity}"}),
+    ("POST", "/graph/entities/{own_entity}/split", {"merged_id": "{entity}"}),
     ("GET", "/graph?center={entity}", None),
+    ("POST", "/memories/extract", {"conversation_id": "{conversation}"}),
     ("GET", "/memories?scope=project:{project}", None),
     ("DELETE", "/memories?scope=project:{project}", None),
     ("POST", "/memories", {"text": "mine", "scope": "project:{project}"}),
@@ -59,9 +61,11 @@ def member(person: ApiClient, tenant: int, number: int) -> Member:
     body = {"text": f"{secret} before", "subject": "Zebra", "predicate": "is", "object": f"Thing of {secret}"}
     fact = person.good("POST", "/memories", json=body)
     person.good("PUT", f"/memories/{fact['id']}", json={"text": f"{secret} after"})
+    conversation = person.good("POST", "/conversations", json={})["id"]
     [change] = person.good("GET", f"/memories/changes?fact_id={fact['id']}")["items"]
     ids = {
-        "fact": fact["id"], "change": change["id"], "entity": fact["entities"][0]["id"], "project": project
+        "fact": fact["id"], "change": change["id"], "entity": fact["entities"][0]["id"], "project": project,
+        "conversation": conversation,
     }  # fmt: skip
     return Member(person, tenant, secret, ids)
 
@@ -91,6 +95,8 @@ def test_nobody_reads_or_changes_the_memory_of_somebody_else(admin: ApiClient, j
             for method, path, body in FOREIGN:
                 given = {} if body is None else {"json": json.loads(each.filled(json.dumps(body), other.ids))}
                 each.person.bad(method, each.filled(path, other.ids), 404, **given)
+            changes = each.person.good("GET", f"/memories/changes?entity_id={other.ids['entity']}")
+            assert changes["items"] == []
             forget = {"arguments": {"id": other.ids["fact"]}}
             assert (
                 other.secret not in each.person.ask("POST", "/tools/memory_forget/execute", json=forget).text

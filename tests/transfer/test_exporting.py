@@ -74,6 +74,11 @@ def test_an_exported_conversation_imports_to_an_equal_tree(ann: ApiClient, ben: 
             (m["role"], m["text"], m["steps"], m["attachments"]) for m in path_of(person, conversation_id)
         ]
         assert shown == [(m["role"], m["text"], m["steps"], m["attachments"]) for m in path_of(ann, talk)]
+    # Which facts an answer was given stays behind, and a file cannot say it.
+    assert not any("memories_used" in message for message in document["messages"])
+    forged = [{**message, "memories_used": [talk]} for message in document["messages"]]
+    (copy,) = import_data(ann, {**document, "messages": forged})["conversation_ids"]
+    assert [message["memories_used"] for message in tree(ann, copy)] == [[]] * 5
 
 
 def test_branches_of_other_formats_survive_a_second_round_trip(ann: ApiClient, ben: ApiClient) -> None:

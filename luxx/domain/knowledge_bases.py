@@ -44,6 +44,14 @@ KNOWLEDGE_SEARCH = "knowledge_search"
 MAX_NAMED = 20
 """Knowledge bases that a conversation, an agent or a room may name."""
 
+MAX_ABOUT = 300
+"""Characters of a description that a model is given."""
+
+ATTACHED = (
+    f"These knowledge bases are attached. Search them with {KNOWLEDGE_SEARCH} when their documents may "
+    "answer a question:"
+)
+
 
 class BaseRight(StrEnum):
     """The caller's right to a knowledge base. Each includes the ones before it."""
@@ -194,3 +202,33 @@ def check_named(session: Session, caller: Caller, named: Sequence[str]) -> str:
 def named_in(column: str) -> list[str]:
     """The ids in a stored column."""
     return [] if column == NO_BASES else _ids.decode(column)
+
+
+def bases_of(session: Session, column: str, project_id: str | None) -> list[str]:
+    """The ids of the knowledge bases that a conversation names in this column, and of those of its project,
+    in a constant order."""
+    named = named_in(column)
+    if project_id is not None:
+        of_project = select(KnowledgeBaseRow.id).where(KnowledgeBaseRow.project_id == project_id)
+        named += session.scalars(of_project.order_by(KnowledgeBaseRow.id).limit(MAX_NAMED))
+    return named
+
+
+def attached_bases(session: Session, caller: Caller, named: Sequence[str]) -> str:
+    """What a model is told of the knowledge bases that are named, of those that the caller may see.
+
+    Of bases of other people it has the names only, unless an administrator has shared them with the tenant:
+    what they write about theirs must not become a part of somebody's system message.
+    """
+    columns = (KnowledgeBaseRow.name, KnowledgeBaseRow.description, KnowledgeBaseRow.user_id)
+    query = select(KnowledgeBaseRow.id, *columns, KnowledgeBaseRow.is_shared)
+    found = query.where(KnowledgeBaseRow.id.in_(named), BASES.visible_to(caller))
+    rows = {row.id: row for row in session.execute(found)}
+    lines: list[str] = []
+    for base_id in dict.fromkeys(named):
+        if (row := rows.get(base_id)) is None:
+            continue
+        about = row.description if row.user_id == caller.user_id or row.is_shared else ""
+        name, about = (" ".join(text.split()) for text in (row.name, about))
+        lines.append(f"- {name} ({base_id})" + (f": {about[:MAX_ABOUT]}" if about else ""))
+    return "\n".join([ATTACHED, "", *lines]) if lines else ""

@@ -13,7 +13,7 @@ from luxx.domain.accounts.user_data import SettingsView, read_settings
 from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent, with_knowledge
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
-from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, NO_BASES
+from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, NO_BASES, bases_of
 from luxx.domain.skills.registry import SkillRegistry
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -137,8 +137,8 @@ class RequestResolver:
         """
         _check_project(conversation)
         agent = _agent_of(session, caller, conversation)
-        if conversation.knowledge != NO_BASES:
-            agent = with_knowledge(agent, conversation.knowledge)
+        if conversation.knowledge != NO_BASES or conversation.project_id is not None:
+            agent = with_knowledge(agent, bases_of(session, conversation.knowledge, conversation.project_id))
         request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
         settings = _settings_of(session, caller)
         memory = strictest(request.memory, conversation.memory)

@@ -237,6 +237,9 @@ def test_an_answer_searches_the_bases_of_its_conversation_and_cites_page_and_wor
         ]
         listed = anna.good("GET", f"/messages?conversation_id={conversation['id']}")["items"]
         assert answer["citations"] in [message["citations"] for message in listed]
+        attached = f"- Named ({named})"
+        for request in model.requests:
+            assert attached in request.json["messages"][0]["content"]
         offered = model.requests[0].json["tools"]
         assert {tool["function"]["name"] for tool in offered} == {"knowledge_search", "result_read"}
 

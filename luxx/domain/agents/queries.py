@@ -111,9 +111,8 @@ def settings_of(row: AgentRow) -> AgentSettings:
     )
 
 
-def with_knowledge(agent: AgentSettings, column: str) -> AgentSettings:
-    """The settings with the knowledge bases that a conversation names in this column, besides their own."""
-    named = _ids(column)
+def with_knowledge(agent: AgentSettings, named: list[str]) -> AgentSettings:
+    """The settings with the knowledge bases that a conversation or its project has, besides their own."""
     return replace(agent, knowledge=list(dict.fromkeys([*agent.knowledge, *named]))) if named else agent
 
 

@@ -1,9 +1,10 @@
 """One iteration: a model call whose answer is logged as it arrives. `calls.py` runs the calls it asks for."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 
 import msgspec
 from msgspec import UNSET
@@ -26,8 +27,8 @@ from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
 from luxx.runs.turn.prompting import TurnPrompt, log_recalled
-from luxx.runs.turn.resources import RunResources, client_tools, passed_over
-from luxx.runs.turn.state import GivenPrompt, add_cost, unfinished_steps
+from luxx.runs.turn.resources import RunResources, client_tools
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, add_cost, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
@@ -290,3 +291,9 @@ class Iteration:
         retrying = Retrying(attempt=2, delay_ms=0, reason=INTERRUPTED_CALL)
         entries: list[LogEntry] = [retrying, Warning(message=UNKNOWN_COST)]
         await self._log.append(entries, phase=RunPhase.THINKING, extra_write=extra_write)
+
+
+def passed_over(request: ChatRequest, state: TurnState) -> Sequence[LogEntry]:
+    """A warning for each fallback before the next that can be used, or for all that are left."""
+    left = takewhile(lambda target: target.problem, request.fallbacks[state.fallback :])
+    return [Warning(message=lost.problem) for lost in left]

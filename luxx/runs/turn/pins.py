@@ -1,4 +1,5 @@
-"""The beginning of the prompts of a turn: the tools and the list of skills as its first call got them.
+"""The beginning of the prompts of a turn: the tools and the lists of skills and of knowledge bases as its
+first call got them.
 
 A provider caches a prompt from its beginning, so these parts stay the same for all calls of a turn, although
 a restart, an edited skill or an MCP server may have changed them meanwhile. They are stored by their hash,
@@ -18,7 +19,7 @@ from luxx.runs.models import RunRow, is_unended
 from luxx.wire.tool import ToolSpec
 from luxx.wire.turn import TURN_LENGTH
 
-TOOLS, SKILLS = "tools", "skills"
+TOOLS, SKILLS, KNOWLEDGE = "tools", "skills", "knowledge"
 
 
 class PromptPartRow(Base):
@@ -44,10 +45,12 @@ class RunPromptPartRow(Base):
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools of Luxx that the model is offered, and the text of the system message that lists skills."""
+    """The tools of Luxx that the model is offered, and the texts of the system message that list skills and
+    knowledge bases."""
 
     tools: list[ToolSpec]
     skills: str = ""
+    knowledge: str = ""
 
 
 _parts, _run_parts, _runs = table_of(PromptPartRow), table_of(RunPromptPartRow), table_of(RunRow)
@@ -83,7 +86,8 @@ _tools = msgspec.json.Decoder(list[ToolSpec])
 
 def store_pins(connection: Connection, run_id: str, turn: str, tenant_id: int, pins: Pins) -> None:
     """Stores the pins of a turn; those that it has stay."""
-    texts = {TOOLS: _encode(pins.tools).decode()} | ({SKILLS: pins.skills} if pins.skills else {})
+    texts = {TOOLS: _encode(pins.tools).decode()}
+    texts |= {kind: text for kind, text in ((SKILLS, pins.skills), (KNOWLEDGE, pins.knowledge)) if text}
     hashes = {kind: sha256(text.encode()).hexdigest() for kind, text in texts.items()}
     dialect = connection.dialect.name
     parts: list[dict[str, Any]] = [
@@ -106,7 +110,9 @@ def read_pins(connection: Connection, run_id: str, turn: str) -> Pins | None:
     texts = {row.kind: row.text for row in connection.execute(_of_turn, {"run_id": run_id, "turn": turn})}
     if TOOLS not in texts:
         return None
-    return Pins(tools=_tools.decode(texts[TOOLS]), skills=texts.get(SKILLS, ""))
+    return Pins(
+        tools=_tools.decode(texts[TOOLS]), skills=texts.get(SKILLS, ""), knowledge=texts.get(KNOWLEDGE, "")
+    )
 
 
 def delete_unused_pins(connection: Connection) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from luxx.domain.agents.queries import agent_named, settings_of
 from luxx.domain.context.messages import ReadImages
 from luxx.domain.context.prompt import SectionKind, TextSection
 from luxx.domain.context.tokens import estimated_usage
+from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, attached_bases
 from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
@@ -32,7 +32,6 @@ from luxx.providers.client import ModelClient
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
-from luxx.runs.log.events import LogEntry
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
 from luxx.runs.turn.pins import Pins, read_pins
@@ -49,7 +48,6 @@ from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Delegated
 from luxx.wire.tool import PlacedRule, ToolSpec
 from luxx.wire.turn import Step, StepFile, StepType, Usage
-from luxx.wire.turn_event import Warning
 
 THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf-8").strip()
 
@@ -125,13 +123,14 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
     skills, and the rules for these. `pins`: what the turn's prompts began with in an earlier drive.
-    `may_recall`: something may be remembered for it."""
+    `knowledge` lists the attached bases. `may_recall`: something may be remembered for it."""
 
     caller: Caller
     provider_choice: ProviderSelection
     rules: tuple[PlacedRule, ...]
     tools: ToolSet | None
     skills: Mapping[str, Skill]
+    knowledge: str = ""
     pins: Pins | None = None
     may_recall: bool = False
 
@@ -173,6 +172,7 @@ class ResourceFinder:
             skills=self.skills.for_caller(session, caller)
             if request.skills or ACTIVATE_TOOL in request.tools
             else {},
+            knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
             pins=read_pins(session.connection(), spec.run_id, spec.turn.key) if request.tools else None,
             may_recall=self._may_recall(session.connection(), spec),
         )
@@ -226,7 +226,7 @@ class ResourceFinder:
         return PromptResources(
             card=card,
             tools=[*pins.tools, *client_tools(spec.request)],
-            sections=_sections(spec.request, card, pins.skills),
+            sections=_sections(spec.request, card, pins),
             read_files=self.read_images,
         )
 
@@ -269,7 +269,7 @@ class ResourceFinder:
             pins=pins,
             is_pinned=access.pins is not None or not spec.request.tools,
             known_tools=self.executor.registry if known_tools is None else known_tools,
-            sections=_sections(spec.request, resolved.choice.card, pins.skills),
+            sections=_sections(spec.request, resolved.choice.card, pins),
             make_context=partial(make_context, access.caller, access.rules, known_tools),
             read_context=read_context,
             read_files=self.read_images,
@@ -292,7 +292,8 @@ class ResourceFinder:
         ]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
         text = skills_prompt(access.skills, spec.request.skills) if access.skills and may_activate else ""
-        return Pins(tools=offered, skills=text)
+        may_search = any(tool.name == KNOWLEDGE_SEARCH for tool in offered)
+        return Pins(tools=offered, skills=text, knowledge=access.knowledge if may_search else "")
 
     async def _await_names(self, spec: RunSpec, access: UserAccess) -> None:
         if access.tools is not None:
@@ -347,13 +348,16 @@ class TurnServices:
             return error
 
 
-def _sections(request: ChatRequest, card: ModelCard, skills: str) -> list[TextSection]:
-    """The texts of the prompt besides its messages; `skills` lists those that the model may activate."""
+def _sections(request: ChatRequest, card: ModelCard, pins: Pins) -> list[TextSection]:
+    """The texts of the prompt besides its messages."""
     sections = [TextSection(kind=SectionKind.SYSTEM, owner="runs", text=request.system_prompt)]
     if asks_to_think(request, card):
         sections.append(TextSection(kind=SectionKind.SYSTEM, owner="runs", text=THINKING_PROMPT))
-    if skills:
-        sections.append(TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=skills))
+    if pins.knowledge:
+        owner = "domain.knowledge_bases"
+        sections.append(TextSection(kind=SectionKind.SYSTEM, owner=owner, text=pins.knowledge))
+    if pins.skills:
+        sections.append(TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=pins.skills))
     return sections
 
 
@@ -391,9 +395,3 @@ def next_fallback(request: ChatRequest, state: TurnState) -> int:
     """The number of the next fallback that can be used; 0 if none is left."""
     left = range(state.fallback, len(request.fallbacks))
     return next((index + 1 for index in left if not request.fallbacks[index].problem), 0)
-
-
-def passed_over(request: ChatRequest, state: TurnState) -> Sequence[LogEntry]:
-    """A warning for each fallback before the next that can be used, or for all that are left."""
-    left = takewhile(lambda target: target.problem, request.fallbacks[state.fallback :])
-    return [Warning(message=lost.problem) for lost in left]

@@ -25,14 +25,13 @@ from luxx.runs.models import RunRow
 from luxx.runs.turn.calls import ToolCalls
 from luxx.runs.turn.context import DriveContext, RunContext
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration
+from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration, passed_over
 from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import (
     TurnServices,
     UserAccess,
     has_checks,
     next_fallback,
-    passed_over,
     with_fallback,
 )
 from luxx.runs.turn.spending import Spending

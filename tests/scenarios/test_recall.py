@@ -63,6 +63,9 @@ async def test_a_fact_that_fits_is_behind_the_history_and_shown_with_a_reason(
 ) -> None:
     async with chatting(server) as (ann, model, chosen):
         fact = await remember(ann, FACT)
+        assert await remember(ann, f" {FACT} ") == fact, "nothing is remembered twice"
+        long = 'A "quoted* text of many words (and signs) AND OR NOT. ' * 37
+        assert await remember(ann, long) == await remember(ann, long)
         await remember(ann, "The heating was repaired.")
         conversation = (await ann.post("/conversations", chosen))["id"]
         async with ann.send_and_follow(conversation, QUESTION) as stream:

@@ -22,7 +22,8 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.errors import LuxxError, ToolFailed
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, NewSource, delete_facts
-from luxx.features.memory.models import NAME_LENGTH, TYPE_LENGTH
+from luxx.features.memory.lexical import find_facts
+from luxx.features.memory.models import NAME_LENGTH, TYPE_LENGTH, FactRow
 from luxx.features.memory.places import (
     ASKS,
     FORGETS,
@@ -34,11 +35,11 @@ from luxx.features.memory.places import (
     root_of,
 )
 from luxx.features.memory.retrieval import RecallQuery, recall
-from luxx.features.memory.scopes import Place, Scopes, parse_scope, stored_scope, visible_scopes
+from luxx.features.memory.scopes import Place, Scope, Scopes, parse_scope, stored_scope, visible_scopes
 from luxx.features.memory.service import find_fact
 from luxx.features.memory.vectors.arm import Askable, Asked, NotAsked, VectorArm, note_of
 from luxx.features.memory.vectors.source import PaidBy
-from luxx.features.memory.views import MAX_NAMED, NewFact, read_facts
+from luxx.features.memory.views import MAX_NAMED, NewFact, read_facts, was_known, was_true
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store
@@ -54,6 +55,7 @@ from luxx.wire.run import InConversation, RunKind
 T = TypeVar("T")
 
 MAX_QUOTE = 300
+SEARCHED_LENGTH = 300
 MAX_FOUND = 50
 
 Query = Annotated[str, Meta(min_length=1, max_length=2_000, description="What to look for, in words")]
@@ -76,7 +78,7 @@ class SearchType(StrEnum):
 ScopeName = Annotated[str, Meta(max_length=50, description="user, tenant, project:ID or room:ID")] | None
 Time = Annotated[datetime, Meta(tz=True, description="With a time zone, like 2026-03-01T00:00:00Z")] | None
 
-_messages = table_of(MessageRow)
+_messages, _facts = table_of(MessageRow), table_of(FactRow)
 _newest_of_room = (
     select(_messages.c.id)
     .where(_messages.c.room_id == bindparam("room"))
@@ -200,7 +202,10 @@ class MemoryTools:
         if name is None:
             raise ToolFailed("this task has members and no project, so nothing is stored for it")
         scope = stored_scope(connection, scopes, name)
-        fact_id = self._writer.add(connection, scope, new, _author(connection, context), utc_now())
+        author, now = _author(connection, context), utc_now()
+        fact_id = _known(connection, scope, new, author, now)
+        if fact_id is None:
+            fact_id = self._writer.add(connection, scope, new, author, now)
         [fact] = read_facts(connection, scopes.with_scope(scope), [fact_id])
         return _shown(fact)
 
@@ -235,6 +240,17 @@ class MemoryTools:
             return await answer_for_model(self._store.write_rows(work))
 
         return memory_forget
+
+
+def _known(connection: Connection, scope: Scope, new: NewFact, author: Author, now: datetime) -> int | None:
+    """A fact in the same words that is known and true now; for a trusted author a trusted one."""
+    assert scope.id is not None
+    conditions = [_facts.c.text == new.text.strip(), was_known(None), was_true(now)]
+    if author.is_trusted:
+        conditions.append(_facts.c.trusted)
+    # The words of the beginning find it, whole words only.
+    start = new.text if len(new.text) <= SEARCHED_LENGTH else new.text[:SEARCHED_LENGTH].rpartition(" ")[0]
+    return connection.scalar(find_facts(connection, [scope.id], start, *conditions).limit(1))
 
 
 def _named(entities: list[ToolEntity]) -> list[NewEntity]:

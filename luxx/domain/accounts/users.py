@@ -16,6 +16,7 @@ from luxx.domain.accounts.caller import DEFAULT_TENANT_ID
 from luxx.domain.accounts.models import SignIn, Tenant, User, UserSettings
 from luxx.domain.accounts.user_data import Workspaces
 from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.infra.field_errors import FieldErrors
 from luxx.wire.tool import CommandPermission
 
 DEFAULT_TENANT = "default"
@@ -223,3 +224,23 @@ def delete_expired_sign_ins(session: Session, user_id: int, now: datetime) -> No
         .where(SignIn.user_id == user_id, SignIn.expires_at <= now)
         .execution_options(synchronize_session=False)
     )
+
+
+def check_member_name(user_id: int | None, username: str | None) -> None:
+    """Raises InvalidInput unless a new member is named in one of the two ways."""
+    if (user_id is None) == (username is None):
+        problem = "give either user_id or username"
+        raise FieldErrors({"$.user_id": problem, "$.username": problem}).refusal(message=problem)
+
+
+def find_new_member(session: Session, tenant_id: int, user_id: int | None, username: str | None) -> User:
+    """The active user of a tenant with this id or name. Raises NotFound."""
+    is_wanted = User.id == user_id
+    if username is not None:
+        is_wanted = User.username_key == username.strip().lower()
+    user = session.scalar(select(User).where(is_wanted, User.tenant_id == tenant_id, User.is_active))
+    if user is None:
+        field = "$.user_id" if username is None else "$.username"
+        problem = "your tenant has no active user with this id or name"
+        raise NotFound(problem, kind="user_not_found", field=field)
+    return user

@@ -31,7 +31,7 @@ from luxx.features.knowledge.models import PIECE_BYTES, ChunkRow, DocumentPieceR
 from luxx.features.memory.vectors.models import EmbeddingRow
 from luxx.features.memory.vectors.texts import EmbeddedTexts
 from luxx.infra.clock import new_id, utc_now
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import Lock, lock_until_commit, table_of
 from luxx.runs.models import RunRow
 from luxx.wire.memory import EpisodeStatus
 from luxx.wire.run import RunKind, RunStatus
@@ -129,6 +129,7 @@ def store_document(
     old = connection.execute(of_name).one_or_none()
     if old is not None and old.hash == new.hash and old.status == EpisodeStatus.SYNCED.value:
         return str(old.id)
+    lock_until_commit(connection, Lock.DOCUMENTS_QUOTA, base.user_id)  # Other bases of the owner count, too.
     check_quota(connection, base, {new.name: new.size}, quota_mb)
     now = utc_now()
     values: dict[str, Any] = {

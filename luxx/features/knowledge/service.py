@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
+from luxx.domain.accounts.users import check_member_name, find_new_member
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.conversations.service import own_project
@@ -31,10 +32,8 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.knowledge.models import DocumentRow
 from luxx.features.knowledge.search import ChunkSearch, FoundChunk
 from luxx.features.memory.scopes import ScopeName, stored_scope, visible_scopes
-from luxx.features.rooms.members import find_new_member
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.infra.clock import utc_now
-from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.infra.strict_json import IN_NAME, NAME
@@ -216,9 +215,7 @@ class KnowledgeService:
     async def add_member(self, caller: Caller, base_id: str, new: NewBaseMember) -> BaseMemberView:
         """Adds a user of the owner's tenant. Raises NotFound, NotAllowed, InvalidInput, or Conflict if the
         user is a member already or there are MAX_MEMBERS."""
-        if (new.user_id is None) == (new.username is None):
-            problem = "give either user_id or username"
-            raise FieldErrors({"$.user_id": problem, "$.username": problem}).refusal(message=problem)
+        check_member_name(new.user_id, new.username)
 
         def work(session: Session) -> BaseMemberView:
             base = find_base(session, caller, base_id, BaseRight.OWNER, is_locked=True)

@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
+from luxx.domain.accounts.users import check_member_name, find_new_member
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.rooms.models import MAX_MEMBERS, ChatRoomRow, MemberView, NewMember, RoomRight
 from luxx.features.rooms.queries import find_room
 from luxx.infra.clock import utc_now
-from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import SubjectMemberRow, includes
@@ -62,9 +62,7 @@ class MemberService:
         Raises NotFound, NotAllowed, InvalidInput, or Conflict if the user is a member already or the room
         has MAX_MEMBERS.
         """
-        if (new.user_id is None) == (new.username is None):
-            problem = "give either user_id or username"
-            raise FieldErrors({"$.user_id": problem, "$.username": problem}).refusal(message=problem)
+        check_member_name(new.user_id, new.username)
 
         def work(session: Session) -> MemberView:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER, is_locked=True)
@@ -166,19 +164,6 @@ def delete_members(session: Session, room_id: str) -> None:
 
 def _count(session: Session, room: ChatRoomRow) -> int:
     return session.scalar(select(func.count()).where(SubjectMemberRow.subject_id == room.id)) or 0
-
-
-def find_new_member(session: Session, tenant_id: int, user_id: int | None, username: str | None) -> User:
-    """The active user of a tenant with this id or name. Raises NotFound."""
-    is_wanted = User.id == user_id
-    if username is not None:
-        is_wanted = User.username_key == username.strip().lower()
-    user = session.scalar(select(User).where(is_wanted, User.tenant_id == tenant_id, User.is_active))
-    if user is None:
-        field = "$.user_id" if username is None else "$.username"
-        problem = "your tenant has no active user with this id or name"
-        raise NotFound(problem, kind="user_not_found", field=field)
-    return user
 
 
 def _find_member(session: Session, room: ChatRoomRow, user_id: int) -> SubjectMemberRow:

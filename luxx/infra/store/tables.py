@@ -266,6 +266,9 @@ class Lock(IntEnum):
     MEMORY_ERASURE = 7_402_136
     """Of several processes, one erases what was deleted from memory."""
 
+    DOCUMENTS_QUOTA = 7_402_137
+    """Comparing the documents in all knowledge bases of a user with the quota, before one is added."""
+
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")
 _lock_of_owner = text("SELECT pg_advisory_xact_lock(:lock, :owner_id)")

@@ -38,7 +38,7 @@ from luxx.features.memory.models import (
     MemoryTextRow,
     MentionRow,
 )
-from luxx.infra.store.ranked_search import WordIndex, all_terms, index_value, rank
+from luxx.infra.store.ranked_search import WordIndex, all_terms, as_list, index_value, listed, rank
 from luxx.infra.store.search_words import Term, composed, date_words, query_of, terms_of
 from luxx.infra.store.tables import table_of
 
@@ -69,9 +69,6 @@ _fact_names = (
 _entity_texts = select(
     _entities.c.id, _entities.c.scope_id, _entities.c.name, _entities.c.type, _entities.c.aliases
 ).where(_entities.c.id.in_(bindparam("ids", expanding=True)))
-_fact_of_text = select(_texts.c.id, _texts.c.fact_id).where(
-    _texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.fact_id.is_not(None)
-)
 _said_in_episode = (
     select(_messages.c.content)
     .join(_parts, _parts.c.message_id == _messages.c.id)
@@ -80,16 +77,6 @@ _said_in_episode = (
 )
 _episode_of_text = select(_texts.c.id, _texts.c.episode_id).where(
     _texts.c.id.in_(bindparam("ids", expanding=True)), _texts.c.episode_id.is_not(None)
-)
-_entity_of_text = (
-    select(
-        _texts.c.id.label("text_id"),
-        func.coalesce(_entities.c.canonical_id, _entities.c.id).label("main"),
-        _entities.c.name,
-        _entities.c.aliases,
-    )
-    .join(_entities, _entities.c.id == _texts.c.entity_id)
-    .where(_texts.c.id.in_(bindparam("ids", expanding=True)))
 )
 _rowid: ColumnClause[int] = column("rowid", Integer)
 _names = msgspec.json.Decoder(list[str])
@@ -220,16 +207,14 @@ def find_facts(
     return base.where(_facts.c.id.in_(_matching(dialect, _texts.c.fact_id, expression)))
 
 
-def ranked_facts(
+def ranked_fact_texts(
     connection: Connection, scope_ids: Collection[int], query: str, *, has_past: bool
 ) -> list[int]:
-    """The ids of the facts in these scopes that have words of a text, the best first. `has_past`: also those
-    that Luxx does not know any more."""
+    """The ids in `memory_texts` of the facts in these scopes that have words of a text, the best first.
+    `has_past`: also those that Luxx does not know any more."""
     scopes = _scope_words(("fact", "past") if has_past else ("fact",), scope_ids)
     hits = rank(connection, TEXTS, query_of(query), scopes=scopes, limit=FACTS_FOUND).hits
-    ids = [hit.id for hit in hits]
-    subjects = dict(connection.execute(_fact_of_text, {"ids": ids}).all()) if ids else {}
-    return [subjects[id_] for id_ in ids if id_ in subjects]
+    return [hit.id for hit in hits]
 
 
 def ranked_episodes(connection: Connection, scope_ids: Collection[int], query: str) -> list[int]:
@@ -254,13 +239,27 @@ def ranked_entities(connection: Connection, scope_ids: Collection[int], query: s
     hits = rank(connection, TEXTS, query_of(query), scopes=scopes, limit=ENTITIES_FOUND).hits
     if not hits:
         return []
-    rows = {
-        row.text_id: row for row in connection.execute(_entity_of_text, {"ids": [hit.id for hit in hits]})
-    }
+    statement = _entities_of_texts(connection.dialect.name)
+    found = connection.execute(statement, {"ids": as_list(hit.id for hit in hits)})
+    rows = {row.text_id: row for row in found}
     return [
         NamedEntity(row.main, [row.name, *_names.decode(row.aliases)])
         for row in (rows[hit.id] for hit in hits if hit.id in rows)
     ]
+
+
+@cache
+def _entities_of_texts(dialect: str) -> Select[*tuple[Any, ...]]:
+    return (
+        select(
+            _texts.c.id.label("text_id"),
+            func.coalesce(_entities.c.canonical_id, _entities.c.id).label("main"),
+            _entities.c.name,
+            _entities.c.aliases,
+        )
+        .join(_entities, _entities.c.id == _texts.c.entity_id)
+        .where(_texts.c.id.in_(listed(dialect, "ids")))
+    )
 
 
 def _scope_words(subjects: Sequence[Subject], scope_ids: Collection[int]) -> list[str]:

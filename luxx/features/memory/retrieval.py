@@ -5,19 +5,22 @@ caller brings along, such as vectors. A fact gets `weight / (rrf_k + rank)` from
 weight of an arm that is missing goes to the others, in proportion. Nothing here calls a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cache
+from typing import Any
 
 import msgspec
-from sqlalchemy import BindParameter, ColumnElement, Connection, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, or_, select
 
-from luxx.features.memory.lexical import ranked_entities, ranked_facts
-from luxx.features.memory.models import EntityRow, FactRow, MentionRow
+from luxx.features.memory.lexical import ranked_entities, ranked_fact_texts
+from luxx.features.memory.models import EntityRow, FactRow, MemoryTextRow, MentionRow
 from luxx.features.memory.scopes import Scopes
 from luxx.features.memory.views import was_known, was_true
 from luxx.infra.config.schema import MemoryConfig
+from luxx.infra.store.ranked_search import as_list, listed
 from luxx.infra.store.search_words import fold, stems_of, words_of
-from luxx.infra.store.tables import table_of
+from luxx.infra.store.tables import UtcDateTime, table_of
 from luxx.wire.memory import FactCategory
 
 CANDIDATES = 50
@@ -90,17 +93,74 @@ class RecalledItem(msgspec.Struct, frozen=True, kw_only=True):
 _facts = table_of(FactRow)
 _entities = table_of(EntityRow)
 _mentions = table_of(MentionRow)
-_ids: BindParameter[list[int]] = bindparam("ids", expanding=True)
+_texts = table_of(MemoryTextRow)
 _main_id = func.coalesce(_entities.c.canonical_id, _entities.c.id)
-_mentioned = (
-    select(_mentions.c.fact_id, _main_id.label("main"))
-    .join(_entities, _entities.c.id == _mentions.c.entity_id)
-    .where(_mentions.c.fact_id.in_(_ids))
-)
-_same = select(_entities.c.id, _main_id.label("main")).where(
-    or_(_entities.c.id.in_(_ids), _entities.c.canonical_id.in_(_ids))
-)
-_names = select(_entities.c.id, _entities.c.name).where(_entities.c.id.in_(_ids))
+
+
+class _RecallStatements:
+    """The statements of one dialect, for queries that name a category, and a time of knowing, or not. Making
+    them takes longer than most of their results."""
+
+    def __init__(self, dialect: str, *, has_known_at: bool, has_category: bool) -> None:
+        ids = listed(dialect, "ids")
+        known_at = bindparam("known_at", type_=UtcDateTime()) if has_known_at else None
+        conditions = [was_known(known_at), was_true(bindparam("as_of", type_=UtcDateTime()))]
+        if has_category:
+            conditions.append(_facts.c.category == bindparam("category"))
+        scopes = listed(dialect, "scopes")
+        in_scopes = _facts.c.scope_id.in_(scopes)
+        self.of_texts = (
+            select(_texts.c.id, _facts.c.id.label("fact_id"))
+            .join(_facts, _facts.c.id == _texts.c.fact_id)
+            .where(_texts.c.id.in_(ids), in_scopes, *conditions)
+        )
+        self.facts = select(
+            _facts.c.id, _facts.c.uid, _facts.c.text, _facts.c.pinned, _facts.c.trusted
+        ).where(_facts.c.id.in_(ids), in_scopes, *conditions)
+        self.mentioned = (
+            select(_mentions.c.fact_id, _main_id.label("main"))
+            .join(_entities, _entities.c.id == _mentions.c.entity_id)
+            .where(_mentions.c.fact_id.in_(ids))
+        )
+        self.same = select(_entities.c.id, _main_id.label("main")).where(
+            or_(_entities.c.id.in_(ids), _entities.c.canonical_id.in_(ids))
+        )
+        self.names = select(_entities.c.id, _entities.c.name).where(_entities.c.id.in_(ids))
+        self.around = (
+            select(_mentions.c.fact_id, _mentions.c.entity_id)
+            .join(_facts, _facts.c.id == _mentions.c.fact_id)
+            # The sum keeps SQLite from reading all facts of a scope instead of those of the entities.
+            .where(_mentions.c.entity_id.in_(ids), (_facts.c.scope_id + 0).in_(scopes), *conditions)
+            .order_by(_mentions.c.fact_id.desc())
+            .limit(MOST_EDGES)
+        )
+
+
+@cache
+def _statements(dialect: str, has_known_at: bool, has_category: bool) -> _RecallStatements:
+    return _RecallStatements(dialect, has_known_at=has_known_at, has_category=has_category)
+
+
+class _FactSearch:
+    """One search: the statements with the values of the query and the scopes."""
+
+    def __init__(self, connection: Connection, scopes: Scopes, query: RecallQuery) -> None:
+        self.connection, self.scopes, self.query = connection, scopes, query
+        category = query.category
+        self.statements = _statements(
+            connection.dialect.name, query.known_at is not None, category is not None
+        )
+        self._values: dict[str, Any] = {"scopes": as_list(scopes.ids), "as_of": query.as_of or query.now}
+        if query.known_at is not None:
+            self._values["known_at"] = query.known_at
+        if category is not None:
+            self._values["category"] = category.value
+
+    def read(
+        self, statement: Select[*tuple[Any, ...]], ids: Iterable[int]
+    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        """The rows of a statement about these ids."""
+        return self.connection.execute(statement, self._values | {"ids": as_list(ids)}).all()
 
 
 def recall(
@@ -114,31 +174,39 @@ def recall(
 
     Of several facts with nearly the same words only the best remains.
     """
-    words = _keyword_arm(connection, scopes, query, config.keyword_weight)
-    graph = _graph_arm(connection, scopes, query, config.graph_weight, [id_ for id_, _ in words.ranked])
+    search = _FactSearch(connection, scopes, query)
+    words = _keyword_arm(search, config.keyword_weight)
+    graph = _graph_arm(search, config.graph_weight, [id_ for id_, _ in words.ranked])
     arms = [arm for arm in (words, graph, *more) if arm.ranked and arm.weight > 0]
-    items = _scored(connection, scopes, query, arms, config.rrf_k)
+    items = _scored(search, arms, config.rrf_k)
     limit = config.top_k if query.limit is None else query.limit
-    return without_duplicates(items, config.dedupe_threshold, limit)
+    return _explained(without_duplicates(items, config.dedupe_threshold, limit), arms, query.text)
 
 
-def _keyword_arm(connection: Connection, scopes: Scopes, query: RecallQuery, weight: float) -> Arm:
-    text = query.text[:MAX_QUERY]
-    found = ranked_facts(connection, scopes.ids, text, has_past=query.known_at is not None)
-    allowed = dict(
-        connection.execute(
-            select(_facts.c.id, _facts.c.text).where(
-                _facts.c.id.in_(found), _facts.c.scope_id.in_(scopes.ids), *query.conditions()
-            )
-        ).all()
+def _pairs(rows: Sequence[Row[*tuple[Any, ...]]]) -> dict[Any, Any]:
+    return {row[0]: row[1] for row in rows}
+
+
+def _keyword_arm(search: _FactSearch, weight: float) -> Arm:
+    """The facts with words of the text. Their reasons are left to `_explained`: only some are shown."""
+    query = search.query
+    found = ranked_fact_texts(
+        search.connection, search.scopes.ids, query.text[:MAX_QUERY], has_past=query.known_at is not None
     )
-    ranked = [id_ for id_ in found if id_ in allowed][:CANDIDATES]
-    asked = dict(zip(*_stemmed(text), strict=True))
-    return Arm(
-        name="keyword",
-        weight=weight,
-        ranked=[(id_, _words_reason(asked, allowed[id_])) for id_ in ranked],
-    )
+    fact_of: dict[int, int] = _pairs(search.read(search.statements.of_texts, found)) if found else {}
+    ranked = [(fact_of[id_], "") for id_ in found if id_ in fact_of]
+    return Arm(name="keyword", weight=weight, ranked=ranked[:CANDIDATES])
+
+
+def _explained(items: Sequence[RecalledItem], arms: Sequence[Arm], text: str) -> list[RecalledItem]:
+    """The items with the reasons of their arms."""
+    reasons = {arm.name: dict(arm.ranked[:CANDIDATES]) for arm in arms}
+    asked = dict(zip(*_stemmed(text[:MAX_QUERY]), strict=True))
+    explained: list[RecalledItem] = []
+    for item in items:
+        found = (reasons[name][item.row_id] or _words_reason(asked, item.text) for name in item.arms)
+        explained.append(msgspec.structs.replace(item, reason="; ".join(found)))
+    return explained
 
 
 def _stemmed(text: str) -> tuple[list[str], list[str]]:
@@ -160,25 +228,24 @@ def _words_reason(asked: dict[str, str], text: str) -> str:
 # The graph
 
 
-def _graph_arm(
-    connection: Connection, scopes: Scopes, query: RecallQuery, weight: float, hits: Sequence[int]
-) -> Arm:
-    named = _named_seeds(connection, scopes, query)
+def _graph_arm(search: _FactSearch, weight: float, hits: Sequence[int]) -> Arm:
+    named = _named_seeds(search)
     hits = hits[:SEEDS_FROM_HITS]
-    from_hits = {id_: strength for id_, strength in _seeds_of(connection, hits).items() if id_ not in named}
+    from_hits = {id_: strength for id_, strength in _seeds_of(search, hits).items() if id_ not in named}
     found: dict[int, tuple[float, int]] = {}
-    _follow(connection, scopes, query, named, found)
+    _follow(search, named, found)
     # A hit is no reason for itself.
-    _follow(connection, scopes, query, from_hits, found, passed_over=hits)
+    _follow(search, from_hits, found, passed_over=hits)
     if found and len(found) < CANDIDATES:
         further: dict[int, float] = {}
-        for row in connection.execute(_mentioned, {"ids": list(found)}):
+        for row in search.read(search.statements.mentioned, found):
             if row.main not in named and row.main not in from_hits:
                 strength = found[row.fact_id][0] * SECOND_HOP
                 further[row.main] = max(further.get(row.main, 0.0), strength)
-        _follow(connection, scopes, query, further, found, passed_over=hits)
+        _follow(search, further, found, passed_over=hits)
     ranked = sorted(found, key=lambda id_: (found[id_][0], id_), reverse=True)[:CANDIDATES]
-    names = dict(connection.execute(_names, {"ids": sorted({found[id_][1] for id_ in ranked})}).all())
+    strongest = {found[id_][1] for id_ in ranked}
+    names: dict[int, str] = _pairs(search.read(search.statements.names, strongest)) if ranked else {}
     return Arm(
         name="graph",
         weight=weight,
@@ -186,32 +253,30 @@ def _graph_arm(
     )
 
 
-def _named_seeds(connection: Connection, scopes: Scopes, query: RecallQuery) -> dict[int, float]:
+def _named_seeds(search: _FactSearch) -> dict[int, float]:
     """The entities that the text names, from which the graph is followed; each counts fully."""
-    text = query.text[:MAX_QUERY]
+    text = search.query.text[:MAX_QUERY]
     asked = set(words_of(text))
     mains = [
         entity.main
-        for entity in ranked_entities(connection, scopes.ids, text)
+        for entity in ranked_entities(search.connection, search.scopes.ids, text)
         if any(asked.issuperset(words_of(name)) for name in entity.names)
     ]
     return dict.fromkeys(mains[:NAMED_SEEDS], 1.0)
 
 
-def _seeds_of(connection: Connection, hits: Sequence[int]) -> dict[int, float]:
+def _seeds_of(search: _FactSearch, hits: Sequence[int]) -> dict[int, float]:
     """The entities of the first hits by words, each with how much it counts."""
     positions = {fact_id: position for position, fact_id in enumerate(hits)}
     seeds: dict[int, float] = {}
-    for row in connection.execute(_mentioned, {"ids": list(hits)}) if hits else ():
+    for row in search.read(search.statements.mentioned, hits) if hits else ():
         strength = HIT_WEIGHT / (1 + positions[row.fact_id])
         seeds[row.main] = max(seeds.get(row.main, 0.0), strength)
     return seeds
 
 
 def _follow(
-    connection: Connection,
-    scopes: Scopes,
-    query: RecallQuery,
+    search: _FactSearch,
     seeds: dict[int, float],
     found: dict[int, tuple[float, int]],
     passed_over: Sequence[int] = (),
@@ -220,18 +285,9 @@ def _follow(
     not those that are `passed_over`."""
     if not seeds:
         return
-    main_of = {row.id: row.main for row in connection.execute(_same, {"ids": list(seeds)})}
-    # The sum keeps SQLite from reading all facts of a scope instead of those of the entities.
-    in_scopes = (_facts.c.scope_id + 0).in_(scopes.ids)
-    edges = connection.execute(
-        select(_mentions.c.fact_id, _mentions.c.entity_id)
-        .join(_facts, _facts.c.id == _mentions.c.fact_id)
-        .where(_mentions.c.entity_id.in_(main_of), in_scopes, *query.conditions())
-        .order_by(_mentions.c.fact_id.desc())
-        .limit(MOST_EDGES)
-    ).all()
+    main_of: dict[int, int] = _pairs(search.read(search.statements.same, seeds))
     added: dict[int, tuple[float, int]] = {}
-    for fact_id, entity_id in edges:
+    for fact_id, entity_id in search.read(search.statements.around, main_of):
         if fact_id in found or fact_id in passed_over:
             continue
         main = main_of[entity_id]
@@ -255,21 +311,16 @@ def fused(arms: Sequence[Arm], rrf_k: int) -> dict[int, float]:
     return scores
 
 
-def _scored(
-    connection: Connection, scopes: Scopes, query: RecallQuery, arms: Sequence[Arm], rrf_k: int
-) -> list[RecalledItem]:
-    """The facts of all arms by descending score."""
+def _scored(search: _FactSearch, arms: Sequence[Arm], rrf_k: int) -> list[RecalledItem]:
+    """The facts of all arms by descending score, without reasons."""
     scores = fused(arms, rrf_k)
-    reasons: dict[int, dict[str, str]] = {}
-    for arm in arms:
-        for fact_id, reason in arm.ranked[:CANDIDATES]:
-            reasons.setdefault(fact_id, {})[arm.name] = reason
     if not scores:
         return []
-    statement = select(_facts.c.id, _facts.c.uid, _facts.c.text, _facts.c.pinned, _facts.c.trusted).where(
-        and_(_facts.c.id.in_(list(scores)), _facts.c.scope_id.in_(scopes.ids)), *query.conditions()
-    )
-    rows = {row.id: row for row in connection.execute(statement)}
+    found_by: dict[int, list[str]] = {}
+    for arm in arms:
+        for fact_id, _ in arm.ranked[:CANDIDATES]:
+            found_by.setdefault(fact_id, []).append(arm.name)
+    rows = {row.id: row for row in search.read(search.statements.facts, scores)}
     best = sorted(rows, key=lambda id_: (scores[id_], id_), reverse=True)
     for fact_id in best[:BEST]:
         row = rows[fact_id]
@@ -282,8 +333,8 @@ def _scored(
             text=rows[fact_id].text,
             is_trusted=rows[fact_id].trusted,
             score=scores[fact_id],
-            arms=list(reasons[fact_id]),
-            reason="; ".join(reasons[fact_id].values()),
+            arms=found_by[fact_id],
+            reason="",
         )
         for fact_id in best
     ]

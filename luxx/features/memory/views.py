@@ -205,7 +205,7 @@ def in_utc(value: datetime, field: str) -> datetime:
         raise InvalidInput("must be between the years 1 and 9999", field=field) from error
 
 
-def was_true(as_of: datetime) -> ColumnElement[bool]:
+def was_true(as_of: datetime | BindParameter[datetime]) -> ColumnElement[bool]:
     """The condition on facts that were true at this time."""
     return and_(
         or_(facts.c.valid_at.is_(None), facts.c.valid_at <= as_of),
@@ -213,7 +213,7 @@ def was_true(as_of: datetime) -> ColumnElement[bool]:
     )
 
 
-def was_known(known_at: datetime | None) -> ColumnElement[bool]:
+def was_known(known_at: datetime | BindParameter[datetime] | None) -> ColumnElement[bool]:
     """The condition on facts that Luxx knew at this time; None is now."""
     if known_at is None:
         return facts.c.expired_at.is_(None)

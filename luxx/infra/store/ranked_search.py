@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, TextClause, bindparam, text
+from sqlalchemy import BigInteger, ColumnClause, Connection, Row, TextClause, TextualSelect, column, text
 
 from luxx.infra.store.search_words import AFTER_CONTEXT, RankedWord, Term, WordQuery
 from luxx.infra.store.search_words import index_value as index_value  # What is searched is stored so.
@@ -46,6 +46,8 @@ _RANK_SATURATION = 0.645
 """`ts_rank` of one word that occurs n times is close to n / (n + 0.645)."""
 
 _ids = msgspec.json.Decoder(list[int] | None)
+_encode = msgspec.json.Encoder().encode
+_number: ColumnClause[int] = column("number", BigInteger)
 
 
 class WordIndex(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +125,16 @@ def rank(
         for id_ in found[-1]:
             coverage[id_] += 1.0
     best = sorted(coverage, key=lambda id_: (coverage[id_], id_), reverse=True)
-    hits = _rescored(connection, index, query, rarity, {id_: coverage[id_] for id_ in best[:RESCORED]})
+    weighed = _Weighed(
+        rarity=rarity,
+        # Of a word with more texts than were read, any candidate may be one.
+        having={
+            word: None if len(ids) == most else set(ids)
+            for word, ids in zip(query.words, found, strict=False)
+        },
+        coverage={id_: coverage[id_] for id_ in best[:RESCORED]},
+    )
+    hits = _rescored(connection, index, query, weighed)
     hits += [Hit(id=id_, score=0.0, coverage=coverage[id_]) for id_ in best[RESCORED:limit]]
     has_more = len(best) > limit or any(len(ids) == most for ids in found)
     return Ranking(hits=hits[:limit], has_more=has_more)
@@ -140,6 +151,18 @@ def _estimated(ids: Sequence[int], most: int, in_scopes: Sequence[int]) -> float
 def _rarity(count: float, total: float) -> float:
     """The inverse document frequency of BM25, which is at least LEAST_RARITY."""
     return max(math.log((max(total - count, 0.0) + 0.5) / (count + 0.5)), LEAST_RARITY)
+
+
+def listed(dialect: str, name: str) -> TextualSelect:
+    """The whole numbers of a parameter, a list as JSON, for `in_`: a statement with it is compiled once, and
+    the database is given one value, however many numbers there are."""
+    numbers = "json_array_elements_text(CAST(:{} AS JSON))" if dialect == "postgresql" else "json_each(:{})"
+    return text(f"SELECT CAST(value AS BIGINT) AS number FROM {numbers.format(name)}").columns(_number)
+
+
+def as_list(ids: Iterable[int]) -> str:
+    """The value of a parameter of `listed`."""
+    return _encode(list(ids)).decode()
 
 
 # --- expressions -------------------------------------------------------------------------------------
@@ -218,43 +241,53 @@ def _newest_statement(dialect: str, index: WordIndex, count: int, condition: str
 # --- scores ------------------------------------------------------------------------------------------
 
 
-def _rescored(
-    connection: Connection,
-    index: WordIndex,
-    query: WordQuery,
-    rarity: dict[RankedWord, float],
-    coverage: dict[int, float],
-) -> list[Hit]:
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """The words of a query with their rarity and the texts that have them (None: not all are known), and the
+    candidates with their coverage."""
+
+    rarity: dict[RankedWord, float]
+    having: dict[RankedWord, set[int] | None]
+    coverage: dict[int, float]
+
+
+def _rescored(connection: Connection, index: WordIndex, query: WordQuery, weighed: _Weighed) -> list[Hit]:
     """The candidates in the order of BM25. A term that all of them have counts as one word."""
+    coverage = weighed.coverage
     if not coverage:
         return []
     count = _counts_on_postgresql if connection.dialect.name == "postgresql" else _counts_on_sqlite
-    counted = list(count(connection, index, query.words, list(coverage)))
+    counted = list(count(connection, index, query.words, weighed))
     usual = median(length for _, length, _ in counted) or 1
     hits: list[Hit] = []
     for id_, length, counts in counted:
         slow = K1 * (1 - B + B * length / usual)
         score = (K1 + 1) / (1 + slow) if query.required else 0.0
-        for word, times in zip(query.words, counts, strict=True):
-            score += rarity[word] * times * (K1 + 1) / (times + slow)
+        for rarity, times in counts:
+            score += rarity * times * (K1 + 1) / (times + slow)
         hits.append(Hit(id=id_, score=score, coverage=coverage[id_]))
     return sorted(hits, key=lambda hit: (hit.score, hit.id), reverse=True)
 
 
-Counted = tuple[int, float, list[float]]
-"""An id, the length of its text in any unit, and how often the text has each word of the query."""
+Counted = tuple[int, float, list[tuple[float, float]]]
+"""An id, the length of its text in any unit, and of the words that it has the rarity and how often it has
+them."""
 
 
 def _counts_on_sqlite(
-    connection: Connection, index: WordIndex, words: Sequence[RankedWord], ids: list[int]
+    connection: Connection, index: WordIndex, words: Sequence[RankedWord], weighed: _Weighed
 ) -> Iterator[Counted]:
-    needles = [(f" {end}", f" ={end}") for end in (w.text if w.is_prefix else f"{w.text} " for w in words)]
-    for id_, value, length in connection.execute(_read_words(index), {"ids": ids}):
+    needles = [
+        (weighed.having[word], weighed.rarity[word], f" {end}", f" ={end}")
+        for word, end in ((word, word.text if word.is_prefix else f"{word.text} ") for word in words)
+    ]
+    for id_, value, length in connection.execute(_read_words(index), {"ids": as_list(weighed.coverage)}):
         around, _, own = f"{value} ".partition(AFTER_CONTEXT)
         own, around = f" {own}", f"{around} "
         counts = [
-            own.count(word) + own.count(stem) + (CONTEXT_WEIGHT if stem in around else 0.0)
-            for word, stem in needles
+            (rarity, own.count(word) + own.count(stem) + (CONTEXT_WEIGHT if stem in around else 0.0))
+            for having, rarity, word, stem in needles
+            if having is None or id_ in having
         ]
         yield id_, length - len(around), counts
 
@@ -262,12 +295,13 @@ def _counts_on_sqlite(
 @cache
 def _read_words(index: WordIndex) -> TextClause:
     return text(
-        f"SELECT id, substr(words, 1, {READ_LENGTH}), length(words) FROM {index.table} WHERE id IN :ids"
-    ).bindparams(bindparam("ids", expanding=True))
+        f"SELECT id, substr(words, 1, {READ_LENGTH}), length(words) FROM {index.table} "
+        "WHERE id IN (SELECT value FROM json_each(:ids))"
+    )
 
 
 def _counts_on_postgresql(
-    connection: Connection, index: WordIndex, words: Sequence[RankedWord], ids: list[int]
+    connection: Connection, index: WordIndex, words: Sequence[RankedWord], weighed: _Weighed
 ) -> Iterator[Counted]:
     parameters = {
         f"{form}_{number}": _term(
@@ -278,9 +312,12 @@ def _counts_on_postgresql(
     }
     statement = _rank_words(index, len(words))
     row: Row[*tuple[Any, ...]]
-    for row in connection.execute(statement, parameters | {"ids": ids}):
+    for row in connection.execute(statement, parameters | {"ids": list(weighed.coverage)}):
         id_, length, *ranks = row
-        counts = [_times(plain) + _times(stem) for plain, stem in zip(ranks[::2], ranks[1::2], strict=True)]
+        counts = [
+            (weighed.rarity[word], _times(plain) + _times(stem))
+            for word, plain, stem in zip(words, ranks[::2], ranks[1::2], strict=True)
+        ]
         yield id_, length, counts
 
 

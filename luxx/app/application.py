@@ -234,6 +234,7 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
         "call_outputs": _provide(lambda: services.call_outputs),
         "clear_tool_cache": _provide(lambda: services.clear_tool_cache),
         "mcp_servers": _provide(lambda: services.mcp),
+        "request_router": _provide(lambda: services.request_router),
         "skill_registry": _provide(lambda: services.skill_registry),
         "tool_executor": _provide(lambda: services.executor),
         "workspace_of": _provide(lambda: services.workspace_of),

@@ -83,6 +83,7 @@ from luxx.runs.log.failure import fail_run
 from luxx.runs.orchestration.drive import load_orchestrated
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
+from luxx.runs.routing import RequestRouter
 from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
 from luxx.runs.turn.chat import fail_chat, load_chat
 from luxx.runs.turn.context import LoadDrive, RunServices
@@ -249,6 +250,7 @@ class Services(CoreServices):
         # The functions: the driver and the questions are made after the loop that they need.
         turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
         requests = self._request_resolver()
+        self.request_router = RequestRouter(store=self.store, skills=self.skill_registry)
         loaders = self._make_loaders(turn_services, requests)
         loop = RunLoop(
             self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)

@@ -98,6 +98,79 @@ def test_a_run_takes_its_values_from_the_agent_and_the_conversation_overrides_th
     assert last_request(upstream)["max_completion_tokens"] == Catalog().find("scripted").max_output
 
 
+ROUTED = {
+    "name": "Reviewer",
+    "role": "reviews code",
+    "display_name": "Code reviewer",
+    "description": "Reviews changes of Python code for errors.",
+    "trigger_type": "hybrid",
+    "trigger_patterns": [
+        {"pattern": "review this change", "weight": 2.0},
+        {"pattern": "审查代码", "weight": 1.0},
+    ],
+    "enabled": True,
+}
+
+
+def matched(person: ApiClient, text: str) -> list[str]:
+    """The names of the agents that the text asks for."""
+    found = person.good("POST", "/agents/match", json={"text": text})
+    return [match["name"] for match in found["matches"] if match["score"] >= found["threshold"]]
+
+
+def test_a_text_is_matched_with_the_agents_that_the_caller_may_use(
+    join: Callable[..., ApiClient], tenant_id: int
+) -> None:
+    boss, anna, ben = join(tenant_id, 4), join(tenant_id), join(tenant_id)
+    agent = anna.good("POST", "/agents", json=ROUTED)
+    assert {name: agent[name] for name in ROUTED} == ROUTED
+    text = "Please review this change of the Python code"
+    found = anna.good("POST", "/agents/match", json={"text": text})
+    best = found["matches"][0]
+    assert (best["name"], best["id"], best["scope"]) == ("Reviewer", str(agent["id"]), "user")
+    assert best["reasons"] == ["trigger: review this change", "words: review, change, python, code"]
+    assert matched(anna, text)[0] == matched(anna, "请审查代码")[0] == "Reviewer"
+    assert "Reviewer" not in matched(ben, text), "the agent of somebody else"
+    assert matched(anna, "What is a review?") == []
+    assert anna.good("POST", "/agents/match", json={"text": "What is a review?"})["is_definition"] is True
+    shared = boss.good("POST", "/agents", json=ROUTED | {"is_shared": True})
+    found = ben.good("POST", "/agents/match", json={"text": text})["matches"][0]
+    assert (found["id"], found["scope"]) == (str(shared["id"]), "tenant")
+    document = anna.ask("GET", f"/agents/{agent['id']}/export").text
+    copy = anna.good("POST", "/agents/import", content=document)
+    kept = [name for name in ROUTED if name != "enabled"]
+    assert {name: copy[name] for name in kept} == {name: ROUTED[name] for name in kept}
+
+
+def test_a_disabled_agent_does_not_answer_and_nothing_takes_its_place(
+    anna: ApiClient, join: Callable[..., ApiClient], tenant_id: int, upstream: ScriptedProvider
+) -> None:
+    agent = anna.good("POST", "/agents", json=ROUTED)
+    path = f"/agents/{agent['id']}"
+    chat = anna.good("POST", "/conversations", json={"agent_id": agent["id"]})
+    room = {"title": "Talk", "task": "Discuss.", "agents": [{"agent_id": agent["id"]}, {"name": "B"}]}
+    room = anna.good("POST", "/chat-rooms", json=room)
+    step = {"id": "a", "name": "A", "agent_id": agent["id"]}
+    task = anna.good("POST", "/tasks", json={"name": "t", "goal": "g", "steps": [step]})
+    join(tenant_id).bad("PATCH", f"{path}/enable", 404, json={"enabled": False})
+    assert anna.good("PATCH", f"{path}/enable", json={"enabled": False})["enabled"] is False
+    before = len(upstream.requests)
+    for method, where, body in (
+        ("POST", "/messages", {"conversation_id": chat["id"], "content": "hello"}),
+        ("POST", f"{path}/invoke", {"content": "hello"}),
+        ("POST", f"/chat-rooms/{room['id']}/start", None),
+        ("POST", f"/tasks/{task['id']}/execute", None),
+    ):
+        refused = anna.bad(method, where, 409, json=body)
+        assert refused["detail"] == {"kind": "agent_disabled", "agent_id": agent["id"]}, where
+        assert "'Reviewer'" in refused["error"]
+    assert "Reviewer" not in matched(anna, "review this change of the Python code")
+    assert len(upstream.requests) == before
+    anna.good("PATCH", f"{path}/enable", json={"enabled": True})
+    message = anna.good("POST", "/messages", json={"conversation_id": chat["id"], "content": "hello"})
+    assert message["text"] == "Hello there."
+
+
 def test_an_agent_limits_the_model_calls_of_a_run(anna: ApiClient, upstream: ScriptedProvider) -> None:
     agent = anna.good("POST", "/agents", json={"name": "brief", "max_iterations": 1})
     chat = anna.good("POST", "/conversations", json={"agent_id": agent["id"]})

@@ -1,10 +1,11 @@
 """`/agents`: templates of agents, their export and import."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from litestar import Controller, Request, Response, delete, get, post, put
+from litestar import Controller, Request, Response, delete, get, patch, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody
+from msgspec import Meta, Struct
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
@@ -22,14 +23,22 @@ from luxx.api.http.request_input import (
 )
 from luxx.api.routes.messages import InvocationBody, answer_options, check_text
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
-from luxx.domain.agents.models import AgentChanges, AgentView, ImportedAgent, NewAgent
+from luxx.domain.agents.models import AgentChanges, AgentView, EnableAgent, ImportedAgent, NewAgent
 from luxx.domain.agents.service import AgentService
 from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import Uses
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
+from luxx.runs.routing import MatchedItems, RequestRouter
 from luxx.runs.service import RunService
 from luxx.wire.run import TitledRun
+
+
+class MatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The text of a request, as a person would send it."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=100_000)]
+
 
 InjectedAgents = NamedDependency[AgentService]
 
@@ -83,6 +92,30 @@ class AgentController(Controller):
         """Delete an agent; an ADMIN also one that another ADMIN shares. What used it stays, keeps its name
         and stops until another agent, or none, is chosen; the answer counts it."""
         return success(await agents.delete(caller, agent_id), "agent deleted")
+
+    @patch("/{agent_id:int}/enable")
+    async def enable(
+        self,
+        caller: InjectedCaller,
+        agents: InjectedAgents,
+        agent_id: FromPath[int],
+        data: JSONBody[EnableAgent],
+    ) -> Success[AgentView]:
+        """Enable or disable an agent. A disabled one does not answer, and no model is offered it; what has
+        chosen it says so until it is enabled or another is chosen."""
+        view = await agents.enable(caller, agent_id, is_enabled=data.enabled)
+        return success(view, "agent enabled" if data.enabled else "agent disabled")
+
+    @post("/match", status_code=200)
+    async def match(
+        self,
+        caller: InjectedCaller,
+        request_router: NamedDependency[RequestRouter],
+        data: JSONBody[MatchBody],
+    ) -> Success[MatchedItems]:
+        """Your enabled agents that share words with a text, the best first, as a message with this text is
+        matched. Those at or above `threshold` are what it asks for."""
+        return success(await request_router.match(caller, data.text, "agent"))
 
     @get("/{agent_id:int}/uses")
     async def uses(

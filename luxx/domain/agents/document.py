@@ -28,12 +28,16 @@ from luxx.domain.agents.models import (
     Check,
     CheckTarget,
     Criteria,
+    Description,
+    DisplayName,
     NewAgent,
     PromptedThinking,
     Rounds,
+    TriggerPatterns,
     TurnSettings,
 )
 from luxx.domain.agents.queries import BeforeLoss, end_default, set_fields
+from luxx.domain.routing.matching import TriggerType
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_commit
@@ -107,6 +111,10 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
+    display_name: DisplayName = ""
+    description: Description = ""
+    trigger_type: TriggerType = TriggerType.HYBRID
+    trigger_patterns: TriggerPatterns = []
     prompted_thinking: PromptedThinking = False
     system_prompt: AgentPrompt = ""
 
@@ -146,6 +154,10 @@ def document_of(
         checks=checks,
         sliding_window=agent.sliding_window,
         memory=agent.memory,
+        display_name=agent.display_name,
+        description=agent.description,
+        trigger_type=agent.trigger_type,
+        trigger_patterns=agent.trigger_patterns,
         rules=[RuleDocument(tool=rule.tool, pattern=rule.pattern, action=rule.action) for rule in rules],
         prompted_thinking=agent.prompted_thinking,
         system_prompt=agent.system_prompt,

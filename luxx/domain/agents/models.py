@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.owned import SharedRow
+from luxx.domain.routing.matching import MAX_TRIGGERS, Trigger, TriggerType
 from luxx.infra.store.tables import (
     KnowledgeColumn,
     MemoryColumn,
@@ -35,6 +36,9 @@ MAX_CHECKS = 10
 
 AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, description=IN_NAME)]
 AgentRole = Annotated[str, Meta(max_length=500, pattern=LINE, description=IN_LINE)]
+DisplayName = Annotated[str, Meta(max_length=100, pattern=LINE, description=IN_LINE)]
+Description = Annotated[str, Meta(max_length=1_024, description="what the agent is for, and when to use it")]
+TriggerPatterns = Annotated[list[Trigger], Meta(max_length=MAX_TRIGGERS)]
 AgentModel = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
 AgentPrompt = Annotated[str, Meta(max_length=100_000)]
 AgentColor = Annotated[
@@ -93,8 +97,8 @@ TURN_SETTINGS = TurnSettings.__struct_fields__
 class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, PlanningColumn, SlidingWindowColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
-    `fallbacks` and `checks` are JSON. Ids are never reused, so that the id of a deleted agent cannot refer to
-    another one.
+    `fallbacks`, `checks` and `trigger_patterns` are JSON. Ids are never reused, so that the id of a deleted
+    agent cannot refer to another one.
     """
 
     __tablename__ = "agents"
@@ -123,6 +127,11 @@ class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, PlanningColumn, Slidi
     fallbacks: Mapped[str] = mapped_column(Text, default="[]")
     prompted_thinking: Mapped[bool] = mapped_column(default=False)
     checks: Mapped[str] = mapped_column(Text, default="[]")
+    display_name: Mapped[str] = mapped_column(String(100), default="")
+    description: Mapped[str] = mapped_column(Text, default="")
+    trigger_type: Mapped[str] = mapped_column(String(10), default="hybrid")
+    trigger_patterns: Mapped[str] = mapped_column(Text, default="[]")
+    enabled: Mapped[bool] = mapped_column(default=True)
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -184,6 +193,11 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
     knowledge: KnowledgeIds = []
+    display_name: DisplayName = ""
+    description: Description = ""
+    trigger_type: TriggerType = TriggerType.HYBRID
+    trigger_patterns: TriggerPatterns = []
+    enabled: bool = True
     is_shared: bool = False
 
 
@@ -201,12 +215,24 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     knowledge: KnowledgeIds | UnsetType = UNSET
+    display_name: DisplayName | UnsetType = UNSET
+    description: Description | UnsetType = UNSET
+    trigger_type: TriggerType | UnsetType = UNSET
+    trigger_patterns: TriggerPatterns | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
     is_shared: bool | UnsetType = UNSET
+
+
+class EnableAgent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether an agent may be used."""
+
+    enabled: bool
 
 
 class AgentView(TurnSettings, frozen=True, kw_only=True):
     """An agent as the API shows it. `is_shipped`: it comes with Luxx and has no owner. `lost_provider`: the
     name of its provider that was deleted or is no longer shared; the agent answers after another is chosen.
+    `enabled`: false: it does not answer, and no model is offered it.
     """
 
     id: int
@@ -223,6 +249,11 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
     knowledge: list[str] = []
+    display_name: str = ""
+    description: str = ""
+    trigger_type: TriggerType = TriggerType.HYBRID
+    trigger_patterns: list[Trigger] = []
+    enabled: bool = True
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

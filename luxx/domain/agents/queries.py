@@ -6,7 +6,7 @@ from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, case, func, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -23,6 +23,7 @@ from luxx.domain.agents.models import (
     TurnSettings,
 )
 from luxx.domain.owned import Shared, given_fields, view_of
+from luxx.domain.routing.matching import RoutedItem, Trigger, TriggerType
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, keep_name
@@ -31,11 +32,16 @@ from luxx.wire.model_settings import MAX_ID, MemoryMode, PlanningMode
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
 
+MOST_ROUTED = 1_000
+"""Agents of one caller that requests are matched with."""
+
 decode_names = msgspec.json.Decoder(list[str]).decode
 decode_fallbacks = msgspec.json.Decoder(list[AgentFallback]).decode
 decode_checks = msgspec.json.Decoder(list[Check]).decode
+decode_triggers = msgspec.json.Decoder(list[Trigger]).decode
 _ids = msgspec.json.Decoder(list[str]).decode
-_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks", "checks", "knowledge"})
+_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks", "checks", "knowledge", "trigger_patterns"})
+_STRIPPED = frozenset({"name", "role", "model", "display_name", "description"})
 
 
 class AgentSettings(TurnSettings, frozen=True, kw_only=True):
@@ -59,6 +65,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     knowledge: list[str] = []
     owner_id: int | None = None
     is_shipped: bool = False
+    is_enabled: bool = True
     lost_agent: str | None = None
     lost_provider: str | None = None
     chosen_by: str = ""
@@ -85,8 +92,21 @@ AGENTS = Shared(row=AgentRow, noun="agent", is_public=AgentRow.shipped_name.is_n
 
 
 def read_agent(session: Session, caller: Caller, agent_id: int) -> AgentSettings:
-    """The settings of an agent that the caller may use, for a run. Raises NotFound."""
-    return settings_of(AGENTS.visible(session, caller, agent_id))
+    """The settings of an agent that the caller may use, for a run. Raises NotFound, or Conflict for one that
+    is disabled."""
+    return checked_enabled(settings_of(AGENTS.visible(session, caller, agent_id)))
+
+
+def checked_enabled(agent: AgentSettings) -> AgentSettings:
+    """Raises Conflict for the agent of a run that is disabled."""
+    if agent.is_enabled:
+        return agent
+    chosen_by = f" ({agent.chosen_by})" if agent.chosen_by else ""
+    raise Conflict(
+        f"the agent '{agent.name}'{chosen_by} is disabled; enable it, or choose another agent",
+        kind="agent_disabled",
+        detail={"agent_id": agent.id},
+    )
 
 
 def settings_of(row: AgentRow) -> AgentSettings:
@@ -106,9 +126,39 @@ def settings_of(row: AgentRow) -> AgentSettings:
         knowledge=_ids(row.knowledge),
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
+        is_enabled=row.enabled,
         lost_provider=row.lost_provider,
         **turn_settings_in(row),
     )
+
+
+def routed_agents(session: Session, caller: Caller) -> list[RoutedItem]:
+    """The enabled agents of the caller as requests are matched with them: the own, the shared, the shipped.
+    Of several with one name the first counts, because a model chooses by name."""
+    is_shipped = case((AgentRow.shipped_name.is_(None), 0), else_=1)
+    is_own = case((AgentRow.user_id == caller.user_id, 0), else_=1)
+    query = (
+        select(
+            AgentRow.id, AgentRow.name, AgentRow.role, AgentRow.description, AgentRow.trigger_type,
+            AgentRow.trigger_patterns, AgentRow.is_shared, AgentRow.shipped_name,
+        )
+        .where(AGENTS.visible_to(caller), AgentRow.enabled)
+        .order_by(is_own, is_shipped, AgentRow.id.desc())
+        .limit(MOST_ROUTED)
+    )  # fmt: skip
+    found: dict[str, RoutedItem] = {}
+    for row in session.execute(query):
+        item = RoutedItem(
+            kind="agent",
+            name=row.name,
+            description=row.description or row.role,
+            id=str(row.id),
+            scope="system" if row.shipped_name is not None else "tenant" if row.is_shared else "user",
+            trigger_type=TriggerType(row.trigger_type),
+            triggers=tuple(decode_triggers(row.trigger_patterns)),
+        )
+        found.setdefault(row.name.lower(), item)
+    return list(found.values())
 
 
 def with_knowledge(agent: AgentSettings, named: list[str]) -> AgentSettings:
@@ -204,6 +254,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         fallbacks=decode_fallbacks(row.fallbacks),
         checks=decode_checks(row.checks),
         knowledge=_ids(row.knowledge),
+        trigger_patterns=decode_triggers(row.trigger_patterns),
         is_shipped=row.shipped_name is not None,
         **turn_settings_in(row),
     )
@@ -248,6 +299,6 @@ def _column(name: str, value: Any) -> Any:
         value = [replace(each, model=each.model and each.model.strip()) for each in value]
     if name in _JSON_FIELDS:
         return msgspec.json.encode(value).decode()
-    if name in ("name", "role", "model"):
+    if name in _STRIPPED:
         return value.strip()
     return value.lower() if name == "color" else value

@@ -127,6 +127,10 @@ class AgentService:
 
         return await self._store.write(work)
 
+    async def enable(self, caller: Caller, agent_id: int, *, is_enabled: bool) -> AgentView:
+        """Sets whether the agent may be used. Runs in progress go on. Raises what `update` raises."""
+        return await self.update(caller, agent_id, AgentChanges(enabled=is_enabled))
+
     async def delete(self, caller: Caller, agent_id: int) -> Uses:
         """What used the agent keeps its name and stops until another is chosen; seats of rooms keep a copy of
         its values. An ADMIN may also delete an agent that another ADMIN shares. Returns what used it.

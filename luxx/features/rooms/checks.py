@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import AgentSettings
+from luxx.domain.agents.queries import AgentSettings, checked_enabled
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import PolicyName
@@ -66,6 +66,7 @@ def check_choices(session: Session, room: ChatRoomRow) -> None:
     for settings in chosen:
         if settings.lost_agent is not None:
             raise lost_error("agent", settings.lost_agent, settings.chosen_by)
+        checked_enabled(settings)
         if settings.provider_id is None and settings.lost_provider is None:
             continue
         try:

@@ -253,6 +253,7 @@ def seat_of(
             knowledge=[*named, *([] if agent is None else named_in(agent.knowledge))],
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
+            is_enabled=agent is None or agent.enabled,
             lost_agent=row.lost_agent if agent is None else None,
             lost_provider=values.lost_provider,
             chosen_by=f"the seat '{row.name}'",

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.agents.queries import agent_named, settings_of
+from luxx.domain.agents.queries import agent_named, checked_enabled, settings_of
 from luxx.domain.context.messages import ReadImages
 from luxx.domain.context.prompt import SectionKind, TextSection
 from luxx.domain.context.tokens import estimated_usage
@@ -191,7 +191,7 @@ class ResourceFinder:
         for an agent or a provider that the user may not use.
         """
         caller = user_as_caller(session.connection(), user_id)
-        agent = settings_of(agent_named(session, caller, name))
+        agent = checked_enabled(settings_of(agent_named(session, caller, name)))
         chosen_by = f"the agent '{agent.name}'"
         if agent.lost_provider is not None:
             raise lost_error("provider", agent.lost_provider, chosen_by)

@@ -80,6 +80,7 @@ const en = {
   unsaved: 'Not saved yet',
   save: 'Save',
   close: 'Close',
+  disabled: 'Disabled',
   delete: 'Delete',
   rename: 'Rename',
   edit: 'Edit',

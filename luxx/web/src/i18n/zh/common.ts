@@ -81,6 +81,7 @@ const zh: CommonText = {
   unsaved: '尚未保存',
   save: '保存',
   close: '关闭',
+  disabled: '已停用',
   delete: '删除',
   rename: '重命名',
   edit: '编辑',

@@ -4,7 +4,7 @@ import { postDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
-import { roleOf } from '@/components/agentRole'
+import { nameOf, roleOf } from '@/components/agentNames'
 import { type AnswererDraft, answererBody, answererDraft, numberIn } from '@/components/forms/modelSettings'
 
 export type Agent = Schema<'AgentView'>
@@ -12,6 +12,7 @@ export const LIST_KEY = ['agents'] as const
 const PAGE_SIZE = 100
 export const MOST_FALLBACKS = 5
 export const MOST_CHECKS = 10
+export const MOST_TRIGGERS = 50
 
 export interface Fallback {
   key: number
@@ -40,6 +41,16 @@ function checkOf({ on, by, criteria, provider, model, rounds }: CheckDraft): Sch
   return { on: on.trim(), by, criteria, ...judge, rounds: Number(rounds) }
 }
 
+export interface TriggerDraft {
+  key: number
+  pattern: string
+  weight: string
+}
+
+export function newTrigger({ pattern = '', weight = 1 }: Partial<Schema<'Trigger'>> = {}): TriggerDraft {
+  return { key: ++lastKey, pattern, weight: String(weight) }
+}
+
 export interface AgentDraft extends AnswererDraft {
   name: string
   role: string
@@ -52,6 +63,10 @@ export interface AgentDraft extends AnswererDraft {
   knowledge: readonly string[]
   memory: NonNullable<Agent['memory']>
   checks: CheckDraft[]
+  displayName: string
+  description: string
+  triggerType: NonNullable<Agent['trigger_type']>
+  triggers: TriggerDraft[]
   isShared: boolean
 }
 
@@ -88,6 +103,10 @@ export function draftOf(agent: Agent | null): AgentDraft {
     slidingWindow: String(agent?.sliding_window ?? ''),
     knowledge: agent?.knowledge ?? [],
     memory: agent?.memory ?? 'on',
+    displayName: agent?.display_name ?? '',
+    description: agent?.description ?? '',
+    triggerType: agent?.trigger_type ?? 'hybrid',
+    triggers: (agent?.trigger_patterns ?? []).map((each) => newTrigger(each)),
     isShared: agent?.is_shared ?? false,
   }
 }
@@ -109,6 +128,13 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     sliding_window: numberIn(draft.slidingWindow ?? ''),
     knowledge: [...(draft.knowledge ?? [])],
     memory: draft.memory,
+    // A draft that an earlier version kept has none of these.
+    display_name: (draft.displayName ?? '').trim(),
+    description: (draft.description ?? '').trim(),
+    trigger_type: draft.triggerType ?? 'hybrid',
+    trigger_patterns: (draft.triggers ?? [])
+      .filter((each) => each.pattern.trim())
+      .map((each) => ({ pattern: each.pattern.trim(), weight: numberIn(each.weight) ?? 1 })),
     is_shared: draft.isShared,
   }
 }
@@ -124,7 +150,10 @@ export function changesOf(before: AgentDraft, after: AgentDraft): Schema<'AgentC
 export async function listAgents(words: string, pages: number): Promise<{ items: Agent[]; hasMore: boolean }> {
   const found = await firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/agents', { params: { query: { page, page_size: PAGE_SIZE } } })))
   const wanted = words.toLowerCase()
-  return { ...found, items: found.items.filter((agent) => `${agent.name} ${agent.role} ${roleOf(agent)}`.toLowerCase().includes(wanted)) }
+  return {
+    ...found,
+    items: found.items.filter((agent) => `${agent.name} ${nameOf(agent)} ${agent.role} ${roleOf(agent)}`.toLowerCase().includes(wanted)),
+  }
 }
 
 export function importAgent(document: string, mediaType: string): Promise<Schema<'ImportedAgent'>> {

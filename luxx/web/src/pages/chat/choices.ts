@@ -92,7 +92,7 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
     begun.value = {}
   }
 
-  return { begun, ofMessage, carryOver, provider, lostProvider, lostAgent, model, agents, agentId, card, tools, thinking, options, change }
+  return { begun, ofMessage, carryOver, provider, lostProvider, lostAgent, model, agent, agents, agentId, card, tools, thinking, options, change }
 }
 
 export type Choices = ReturnType<typeof useChoices>

@@ -3,6 +3,7 @@ import { useQuery } from '@pinia/colada'
 import { computed } from 'vue'
 import { api, ask } from '@/api/client'
 import type { Schema } from '@/api/types'
+import { nameOf } from '@/components/agentNames'
 import { GONE } from '@/components/forms/modelSettings'
 import { useCommonText } from '@/i18n/en/common'
 import { useModels } from '@/stores/models'
@@ -76,7 +77,8 @@ export function useAgentChoices(none: () => string) {
   })
   function labelOf(agent: Schema<'AgentView'>): string {
     const lost = models.lostProvider(agent)
-    return lost === null ? agent.name : `${agent.name} · ${common.lostProvider(lost)}`
+    if (lost !== null) return `${nameOf(agent)} · ${common.lostProvider(lost)}`
+    return agent.enabled ? nameOf(agent) : `${nameOf(agent)} · ${common.disabled}`
   }
   const choices = computed(() => [
     { value: '', label: none() },

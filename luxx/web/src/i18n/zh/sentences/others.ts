@@ -36,6 +36,7 @@ export const SENTENCES: Record<string, string> = {
   '{}; try again in {} s': '{+1}请在 {2} 秒后再试。',
   'too many attempts to sign in': '登录尝试次数过多。',
   'too many sign-ins at once; try again in a moment': '同时登录的人太多；请稍后再试。',
+  "the agent '{}'{} is disabled; enable it, or choose another agent": '智能体“{1}”已停用；请启用它，或另选智能体。',
   'this account is disabled; ask an administrator': '此账户已停用；请联系管理员。',
   'this sign-in has ended; sign in again': '此次登录已结束；请重新登录。',
   'the token has expired; refresh it or sign in again': '登录已过期；请重新登录。',

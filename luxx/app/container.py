@@ -39,7 +39,7 @@ from luxx.features.knowledge.documents import DocumentService
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
 from luxx.features.knowledge.rows import CHUNKS
 from luxx.features.knowledge.running import Indexing
-from luxx.features.memory.extraction.ingestion import Ingestion
+from luxx.features.memory.extraction.ingestion import CHECK_SECONDS, Ingestion
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.memory.vectors.background import EmbeddingWork
@@ -271,8 +271,9 @@ class Services(CoreServices):
         self.documents = DocumentService(
             self.store, self.files, self.uploads, indexing, self.embedding_source, quota_mb
         )
-        for work in (self.chat_queue.start_due, self.ingestion.start_due, indexing.start_due):
-            self.run_driver.heartbeat.on_each_heartbeat(work)
+        self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
+        for work in (self.ingestion.start_due, indexing.start_due):
+            self.run_driver.heartbeat.on_each_heartbeat(work, seconds=CHECK_SECONDS)
 
     def _make_loaders(
         self, turn_services: TurnServices, requests: RequestResolver

@@ -1,7 +1,6 @@
 """The runs that index documents: when they start. A base has one at a time for each user who pays."""
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -18,9 +17,6 @@ from luxx.runs.admission import Admission
 from luxx.runs.models import RunRow, is_unended
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.wire.run import Run, RunKind
-
-CHECK_SECONDS = 15.0
-"""How often a process looks for documents that wait and have no run."""
 
 STARTED_AT_ONCE = 100
 
@@ -57,13 +53,9 @@ class Indexing:
     """One per process."""
 
     admission: Admission
-    _checked: float = field(default=-CHECK_SECONDS)
 
     async def start_due(self) -> None:
-        """Starts runs for documents that wait without one; called after each heartbeat."""
-        if time.monotonic() - self._checked < CHECK_SECONDS:
-            return
-        self._checked = time.monotonic()
+        """Starts runs for documents that wait without one; called at heartbeats."""
         store = self.admission.services.store
         for row in await store.read_rows(lambda connection: connection.execute(_waiting).all()):
             try:

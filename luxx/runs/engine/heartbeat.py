@@ -108,9 +108,18 @@ class Heartbeat:
         self.has_queue = False
         self.has_others_queue = False
 
-    def on_each_heartbeat(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Calls `work` at the start and after each heartbeat; heartbeats do not wait for it."""
-        self._heartbeat_work.append(work)
+    def on_each_heartbeat(self, work: Callable[[], Awaitable[None]], *, seconds: float = 0.0) -> None:
+        """Calls `work` at the start and after each heartbeat, at most once in so many seconds; heartbeats do
+        not wait for it."""
+        due = 0.0
+
+        async def work_if_due() -> None:
+            nonlocal due
+            if (now := time.monotonic()) >= due:
+                due = now + seconds
+                await work()
+
+        self._heartbeat_work.append(work_if_due)
 
     async def open(self) -> None:
         """Registers the process and runs a repair and a scan; then starts the loops."""

@@ -4,9 +4,8 @@ Each heartbeat of any process collects the messages of users who turned extracti
 locked meanwhile, so that a message is in one episode. A scope has one run at a time.
 """
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -60,7 +59,7 @@ from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Run, RunKind
 
 CHECK_SECONDS = 15.0
-"""How often a process looks for new messages."""
+"""How often a process looks for new messages, and for documents that wait without a run."""
 
 EPISODES_PER_RUN = 50
 """What waits after them is extracted by the next run."""
@@ -176,13 +175,9 @@ class Ingestion:
     """One per process."""
 
     admission: Admission
-    _checked: float = field(default=-CHECK_SECONDS)
 
     async def start_due(self) -> None:
-        """Collects new messages and starts the runs that are due; called after each heartbeat."""
-        if time.monotonic() - self._checked < CHECK_SECONDS:
-            return
-        self._checked = time.monotonic()
+        """Collects new messages and starts the runs that are due; called at heartbeats."""
         store = self.admission.services.store
         user_ids = await store.read_rows(lambda connection: list(connection.scalars(_due_users)))
         if await store.read_rows(lambda connection: connection.execute(_turned_off.limit(1)).first()):

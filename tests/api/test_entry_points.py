@@ -175,8 +175,8 @@ def test_every_run_makes_the_calls_that_are_allowed_and_no_other(
         results = {step["name"]: step for step in message["steps"] if step["type"] == "tool_result"}
         denied = {name for name in tools if results[name].get("outcome") == "denied"}
         refused = {name for name, action in wanted.items() if action != "allow"}
-        if kind not in ("ask", "deny"):
-            refused -= ASKS_ITSELF
+        if kind in ("allow", "some"):
+            refused -= {name for name in ASKS_ITSELF if wanted[name] == "ask"}
         assert denied == refused, (kind, entry_point)
 
 

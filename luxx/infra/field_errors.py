@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 NOTHING_WRONG: Mapping[str, str] = MappingProxyType({})
 
-MAX_REPORTED_FIELDS = 25
-"""Fields that a refusal lists."""
+MAX_REPORTED_FIELDS = 30
+"""Fields that a refusal lists: more than any body has, so that a form shows all its problems."""
 
 MAX_PATH_CHARS = 200
 """Characters of a listed path. It may repeat names that the client sent."""

@@ -75,7 +75,7 @@ def _skill_item(skill: Skill) -> RoutedItem:
     return RoutedItem(kind="skill", name=skill.name, description=skill.description)
 
 
-@lru_cache(maxsize=100)
+@lru_cache(maxsize=20)
 def _router(items: Sequence[RoutedItem]) -> Router:
     """An index takes 0.1 ms an item to make, a match less than 1 ms, so callers with equal items share it."""
     return Router(items)

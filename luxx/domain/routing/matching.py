@@ -55,7 +55,7 @@ class TriggerType(StrEnum):
     HYBRID = "hybrid"
 
 
-class Trigger(msgspec.Struct, frozen=True, kw_only=True):
+class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Words that ask for an item. `weight` multiplies how often they count."""
 
     pattern: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)]

@@ -254,6 +254,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         fallbacks=decode_fallbacks(row.fallbacks),
         checks=decode_checks(row.checks),
         knowledge=_ids(row.knowledge),
+        trigger_type=TriggerType(row.trigger_type),
         trigger_patterns=decode_triggers(row.trigger_patterns),
         is_shipped=row.shipped_name is not None,
         **turn_settings_in(row),

@@ -166,7 +166,7 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'only an administrator may share a provider with the tenant': '只有管理员可以与租户共享服务商。',
   'the embedded model is disabled (local.enabled); choose another provider': '内置模型已停用；请另选服务商。',
   'the demo is disabled (demo.enabled); connect a model': '演示已停用；请连接一个模型。',
-  'the embedded model is being restarted; try again': '内置模型正在重新启动；请再试一次。',
+  '{} is being restarted; try again': '模型正在重新启动；请再试一次。',
   "there is no tenant '{}'": '没有租户“{1}”。',
   'this user no longer exists': '此用户已不存在。',
   'you are no longer an administrator': '你已不是管理员。',

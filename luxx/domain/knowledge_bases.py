@@ -215,7 +215,7 @@ def bases_of(session: Session, column: str, project_id: str | None) -> list[str]
 
 
 def attached_bases(session: Session, caller: Caller, named: Sequence[str]) -> str:
-    """What a model is told of the knowledge bases that are named, of those that the caller may see.
+    """The text for a model that lists those of the named knowledge bases which the caller may see.
 
     Of bases of other people it has the names only, unless an administrator has shared them with the tenant:
     what they write about theirs must not become a part of somebody's system message.

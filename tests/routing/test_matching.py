@@ -51,7 +51,7 @@ OTHERS = items()
 
 def test_a_keyword_item_needs_a_whole_phrase_and_a_semantic_one_ignores_its_triggers() -> None:
     trigger = (Trigger(pattern="monthly report"), Trigger(pattern="月度报告"))
-    told = "Writes the monthly sales report."
+    description = "Writes the monthly sales report."
     for kind, texts in {
         TriggerType.KEYWORD: {
             "the monthly report please": True,
@@ -61,7 +61,7 @@ def test_a_keyword_item_needs_a_whole_phrase_and_a_semantic_one_ignores_its_trig
         TriggerType.SEMANTIC: {"report the monthly sales": True, "写月度报告": False},
         TriggerType.HYBRID: {"report the monthly sales": True, "写月度报告": True},
     }.items():
-        router = Router([*OTHERS, item("sales-report", told, trigger_type=kind, triggers=trigger)])
+        router = Router([*OTHERS, item("sales-report", description, trigger_type=kind, triggers=trigger)])
         assert {text: found(router, text) == "sales-report" for text in texts} == texts, kind
 
 

@@ -7,7 +7,7 @@ activates anything. Requests that only imply a skill stay the model's decision.
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -160,27 +160,27 @@ def _without_definitions(text: str) -> str:
 
 def _words(text: str) -> dict[str, str]:
     """Each stem of a text and the first word that has it, without words that say nothing of a subject."""
-    words = [word for word in words_of(text) if _is_telling(word)]
+    words = _content_words(text)
     first: dict[str, str] = {}
     for stem, word in zip(stems_of(words), words, strict=True):
         first.setdefault(stem, word)
     return first
 
 
-def _is_telling(word: str) -> bool:
-    if len(word) == 1:  # Also the last character of a run of Han, which its pairs contain.
-        return False
-    return word not in _STOP_WORDS
+def _content_words(text: str) -> list[str]:
+    """The words without function words and single characters; a run of Han ends with one, which its last pair
+    contains."""
+    return [word for word in words_of(text) if len(word) > 1 and word not in _STOP_WORDS]
 
 
-def _counts(item: RoutedItem) -> Counter[str]:
-    counts: Counter[str] = Counter()
+def _counts(item: RoutedItem) -> dict[str, float]:
+    counts: defaultdict[str, float] = defaultdict(float)
     texts: Iterable[tuple[str, float]] = [(f"{item.name} {item.description}", 1.0)]
     if item.trigger_type is not TriggerType.SEMANTIC:
         texts = [*texts, *((trigger.pattern, trigger.weight) for trigger in item.triggers)]
     for text, weight in texts:
-        for stem in stems_of([word for word in words_of(text) if _is_telling(word)]):
-            counts[stem] += weight  # pyright: ignore[reportArgumentType]
+        for stem in stems_of(_content_words(text)):
+            counts[stem] += weight
     return counts
 
 

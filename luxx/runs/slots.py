@@ -333,25 +333,25 @@ class TurnSlots:
 
 
 class SubagentSlots:
-    """Which subagents of a turn work, by the ids of their calls. One of them uses the slot of the turn."""
+    """Which subagents of a turn work, by their calls and tasks. One of them uses the slot of the turn."""
 
     def __init__(self, slots: TurnSlots) -> None:
         self._slots = slots
-        self._working: set[str] = set()
+        self._working: set[tuple[str, int]] = set()
         self._returned = asyncio.Condition()
 
-    async def begin(self, call_id: str, *, must_have_slot: bool) -> None:
+    async def begin(self, task: tuple[str, int], *, must_have_slot: bool) -> None:
         """Counts a subagent that begins to work or goes on; `must_have_slot` waits for a slot for it."""
         async with self._returned:
             while await self._slots.take(len(self._working) + 1) <= len(self._working) and must_have_slot:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(SLOT_POLL_SECONDS):
                         await self._returned.wait()
-            self._working.add(call_id)
+            self._working.add(task)
 
-    async def end(self, call_id: str) -> None:
+    async def end(self, task: tuple[str, int]) -> None:
         """Counts a subagent that has ended or waits for a person."""
         async with self._returned:
-            self._working.discard(call_id)
+            self._working.discard(task)
             await self._slots.keep(len(self._working))
             self._returned.notify()

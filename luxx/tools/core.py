@@ -6,7 +6,7 @@ caller; `executor` executes calls.
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from luxx.errors import ConfigError, ToolFailed
 from luxx.tools.hooks import CallMetadata, Hooks
 from luxx.tools.schema import ArgumentCheck
+from luxx.wire.delegation import Delegation, TaskOutcome
 from luxx.wire.model_settings import MemoryMode
-from luxx.wire.run import Assignment, Question, SubagentEnd
+from luxx.wire.run import Question
 from luxx.wire.todos import TodoItem
 from luxx.wire.tool import (
     CommandPermission,
@@ -220,7 +221,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     - `emit`: reports progress to the run.
     - `read_result(ref, offset, limit)`: characters of the stored output of an earlier call of the run.
     - `read_on`: of a call without a run, the sentence that says how to read the rest of a cut output.
-    - `delegate`: runs a subagent and returns its end. Raises ToolFailed where there is no answer.
+    - `delegate`: runs a subagent for each task, once in a call, and returns what became of the tasks.
     - `activate`: makes a skill active in the run once the call has succeeded.
     - `write_todos`: replaces the to-do list of the run once the call has succeeded.
     - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
@@ -233,7 +234,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     emit: Callable[[dict[str, Any]], None] = lambda event: None
     read_result: Callable[[str, int, int], Awaitable[StoredOutput]] = _unavailable("stored outputs are")
     read_on: str = ""
-    delegate: Callable[[Assignment], Awaitable[SubagentEnd]] = _unavailable("delegation is")
+    delegate: Callable[[Delegation], Awaitable[Sequence[TaskOutcome]]] = _unavailable("delegation is")
     activate: Callable[[SkillHead], None] = lambda skill: None
     write_todos: Callable[[list[TodoItem]], None] = _no_todos
     cancelled: Callable[[], bool] = lambda: False

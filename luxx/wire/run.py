@@ -1,4 +1,4 @@
-"""A run as the API returns it, its states and questions to people, and the delegation to a subagent's run."""
+"""A run as the API returns it, its states and questions to people, and where it comes from."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -32,6 +32,14 @@ class Permission(StrEnum):
     ONCE = "once"
     ALWAYS = "always"
     REJECT = "reject"
+
+
+class ChosenBy(StrEnum):
+    """Who chose a skill or an agent. `router`: the words of the request, without a model call."""
+
+    MODEL = "model"
+    PERSON = "person"
+    ROUTER = "router"
 
 
 class LoopKind(StrEnum):
@@ -227,19 +235,6 @@ class TitledRun(Run, frozen=True, kw_only=True):
     title: str | None = None
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a `delegate` call; None means the value of the agent or of the delegating run.
-
-    `agent`: the name of the agent whose template the subagent gets.
-    """
-
-    task: str
-    agent: str | None = None
-    system_prompt: str | None = None
-    tools: tuple[str, ...] | None = None
-    model: str | None = None
-
-
 class InConversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
     """The origin of a run that answers the user's message `message_id` of a conversation."""
 
@@ -285,16 +280,3 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True, tag="delegated"):
     tainted_by: str | None = None
     narrowed: tuple[Narrowing, ...] = ()
     agent_ids: tuple[int, ...] = ()
-
-
-class SubagentEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a subagent: its answer, or why there is none. `tool_calls` includes those of its own
-    subagents; `is_tainted`: the run has untrusted content."""
-
-    run_id: str
-    status: str
-    stop_reason: str | None
-    answer: str
-    error: str | None
-    tool_calls: int
-    is_tainted: bool

@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.delegation import DelegationStrategy
 from luxx.wire.message import CompressionStrategy
-from luxx.wire.run import LoopChoice, LoopKind, RunStatus
+from luxx.wire.run import ChosenBy, LoopChoice, LoopKind, RunStatus
 from luxx.wire.todos import TodoAuthor, TodoItem
 from luxx.wire.tool import MemberEnded
 from luxx.wire.turn import EventBase, Usage
@@ -134,11 +135,18 @@ class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"
 
 
 class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
-    """The subagent of the call `call_id` in the run `subagent_run_id` started, waits for a person, or ended.
-    `task` may be shortened; `tool_calls` is set at its end."""
+    """A subagent of the call `call_id` in the run `subagent_run_id` started, waits for a person, or ended.
+
+    `task` may be shortened; `tool_calls` is set at its end. `index`: which task of the call, from 0 on.
+    `agent_id` null: it works without an agent of its own. `strategy` null: the call has one task."""
 
     subagent_run_id: str
     call_id: str
     task: str
     status: RunStatus
     tool_calls: int = 0
+    index: int = 0
+    agent_id: int | None = None
+    agent_name: str = ""
+    strategy: DelegationStrategy | None = None
+    by: ChosenBy = ChosenBy.MODEL

@@ -30,7 +30,8 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.factory import tool
 from luxx.tools.history import CallStatus, Executed
-from luxx.wire.run import Assignment, Question, QuestionKind, SubagentEnd
+from luxx.wire.delegation import Delegation, SubagentEnd, TaskOutcome
+from luxx.wire.run import Question, QuestionKind
 from luxx.wire.tool import PlacedRule, Risk, RuleAction, RuleScope
 from luxx.wire.turn import Step, StepType
 
@@ -61,16 +62,22 @@ async def answer_left(question: dict[str, Any]) -> dict[str, Any]:
     return {"answer": "left"}
 
 
-async def delegate_nothing(assignment: Assignment) -> SubagentEnd:
-    return SubagentEnd(
-        run_id="run-0",
-        status="completed",
-        stop_reason="finished",
-        answer=assignment.task,
-        error=None,
-        tool_calls=0,
-        is_tainted=False,
-    )
+async def delegate_nothing(delegation: Delegation) -> list[TaskOutcome]:
+    return [
+        TaskOutcome(
+            assignment=one,
+            end=SubagentEnd(
+                run_id="run-0",
+                status="completed",
+                stop_reason="finished",
+                answer=one.task,
+                error=None,
+                tool_calls=0,
+                is_tainted=False,
+            ),
+        )
+        for one in delegation.assignments
+    ]
 
 
 async def read_stored_output(ref: str, offset: int, limit: int) -> StoredOutput:

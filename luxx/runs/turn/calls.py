@@ -170,7 +170,7 @@ class ToolCalls:
             write_todos=partial(self._todos.__setitem__, str(call.id_ref)),
         )
         executed = await self._executor.execute(call_of(call), call_context)
-        await self._delegator.end_subagent(executed)
+        await self._delegator.end_subagents(executed)
         if self._log.state.loops.detected is not None:
             executed = with_correction(self._log.state, call, executed)
         return self._asker.with_taint(self._delegator.with_taint(executed))

@@ -1,39 +1,58 @@
-"""Delegation, for one drive of a run: each `delegate` call starts a subagent's run and waits for its end.
+"""Delegation, for one drive of a run: a `delegate` call starts a subagent's run for each of its tasks and
+waits for their ends.
 
 Only the drive's own task writes the run's log. A call that needs an entry appends an `AppendRequest` and sets
 `requests_ready`; the drive writes it while it waits for its tools. The event that names the subagent's run
 and the row of that run are written in one transaction under the fence. So a process that claims the run later
-finds the subagent by its call id.
+finds the subagents by their call id and the index of their task.
 """
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
 
+import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, func, select
+from sqlalchemy import Connection
 
 from luxx.errors import Conflict, InvalidInput, NotFound, ToolFailed
 from luxx.infra.clock import new_id
-from luxx.infra.store.tables import table_of
 from luxx.runs.cancel import mark_cancelled
-from luxx.runs.log.events import LogEntry, read_log
+from luxx.runs.log.events import LogEntry
 from luxx.runs.models import RunRow
 from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.resources import ResourceFinder
-from luxx.runs.turn.run_rows import answered_message, insert_run, new_run
-from luxx.runs.turn.state import ChatRequest, TurnState, count_calls, fold
+from luxx.runs.turn.run_rows import (
+    answered_message,
+    count_descendants,
+    insert_run,
+    new_run,
+    read_end,
+    status_of,
+)
+from luxx.runs.turn.state import ChatRequest
 from luxx.runs.turn.turn_log import initial_state
-from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import ToolContext
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.tools.history import Executed
-from luxx.wire.run import ENDED, Assignment, Delegated, RunStatus, SubagentEnd
+from luxx.wire.delegation import (
+    DELEGATE_TOOL,
+    TASK_CHARACTERS,
+    Assignment,
+    Delegation,
+    DelegationStrategy,
+    SubagentEnd,
+    TaskOutcome,
+    problem_of,
+    with_earlier,
+)
+from luxx.wire.run import ENDED, Delegated, RunStatus
 from luxx.wire.tool import Narrowing
-from luxx.wire.turn import Step, StepType, steps_text
+from luxx.wire.turn import Step
 from luxx.wire.turn_event import SubagentAssigned
 
 MAX_CONCURRENT_SUBAGENTS = 4
@@ -47,19 +66,6 @@ MAX_WAITING_POLL_SECONDS = 10.0
 
 STOP_SECONDS = 0.35
 """How long an ending run waits for its subagents to end: a cancel must end the run within 0.5 s."""
-
-TASK_CHARACTERS = 500
-"""Longest task text in an event; the call's arguments have the full text."""
-
-_runs = table_of(RunRow)
-_select_end = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(
-    _runs.c.id == bindparam("run_id")
-)
-_children = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
-_descendants = _children.union_all(
-    select(_runs.c.id).join(_children, _runs.c.parent_run_id == _children.c.id)
-)
-_count_descendants = select(func.count()).select_from(_descendants)
 
 SYSTEM_PROMPT = files("luxx.runs.turn").joinpath("subagent.md").read_text("utf-8").strip()
 
@@ -78,6 +84,24 @@ class AppendRequest:
             self.done.set_exception(ToolFailed(message))
 
 
+class DelegatedTask(msgspec.Struct, frozen=True):
+    """A task of a call. `prompt`: what its subagent is sent, the task and the answers before it."""
+
+    call_id: str
+    index: int
+    strategy: DelegationStrategy | None
+    assignment: Assignment
+    prompt: str
+    context: ToolContext
+
+    @property
+    def key(self) -> "TaskKey":
+        return self.call_id, self.index
+
+
+TaskKey = tuple[str, int]
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Delegator:
     """Starts and stops the subagents of one drive. `requests_ready`: there are append requests."""
@@ -92,7 +116,7 @@ class Delegator:
         default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT_SUBAGENTS), init=False
     )
     _append_requests: list[AppendRequest] = field(default_factory=list[AppendRequest], init=False)
-    _ends: dict[str, SubagentEnd] = field(default_factory=dict[str, SubagentEnd], init=False)
+    _ends: dict[TaskKey, SubagentEnd] = field(default_factory=dict[TaskKey, SubagentEnd], init=False)
     _delegated_calls: set[str] = field(default_factory=set[str], init=False)
     _kept_slots: SubagentSlots | None = field(default=None, init=False)
 
@@ -129,46 +153,46 @@ class Delegator:
                 append_request.done.set_result(None)
 
     def with_taint(self, executed: Executed) -> Executed:
-        """Marks the result of a tainted subagent as untrusted: it may repeat untrusted content."""
-        end = self._ends.get(executed.call_id)
-        return replace(executed, is_untrusted=True) if end is not None and end.is_tainted else executed
+        """Marks the result as untrusted where a subagent is tainted: it may repeat untrusted content."""
+        is_tainted = any(end.is_tainted for key, end in self._ends.items() if key[0] == executed.call_id)
+        return replace(executed, is_untrusted=True) if is_tainted else executed
 
     def end_entries(self, results: list[Executed]) -> list[LogEntry]:
-        """The entries on ended subagents that belong to these results."""
-        ends = [(one.call_id, self._ends[one.call_id]) for one in results if one.call_id in self._ends]
-        entries: list[LogEntry] = []
-        for call_id, end in ends:
-            assigned = self._assigned(call_id)
-            if assigned is not None:
-                entries.append(replace(assigned, status=RunStatus(end.status), tool_calls=end.tool_calls))
-        return entries
+        """The entries on ended subagents that belong to these results and are not in the log."""
+        return [
+            _ended(assigned, self._ends[assigned.call_id, assigned.index])
+            for executed in results
+            for assigned in self._unended(executed.call_id)
+            if (assigned.call_id, assigned.index) in self._ends
+        ]
 
     def without_later_skills(self, call: Step, context: ToolContext) -> ToolContext:
-        """The context without the limits of skills that were activated after the call's subagent started."""
-        is_started = self._assigned(str(call.id_ref)) is not None
-        if not is_started:
+        """The context without the limits of skills that were activated after the call began to delegate."""
+        if not any(one.call_id == call.id_ref for one in self.run.log.state.subagents):
             return context
         return context.with_permissions(narrowed=initial_state(self.run.spec).narrowed)
 
-    async def end_subagent(self, executed: Executed) -> None:
-        """Ends the subagent of a call that ended before it, because the call is no longer allowed."""
-        assigned = self._assigned(executed.call_id)
-        if assigned is None or assigned.status in ENDED or executed.call_id in self._ends:
+    async def end_subagents(self, executed: Executed) -> None:
+        """Ends the subagents of a call that ended before them, because the call is no longer allowed."""
+        ended = self._ends.keys()
+        left = [one for one in self._unended(executed.call_id) if (one.call_id, one.index) not in ended]
+        if not left:
             return
-        run_id = assigned.subagent_run_id
-        await self.run.services.store.write_rows(
-            lambda connection: mark_cancelled(connection, RunRow.id == run_id)
-        )
-        await self.engine.cancel(run_id)
-        await self.engine.wait(run_id, STOP_SECONDS)
-        end = await self.run.services.store.read_rows(lambda connection: read_end(connection, run_id))
-        if end is not None:
-            status = end.status if RunStatus(end.status) in ENDED else RunStatus.CANCELLED.value
-            self._ends[executed.call_id] = replace(end, status=status)
+        await self._cancel([one.subagent_run_id for one in left])
+        for assigned in left:
+            reading = partial(read_end, run_id=assigned.subagent_run_id)
+            end = await self.run.services.store.read_rows(reading)
+            if end is not None:
+                status = end.status if RunStatus(end.status) in ENDED else RunStatus.CANCELLED.value
+                self._ends[assigned.call_id, assigned.index] = replace(end, status=status)
 
     async def stop(self) -> None:
         """Cancels the unfinished subagents when the turn ends; waits up to STOP_SECONDS for their ends."""
-        unfinished = [one.subagent_run_id for one in self.run.log.state.subagents if one.status not in ENDED]
+        await self._cancel(
+            [one.subagent_run_id for one in self.run.log.state.subagents if one.status not in ENDED]
+        )
+
+    async def _cancel(self, unfinished: Sequence[str]) -> None:
         subagent_ids = await self.run.services.store.write_rows(
             lambda connection: mark_cancelled(connection, RunRow.id.in_(unfinished))
         )
@@ -178,52 +202,90 @@ class Delegator:
             waits = [asyncio.create_task(self.engine.wait(one, STOP_SECONDS)) for one in subagent_ids]
             await asyncio.wait(waits, timeout=STOP_SECONDS)
 
-    async def _delegate(self, call: Step, context: ToolContext, assignment: Assignment) -> SubagentEnd:
-        call_id = str(call.id_ref)
-        existing = self._assigned(call_id)
-        if call_id in self._delegated_calls or (
-            existing and existing.task != assignment.task[:TASK_CHARACTERS]
-        ):
+    async def _delegate(
+        self, call: Step, context: ToolContext, delegation: Delegation
+    ) -> Sequence[TaskOutcome]:
+        call_id, strategy = str(call.id_ref), delegation.strategy
+        tasks = [
+            DelegatedTask(call_id, index, strategy, one, one.task, context)
+            for index, one in enumerate(delegation.assignments)
+        ]
+        if call_id in self._delegated_calls or any(self._has_other(task) for task in tasks):
             # A composition's members share its call id; they may try in one drive or in several.
             raise ToolFailed("a call can delegate only once; make one call for each subagent")
         self._delegated_calls.add(call_id)
-        async with self._semaphore:
-            assigned = self._assigned(call_id)
-            await self._slots.begin(call_id, must_have_slot=assigned is None)
-            try:
-                end = await self._start_and_wait(call_id, context, assignment, assigned)
-            finally:
-                await self._slots.end(call_id)
-        self._ends[call_id] = end
-        return _require_answer(end)
+        if strategy == DelegationStrategy.SEQUENTIAL:
+            return await self._one_after_another(tasks)
+        working = [asyncio.create_task(self._outcome(task)) for task in tasks]
+        try:
+            return await asyncio.gather(*working)
+        finally:
+            for one in working:
+                one.cancel()
 
-    async def _start_and_wait(
-        self,
-        call_id: str,
-        context: ToolContext,
-        assignment: Assignment,
-        assigned: SubagentAssigned | None,
-    ) -> SubagentEnd:
-        if assigned is None:
-            template = await self._template(assignment)
-            request = self._request(call_id, context, assignment, template)
-            assigned = SubagentAssigned(
-                subagent_run_id=new_id(),
-                call_id=call_id,
-                task=assignment.task[:TASK_CHARACTERS],
-                status=RunStatus.RUNNING,
-            )
-            await self._append(AppendRequest(assigned, request))
-        return await self._wait_for_end(assigned)
+    async def _one_after_another(self, tasks: Sequence[DelegatedTask]) -> Sequence[TaskOutcome]:
+        outcomes: list[TaskOutcome] = []
+        for task in tasks:
+            context = task.context
+            if any(outcome.end is not None and outcome.end.is_tainted for outcome in outcomes):
+                context = context.with_permissions(tainted_by=context.permissions.tainted_by or DELEGATE_TOOL)
+            prompt = with_earlier(task.assignment.task, outcomes)
+            outcomes.append(await self._outcome(replace(task, prompt=prompt, context=context)))
+        return outcomes
 
-    def _assigned(self, call_id: str) -> SubagentAssigned | None:
-        return next((one for one in self.run.log.state.subagents if one.call_id == call_id), None)
+    async def _outcome(self, task: DelegatedTask) -> TaskOutcome:
+        try:
+            async with self._semaphore:
+                assigned = self._assigned(task.key)
+                await self._slots.begin(task.key, must_have_slot=assigned is None)
+                try:
+                    end = await self._wait_for_end(assigned or await self._start(task))
+                finally:
+                    await self._slots.end(task.key)
+        except ToolFailed as error:
+            return TaskOutcome(assignment=task.assignment, problem=error.message)
+        self._ends[task.key] = end
+        started = self._assigned(task.key)
+        if task.strategy is not None and started is not None and started.status not in ENDED:
+            # The result of the call comes when all tasks have ended; one task is logged with its result.
+            await self._append(AppendRequest(_ended(started, end)))
+        return TaskOutcome(assignment=task.assignment, end=end, problem=problem_of(end))
 
-    async def _template(self, assignment: Assignment) -> ChatRequest:
-        """The run's own request, with the values of the named agent. Raises ToolFailed for an unknown one."""
+    async def _start(self, task: DelegatedTask) -> SubagentAssigned:
+        agent_name, template = await self._template(task.assignment)
+        request = self._request(task, template)
+        assigned = SubagentAssigned(
+            subagent_run_id=new_id(),
+            call_id=task.call_id,
+            task=task.assignment.task[:TASK_CHARACTERS],
+            status=RunStatus.RUNNING,
+            index=task.index,
+            agent_id=template.agent_id if agent_name else None,
+            agent_name=agent_name,
+            strategy=task.strategy,
+        )
+        await self._append(AppendRequest(assigned, request))
+        return assigned
+
+    def _assigned(self, key: TaskKey) -> SubagentAssigned | None:
+        return next((one for one in self.run.log.state.subagents if (one.call_id, one.index) == key), None)
+
+    def _unended(self, call_id: str) -> list[SubagentAssigned]:
+        """The subagents of a call whose end is not in the log."""
+        subagents = self.run.log.state.subagents
+        return [one for one in subagents if one.call_id == call_id and one.status not in ENDED]
+
+    def _has_other(self, task: DelegatedTask) -> bool:
+        """Whether the call had another task here, in an earlier drive."""
+        assigned = self._assigned(task.key)
+        return assigned is not None and assigned.task != task.assignment.task[:TASK_CHARACTERS]
+
+    async def _template(self, assignment: Assignment) -> tuple[str, ChatRequest]:
+        """The name of the task's agent, empty without one, and the run's request with that agent's values.
+        Raises ToolFailed for an agent that is unknown or disabled."""
         name, request = assignment.agent, replace(self.run.spec.request, system_prompt="")
         if name is None:
-            return request
+            return "", request
         user_id = self.run.spec.user_id
         try:
             return await self.run.services.store.read(
@@ -232,10 +294,9 @@ class Delegator:
         except (NotFound, InvalidInput, Conflict) as error:
             raise ToolFailed(error.message) from error
 
-    def _request(
-        self, call_id: str, context: ToolContext, assignment: Assignment, template: ChatRequest
-    ) -> ChatRequest:
+    def _request(self, task: DelegatedTask, template: ChatRequest) -> ChatRequest:
         """The request of the subagent's run. Raises ToolFailed for tools or a depth that are not allowed."""
+        assignment, context = task.assignment, task.context
         run_request = self.run.spec.request
         depth = run_request.origin.depth + 1 if isinstance(run_request.origin, Delegated) else 1
         max_depth = self.run.services.config.limits.delegation_depth
@@ -256,8 +317,8 @@ class Delegator:
         origin = Delegated(
             message_id=answered_message(run_request),
             is_of_given=run_request.stores_nothing,
-            call_id=call_id,
-            task=assignment.task,
+            call_id=task.call_id,
+            task=task.prompt,
             depth=depth,
             root_run_id=self._root_run_id,
             most_calls=self.run.spending.share_of_calls(self.run.log.state),
@@ -308,6 +369,7 @@ class Delegator:
     async def _wait_for_end(self, assigned: SubagentAssigned) -> SubagentEnd:
         """The end of the subagent, once it has ended. Logs each change to and from waiting for a person."""
         run_id, began = assigned.subagent_run_id, time.monotonic()
+        key = assigned.call_id, assigned.index
         is_reported = assigned.status == RunStatus.WAITING
         while True:
             await self.engine.wait(run_id, None)
@@ -316,11 +378,7 @@ class Delegator:
                 break
             if (status == RunStatus.WAITING) != is_reported:
                 is_reported, began = status == RunStatus.WAITING, time.monotonic()
-                await (
-                    self._slots.end(assigned.call_id)
-                    if is_reported
-                    else self._slots.begin(assigned.call_id, must_have_slot=False)
-                )
+                await (self._slots.end(key) if is_reported else self._slots.begin(key, must_have_slot=False))
                 await self._append(AppendRequest(replace(assigned, status=status)))
             # It waits for a person or a slot, or another process drives it.
             longest = MAX_WAITING_POLL_SECONDS if is_reported else MAX_POLL_SECONDS
@@ -332,50 +390,5 @@ class Delegator:
         return end
 
 
-def _require_answer(end: SubagentEnd) -> SubagentEnd:
-    """`end` if it has an answer. Else raises ToolFailed with the reason and the text so far."""
-    if end.status == RunStatus.COMPLETED and end.answer:
-        return end
-    match end.status:
-        case RunStatus.CANCELLED:
-            reason = "was cancelled"
-        case RunStatus.FAILED:
-            reason = f"failed: {end.error or 'the reason is not known'}"
-        case _:
-            reason = f"ended without an answer ({end.stop_reason}){f': {end.error}' if end.error else ''}"
-    partial_answer = f" Its last text: {end.answer[:TASK_CHARACTERS]}" if end.answer else ""
-    raise ToolFailed(f"the subagent (run {end.run_id}) {reason}.{partial_answer}")
-
-
-def status_of(connection: Connection, run_id: str) -> RunStatus | None:
-    """The status of the run; None if it was deleted."""
-    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
-    return None if row is None else RunStatus(row.status)
-
-
-def read_end(connection: Connection, run_id: str) -> SubagentEnd | None:
-    """The end of a run, from its row and its log; None if it was deleted."""
-    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
-    if row is None:
-        return None
-    state = fold(read_log(connection, run_id))
-    return SubagentEnd(
-        run_id=run_id,
-        status=row.status,
-        stop_reason=row.stop_reason,
-        answer=_answer(state),
-        error=row.error,
-        tool_calls=count_calls(state),
-        is_tainted=state.tainted_by is not None,
-    )
-
-
-def count_descendants(connection: Connection, root_run_id: str) -> int:
-    """How many subagents the run has had, at all depths."""
-    return int(connection.scalar(_count_descendants, {"root": root_run_id}) or 0)
-
-
-def _answer(state: TurnState) -> str:
-    """The text after the last tool call or, if that is empty, all text."""
-    last = max((step.index for step in state.steps if step.type == StepType.TOOL_RESULT), default=-1)
-    return steps_text(state.steps[last + 1 :]).strip() or steps_text(state.steps).strip()
+def _ended(assigned: SubagentAssigned, end: SubagentEnd) -> SubagentAssigned:
+    return replace(assigned, status=RunStatus(end.status), tool_calls=end.tool_calls)

@@ -5,7 +5,7 @@ docs/agents/loops.md says the rules to people.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from hashlib import blake2b
 
@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from luxx.infra.config.schema import LoopsConfig
+from luxx.wire.delegation import DELEGATE_TOOL
 from luxx.wire.run import LoopChoice, LoopKind
 from luxx.wire.turn import Step, StepType
 from luxx.wire.turn_event import DoomLoopDetected
@@ -33,7 +34,6 @@ MAX_SORTED_ARGUMENTS = 65_536
 """Longer arguments are compared as they are written: sorting their keys would take too long."""
 
 MAX_ERROR_CHARACTERS = 2000
-DELEGATE_TOOL = "delegate"
 
 _DIGITS = b"0123456789"
 _TRANSIENT = re.compile(
@@ -261,16 +261,26 @@ class _Failed(msgspec.Struct):
     error: str | None = None
 
 
-class _Answered(msgspec.Struct):
-    data: Mapping[str, object] = {}
+class _Task(msgspec.Struct):
+    answer: str | None = None
+    error: str | None = None
+
+
+class _Answered(_Task):
+    results: list[_Task] = []
+
+
+class _Delegated(msgspec.Struct):
+    data: _Answered
 
 
 def _answer_of(content: bytes) -> bytes:
-    """The answer of a subagent: each has a run of its own, whose id says nothing about the answer."""
+    """The answers of the subagents: each has a run of its own, whose id says nothing about the answer."""
     try:
-        return str(msgspec.json.decode(content, type=_Answered).data.get("answer")).encode()
+        data = msgspec.json.decode(content, type=_Delegated).data
     except (msgspec.MsgspecError, ValueError):
         return content
+    return str([(each.answer, each.error) for each in data.results or [data]]).encode()
 
 
 class LoopState(msgspec.Struct, frozen=True, kw_only=True):

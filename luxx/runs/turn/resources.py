@@ -184,8 +184,10 @@ class ResourceFinder:
         values = {"user": spec.user_id, "tenant": spec.tenant_id, "subject": spec.subject_id}
         return connection.execute(self.recall.may_find, values).first() is not None
 
-    def agent_request(self, session: Session, user_id: int, name: str, request: ChatRequest) -> ChatRequest:
-        """The request of a run with the values of the user's agent of this name, where it has one.
+    def agent_request(
+        self, session: Session, user_id: int, name: str, request: ChatRequest
+    ) -> tuple[str, ChatRequest]:
+        """The stored name of the user's agent, and the request of a run with the values that it has.
 
         The tools are those of the request that the agent also has. Raises NotFound, InvalidInput or Conflict
         for an agent or a provider that the user may not use.
@@ -205,7 +207,7 @@ class ResourceFinder:
             raise lost_provider_error(session, caller, agent.provider_id, None, chosen_by) from error
         choice = selection.choice
         self.providers.model_lists.check(selection.row, choice.model)
-        return replace(
+        return agent.name, replace(
             request,
             agent_id=agent.id,
             provider_id=choice.provider_id, provider_name=choice.name, model=choice.model,

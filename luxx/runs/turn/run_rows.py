@@ -1,4 +1,5 @@
-"""The rows of runs: new ones, what a drive reads of one, and how many bytes those of a user hold.
+"""The rows of runs: new ones, what a drive reads of one, how a subagent ended, and how many bytes those of a
+user hold.
 
 Nothing else inserts runs.
 """
@@ -20,7 +21,17 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.slots import first_slots
-from luxx.runs.turn.state import ChatRequest, GivenPrompt, Origin, RunSpec, model_used
+from luxx.runs.turn.state import (
+    ChatRequest,
+    GivenPrompt,
+    Origin,
+    RunSpec,
+    TurnState,
+    count_calls,
+    fold,
+    model_used,
+)
+from luxx.wire.delegation import SubagentEnd
 from luxx.wire.message import UserContent
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import (
@@ -35,6 +46,7 @@ from luxx.wire.run import (
     RunPhase,
     RunStatus,
 )
+from luxx.wire.turn import StepType, steps_text
 
 _runs, _messages, _queued = table_of(RunRow), table_of(MessageRow), table_of(QueuedMessageRow)
 _insert_run = insert(_runs)
@@ -226,6 +238,50 @@ MIB = 1024 * 1024
 
 RECOUNT_SECONDS = 600.0
 """How long a user's cached total is used; other processes and deletions change the real one."""
+
+_select_end = select(_runs.c.status, _runs.c.stop_reason, _runs.c.error).where(
+    _runs.c.id == bindparam("run_id")
+)
+_children = select(_runs.c.id).where(_runs.c.parent_run_id == bindparam("root")).cte(recursive=True)
+_descendants = _children.union_all(
+    select(_runs.c.id).join(_children, _runs.c.parent_run_id == _children.c.id)
+)
+_count_descendants = select(func.count()).select_from(_descendants)
+
+
+def status_of(connection: Connection, run_id: str) -> RunStatus | None:
+    """The status of the run; None if it was deleted."""
+    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
+    return None if row is None else RunStatus(row.status)
+
+
+def read_end(connection: Connection, run_id: str) -> SubagentEnd | None:
+    """The end of a run, from its row and its log; None if it was deleted."""
+    row = connection.execute(_select_end, {"run_id": run_id}).one_or_none()
+    if row is None:
+        return None
+    state = fold(read_log(connection, run_id))
+    return SubagentEnd(
+        run_id=run_id,
+        status=row.status,
+        stop_reason=row.stop_reason,
+        answer=_answer(state),
+        error=row.error,
+        tool_calls=count_calls(state),
+        is_tainted=state.tainted_by is not None,
+    )
+
+
+def count_descendants(connection: Connection, root_run_id: str) -> int:
+    """How many subagents the run has had, at all depths."""
+    return int(connection.scalar(_count_descendants, {"root": root_run_id}) or 0)
+
+
+def _answer(state: TurnState) -> str:
+    """The text after the last tool call or, if that is empty, all text."""
+    last = max((step.index for step in state.steps if step.type == StepType.TOOL_RESULT), default=-1)
+    return steps_text(state.steps[last + 1 :]).strip() or steps_text(state.steps).strip()
+
 
 _of_runs = select(func.coalesce(func.sum(_runs.c.stored_bytes), 0)).where(
     _runs.c.user_id == bindparam("user_id")

@@ -54,9 +54,9 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.models import RunRow
 from luxx.runs.turn.state import RunSpec, TurnState, count_calls, open_calls
 from luxx.runs.turn.turn_log import TurnLog
-from luxx.tools.builtin.run import DELEGATE_TOOL
+from luxx.wire.delegation import unended_tasks
 from luxx.wire.event import ErrorEvent
-from luxx.wire.run import Delegated, RunPhase, StopReason
+from luxx.wire.run import ENDED, Delegated, RunPhase, StopReason
 from luxx.wire.turn import Step, StepStatus, Usage
 from luxx.wire.turn_event import Retrying
 
@@ -311,8 +311,8 @@ class Spending:
         if self._max_calls is None:
             return None
         calls = open_calls(state)
-        sharing = sum(call.name == DELEGATE_TOOL for call in calls)
-        # Until one of them ends, the result is the same for each.
+        sharing = unended_tasks(calls, [one.call_id for one in state.subagents if one.status in ENDED])
+        # Until one of them ends, the result is the same for each, and no share becomes smaller.
         return max(0, self._max_calls - self._count_calls(state) - len(calls)) // max(1, sharing)
 
     def _count_calls(self, state: TurnState) -> int:

@@ -258,8 +258,8 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
             return replace(state, members_ended=(*state.members_ended, event))
         case SkillActivated():
             return _with_skill(state, event)
-        case SubagentAssigned():
-            others = tuple(one for one in state.subagents if one.call_id != event.call_id)
+        case SubagentAssigned(subagent_run_id=run_id):
+            others = tuple(one for one in state.subagents if one.subagent_run_id != run_id)
             return replace(state, subagents=(*others, event))
         case Retrying(fallback=int() as fallback):
             # Its window may be smaller.

@@ -11,7 +11,15 @@ from luxx.errors import ToolFailed
 from luxx.tools.core import ToolContext, ToolDefinition, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.output import MAX_REF, truncate_to_bytes
-from luxx.wire.run import Assignment
+from luxx.wire.delegation import (
+    DELEGATE_TOOL,
+    MAX_TASKS,
+    TASK_CHARACTERS,
+    Assignment,
+    Delegation,
+    DelegationStrategy,
+    TaskOutcome,
+)
 from luxx.wire.todos import (
     MAX_DESCRIPTION,
     MAX_ID,
@@ -124,24 +132,44 @@ async def ask_decision(arguments: dict[str, Any], context: ToolContext) -> dict[
     )
 
 
-DELEGATE_TOOL = "delegate"
 _MAX_DELEGATE_SECONDS = 30 * 86_400.0
 """Long, because a subagent may wait for a user. The limits of the delegating run bound its work."""
 
 _DELEGATE_TEXT = _text(40_000)
 
 
+_AGENT = _text(100)
+
+
 @tool(
     name=DELEGATE_TOOL,
     is_self_contained=True,
     description=(
-        "Give a piece of work to a subagent, and wait for its answer. It sees nothing of this conversation "
-        "but the task, so say all that it has to know. It has your tools, or those of them that you name. "
-        "Several calls in one answer work side by side."
+        "Give a piece of work to a subagent, or several pieces with tasks, and wait for the answers. It sees "
+        "nothing of this conversation but the task, so say all that it has to know. It has your tools, or "
+        "those of them that you name. Several calls in one answer work side by side."
     ),
     parameters={
         "task": {**_DELEGATE_TEXT, "description": "What is to be done, and what the answer is to say"},
-        "agent": {**_text(100), "description": "The name of a stored agent that does the task"},
+        "tasks": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"task": _DELEGATE_TEXT, "agent": _AGENT},
+                "required": ["task"],
+                "additionalProperties": False,
+            },
+            "minItems": 1,
+            "maxItems": MAX_TASKS,
+            "description": "Instead of task",
+        },
+        "strategy": {
+            "type": "string",
+            "enum": [each.value for each in DelegationStrategy],
+            "default": DelegationStrategy.PARALLEL.value,
+            "description": "sequential gives each task the answers before it",
+        },
+        "agent": {**_AGENT, "description": "The name of a stored agent that does the task"},
         "system_prompt": {**_DELEGATE_TEXT, "description": "Who the subagent is and how it works"},
         "tools": {
             "type": "array",
@@ -151,24 +179,67 @@ _DELEGATE_TEXT = _text(40_000)
         },
         "model": {**_text(200), "description": "Another model of the provider"},
     },
-    required_params=["task"],
     category="agents",
-    # After a crash the repeated call continues with the same subagent. The result is never cached.
+    # After a crash the repeated call continues with the same subagents. The result is never cached.
     repeatable=True,
     keeps=cache_never,
     timeout=_MAX_DELEGATE_SECONDS,
 )
 async def delegate(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    delegation = _delegation(arguments)
+    outcomes = await context.actions.delegate(delegation)
+    problems = [outcome.problem for outcome in outcomes if outcome.problem is not None]
+    if delegation.strategy is None:
+        if problems:
+            raise ToolFailed(problems[0])
+        return _answered(outcomes[0])
+    if len(problems) == len(outcomes):
+        numbered = " ".join(f"{number}: {problem}" for number, problem in enumerate(problems, 1))
+        raise ToolFailed(f"none of the tasks has an answer. {numbered}")
+    return {
+        "strategy": delegation.strategy.value,
+        "answered": len(outcomes) - len(problems),
+        "failed": len(problems),
+        "results": [_result(outcome) for outcome in outcomes],
+    }
+
+
+def _delegation(arguments: dict[str, Any]) -> Delegation:
+    """The delegation that the call asks for. Raises ToolFailed unless it has either a task or tasks."""
+    if ("task" in arguments) == ("tasks" in arguments):
+        raise ToolFailed("give either task, for one subagent, or tasks, for several")
     tools: list[str] | None = arguments.get("tools")
-    end = await context.actions.delegate(
-        Assignment(
-            task=arguments["task"],
-            agent=arguments.get("agent"),
-            system_prompt=arguments.get("system_prompt"),
-            tools=None if tools is None else tuple(tools),
-            model=arguments.get("model"),
-        )
+    strategy = DelegationStrategy(arguments.get("strategy", DelegationStrategy.PARALLEL))
+    tasks: list[dict[str, str]] = arguments.get("tasks") or [{"task": arguments["task"]}]
+    return Delegation(
+        strategy=strategy if "tasks" in arguments else None,
+        assignments=tuple(
+            Assignment(
+                task=each["task"],
+                agent=each.get("agent", arguments.get("agent")),
+                system_prompt=arguments.get("system_prompt"),
+                tools=None if tools is None else tuple(tools),
+                model=arguments.get("model"),
+            )
+            for each in tasks
+        ),
     )
+
+
+def _result(outcome: TaskOutcome) -> dict[str, Any]:
+    """What the model gets of one task of several."""
+    assignment = outcome.assignment
+    told = {"task": assignment.task[:TASK_CHARACTERS]}
+    told |= {} if assignment.agent is None else {"agent": assignment.agent}
+    if outcome.problem is not None:
+        return {**told, "error": outcome.problem}
+    return {**told, **_answered(outcome)}
+
+
+def _answered(outcome: TaskOutcome) -> dict[str, Any]:
+    end = outcome.end
+    if end is None:
+        raise ToolFailed("the subagent has no answer")
     return {"answer": end.answer, "run_id": end.run_id, "stop_reason": end.stop_reason}
 
 

@@ -249,3 +249,20 @@ test('a step of a task that is tried again begins with an empty transcript', () 
   expect(state.taskSteps.s1).toMatchObject({ state: 'completed', error: null, attempt: 2 })
   expect(state.result).toBe('Done [s1].')
 })
+
+test('the subagents of a call are shown in the order of its tasks, each in its newest state', () => {
+  const assigned = (index: number, status: string): object => ({
+    type: 'subagent_assigned',
+    call_id: 'c',
+    subagent_run_id: `r${index}`,
+    task: 'Look.',
+    index,
+    status,
+  })
+  const events = [assigned(1, 'running'), assigned(0, 'running'), assigned(1, 'completed')]
+  const state = replay(events.map((event, at) => frame(at + 1, event)))
+  expect(state.subagents.c?.map((each) => [each.index, each.status])).toEqual([
+    [0, 'running'],
+    [1, 'completed'],
+  ])
+})

@@ -91,7 +91,7 @@ function applyCommon(state: RunState, event: RunEvent): RunState {
     case 'plan_updated':
       return keyOf(event) === '' ? { ...state, todos: event.todos } : state
     case 'subagent_assigned':
-      return { ...state, subagents: { ...state.subagents, [event.call_id]: event } }
+      return { ...state, subagents: withSubagent(state.subagents, event) }
     case 'error':
       return {
         ...state,
@@ -361,4 +361,11 @@ function put(steps: LiveStep[], step: LiveStep): LiveStep[] {
 
 function without(steps: LiveStep[], index: number): LiveStep[] {
   return steps.filter((step) => step.index !== index)
+}
+
+/** The subagents by their calls, each call's in the order of its tasks. */
+function withSubagent(subagents: RunState['subagents'], event: Schema<'SubagentAssigned'>): RunState['subagents'] {
+  const others = (subagents[event.call_id] ?? []).filter((each) => each.subagent_run_id !== event.subagent_run_id)
+  const ofCall = [...others, event].toSorted((one, other) => (one.index ?? 0) - (other.index ?? 0))
+  return { ...subagents, [event.call_id]: ofCall }
 }

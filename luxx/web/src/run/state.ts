@@ -89,7 +89,8 @@ export interface RunState extends RunSummary {
   turnOrder: readonly string[]
   questions: Readonly<Record<string, Question>>
   notes: readonly RunNote[]
-  subagents: Readonly<Record<string, Schema<'SubagentAssigned'>>>
+  /** By the call that delegates. */
+  subagents: Readonly<Record<string, readonly Schema<'SubagentAssigned'>[]>>
   /** The to-do list of a chat's answer, as the model or a person last wrote it; null: nobody has. */
   todos: readonly Schema<'TodoItem'>[] | null
   round: { number: number; of: number | null } | null

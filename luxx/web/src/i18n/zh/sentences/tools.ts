@@ -84,8 +84,10 @@ export const SENTENCES_OF_TOOLS: Record<string, string> = {
   'wait until a person answers': '一直等到有人回答',
   'after this many seconds the recommended option counts': '这么多秒之后，以推荐的选项为准',
   'what is to be decided, and why now': '要决定什么，以及为何现在决定',
-  'give a piece of work to a subagent, and wait for its answer. It sees nothing of this conversation but the task, so say all that it has to know. It has your tools, or those of them that you name. Several calls in one answer work side by side':
-    '将一项工作交给子智能体，并等待它的回答。除了任务，它看不到此对话的任何内容，因此请说明它需要知道的一切。它拥有你的工具，或其中你指明的那些。同一回答中的多个调用会同时进行。',
+  'give a piece of work to a subagent, or several pieces with tasks, and wait for the answers. It sees nothing of this conversation but the task, so say all that it has to know. It has your tools, or those of them that you name. Several calls in one answer work side by side':
+    '将一项工作交给子智能体，或用 tasks 交出多项工作，并等待它们的回答。除了任务，它看不到此对话的任何内容，因此请说明它需要知道的一切。它拥有你的工具，或其中你指明的那些。同一回答中的多个调用会同时进行。',
+  'instead of task': '代替 task',
+  'sequential gives each task the answers before it': 'sequential 会把前面的回答交给后面的任务',
   'what is to be done, and what the answer is to say': '要做什么，以及回答中要说明什么',
   'the name of a stored agent that does the task': '执行此任务的已有智能体的名称',
   'who the subagent is and how it works': '子智能体是谁，以及如何工作',

@@ -5,13 +5,13 @@ caller brings along, such as vectors. A fact gets `weight / (rrf_k + rank)` from
 weight of an arm that is missing goes to the others, in proportion. Nothing here calls a model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, or_, select
+from sqlalchemy import Connection, Row, Select, bindparam, func, or_, select
 
 from luxx.features.memory.lexical import ranked_entities, ranked_fact_texts
 from luxx.features.memory.models import EntityRow, FactRow, MemoryTextRow, MentionRow
@@ -60,13 +60,6 @@ class RecallQuery(msgspec.Struct, frozen=True, kw_only=True):
     known_at: datetime | None = None
     category: FactCategory | None = None
     limit: int | None = None
-
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """The conditions on the rows of facts."""
-        conditions = [was_known(self.known_at), was_true(self.as_of or self.now)]
-        if self.category is not None:
-            conditions.append(_facts.c.category == self.category.value)
-        return conditions
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +110,7 @@ class _RecallStatements:
         self.facts = select(
             _facts.c.id, _facts.c.uid, _facts.c.text, _facts.c.pinned, _facts.c.trusted
         ).where(_facts.c.id.in_(ids), in_scopes, *conditions)
+        self.allowed = select(_facts.c.id).where(_facts.c.id.in_(ids), in_scopes, *conditions)
         self.mentioned = (
             select(_mentions.c.fact_id, _main_id.label("main"))
             .join(_entities, _entities.c.id == _mentions.c.entity_id)
@@ -163,6 +157,14 @@ class _FactSearch:
         return self.connection.execute(statement, self._values | {"ids": as_list(ids)}).all()
 
 
+def allowed_facts(
+    connection: Connection, scopes: Scopes, query: RecallQuery, ids: Iterable[int]
+) -> set[int]:
+    """Those of these facts that are in the scopes, and of the time and category that are asked for."""
+    search = _FactSearch(connection, scopes, query)
+    return {row.id for row in search.read(search.statements.allowed, ids)}
+
+
 def recall(
     connection: Connection,
     scopes: Scopes,
@@ -178,7 +180,7 @@ def recall(
     words = _keyword_arm(search, config.keyword_weight)
     graph = _graph_arm(search, config.graph_weight, [id_ for id_, _ in words.ranked])
     arms = [arm for arm in (words, graph, *more) if arm.ranked and arm.weight > 0]
-    items = _scored(search, arms, config.rrf_k)
+    items = _by_score(search, arms, config.rrf_k)
     limit = config.top_k if query.limit is None else query.limit
     return _explained(without_duplicates(items, config.dedupe_threshold, limit), arms, query.text)
 
@@ -311,11 +313,11 @@ def fused(arms: Sequence[Arm], rrf_k: int) -> dict[int, float]:
     return scores
 
 
-def _scored(search: _FactSearch, arms: Sequence[Arm], rrf_k: int) -> list[RecalledItem]:
+def _by_score(search: _FactSearch, arms: Sequence[Arm], rrf_k: int) -> Iterator[RecalledItem]:
     """The facts of all arms by descending score, without reasons."""
     scores = fused(arms, rrf_k)
     if not scores:
-        return []
+        return
     found_by: dict[int, list[str]] = {}
     for arm in arms:
         for fact_id, _ in arm.ranked[:CANDIDATES]:
@@ -326,21 +328,20 @@ def _scored(search: _FactSearch, arms: Sequence[Arm], rrf_k: int) -> list[Recall
         row = rows[fact_id]
         scores[fact_id] *= (PINNED if row.pinned else 1.0) * (1.0 if row.trusted else UNTRUSTED)
     best.sort(key=lambda id_: (scores[id_], id_), reverse=True)
-    return [
-        RecalledItem(
+    for fact_id in best:
+        row = rows[fact_id]
+        yield RecalledItem(
             row_id=fact_id,
-            id=rows[fact_id].uid,
-            text=rows[fact_id].text,
-            is_trusted=rows[fact_id].trusted,
+            id=row.uid,
+            text=row.text,
+            is_trusted=row.trusted,
             score=scores[fact_id],
             arms=found_by[fact_id],
             reason="",
         )
-        for fact_id in best
-    ]
 
 
-def without_duplicates(items: Sequence[RecalledItem], threshold: float, limit: int) -> list[RecalledItem]:
+def without_duplicates(items: Iterable[RecalledItem], threshold: float, limit: int) -> list[RecalledItem]:
     """The first items, without those that nearly repeat a better one. `threshold`: the share of common pairs
     of words from which on two facts say the same."""
     kept: list[RecalledItem] = []

@@ -124,13 +124,11 @@ def rank(
     if query.required:
         for id_ in found[-1]:
             coverage[id_] += 1.0
-    best = sorted(coverage, key=lambda id_: (coverage[id_], id_), reverse=True)
+    best = [id_ for _, id_ in sorted(zip(coverage.values(), coverage, strict=True), reverse=True)]
     weighed = _Weighed(
         rarity=rarity,
-        # Of a word with more texts than were read, any candidate may be one.
         having={
-            word: None if len(ids) == most else set(ids)
-            for word, ids in zip(query.words, found, strict=False)
+            word: None if len(ids) == most else ids for word, ids in zip(query.words, found, strict=False)
         },
         coverage={id_: coverage[id_] for id_ in best[:RESCORED]},
     )
@@ -243,11 +241,11 @@ def _newest_statement(dialect: str, index: WordIndex, count: int, condition: str
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """The words of a query with their rarity and the texts that have them (None: not all are known), and the
-    candidates with their coverage."""
+    """The words of a query with their rarity and the texts that have them (None: more than were read, so any
+    candidate may have it), and the candidates with their coverage."""
 
     rarity: dict[RankedWord, float]
-    having: dict[RankedWord, set[int] | None]
+    having: dict[RankedWord, list[int] | None]
     coverage: dict[int, float]
 
 
@@ -277,17 +275,19 @@ them."""
 def _counts_on_sqlite(
     connection: Connection, index: WordIndex, words: Sequence[RankedWord], weighed: _Weighed
 ) -> Iterator[Counted]:
-    needles = [
-        (weighed.having[word], weighed.rarity[word], f" {end}", f" ={end}")
-        for word, end in ((word, word.text if word.is_prefix else f"{word.text} ") for word in words)
-    ]
+    needles: dict[int, list[tuple[float, str, str]]] = {id_: [] for id_ in weighed.coverage}
+    for word in words:
+        end = word.text if word.is_prefix else f"{word.text} "
+        needle = weighed.rarity[word], f" {end}", f" ={end}"
+        having = weighed.having[word]
+        for id_ in needles if having is None else needles.keys() & having:
+            needles[id_].append(needle)
     for id_, value, length in connection.execute(_read_words(index), {"ids": as_list(weighed.coverage)}):
         around, _, own = f"{value} ".partition(AFTER_CONTEXT)
         own, around = f" {own}", f"{around} "
         counts = [
             (rarity, own.count(word) + own.count(stem) + (CONTEXT_WEIGHT if stem in around else 0.0))
-            for having, rarity, word, stem in needles
-            if having is None or id_ in having
+            for rarity, word, stem in needles[id_]
         ]
         yield id_, length - len(around), counts
 

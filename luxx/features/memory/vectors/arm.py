@@ -11,18 +11,16 @@ from itertools import islice
 
 import msgspec
 import structlog
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.errors import LuxxError
-from luxx.features.memory.models import FactRow
-from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, RecallQuery
+from luxx.features.memory.retrieval import CANDIDATES, MAX_QUERY, Arm, RecallQuery, allowed_facts
 from luxx.features.memory.scopes import Scopes
 from luxx.features.memory.vectors.search import Similar, VectorSearch
 from luxx.features.memory.vectors.source import EmbeddingSource, Free, PaidBy, Payer, VectorModel
 from luxx.features.memory.vectors.texts import FACTS
 from luxx.infra.config.schema import MemoryConfig
-from luxx.infra.store.tables import table_of
 
 QUERY_SECONDS = 2.0
 """How long a search waits for the vector of what is asked."""
@@ -31,8 +29,6 @@ QUIET_SECONDS = 30.0
 """After a failure, no vector is asked for so long, so that not every message waits in vain."""
 
 NAME = "vector"
-
-_facts = table_of(FactRow)
 
 logger = structlog.get_logger()
 
@@ -117,15 +113,7 @@ class VectorArm:
         if isinstance(asked, NotAsked):
             return []
         found = self.similar(connection, FACTS.subject, scopes.ids, asked)
-        allowed = set(
-            connection.scalars(
-                select(_facts.c.id).where(
-                    _facts.c.id.in_([each.subject_id for each in found]),
-                    _facts.c.scope_id.in_(scopes.ids),
-                    *query.conditions(),
-                )
-            )
-        )
+        allowed = allowed_facts(connection, scopes, query, [each.subject_id for each in found])
         return [self.arm_of(each for each in found if each.subject_id in allowed)]
 
     def similar(

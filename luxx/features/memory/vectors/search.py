@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import msgspec
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from luxx.features.memory.vectors.models import SUBJECTS, EmbeddingRow
+from luxx.infra.store.ranked_search import as_list, listed
 from luxx.infra.store.tables import table_of
 
 MAX_BYTES = 192 * 1024 * 1024
@@ -37,7 +39,11 @@ FOUND = 200
 
 _vectors = table_of(EmbeddingRow)
 _newest_id = select(func.max(_vectors.c.id)).where(_vectors.c.model_id == bindparam("model"))
-_stored = select(_vectors.c.id).where(_vectors.c.id.in_(bindparam("ids", expanding=True)))
+
+
+@cache
+def _stored(dialect: str) -> Select[int]:
+    return select(_vectors.c.id).where(_vectors.c.id.in_(listed(dialect, "ids")))
 
 
 class _Statements(msgspec.Struct, frozen=True):
@@ -102,6 +108,14 @@ class _VectorBlock:
     matrix: Any
 
 
+class _Compared(NamedTuple):
+    """Vectors of a block with how similar they are to a question, as arrays."""
+
+    cosines: Any
+    ids: Any
+    subjects: Any
+
+
 @dataclass(slots=True)
 class _KeptVectors:
     """The vectors of a scope. `until`: the newest id of the model when they were read."""
@@ -144,7 +158,8 @@ class VectorSearch:
         keys = [_Key(subject, model_id, scope_id) for scope_id in scope_ids]
         found = self._compared(connection, model_id, keys, vector)
         ids = [id_ for _, id_, _ in found]
-        stored = set(connection.scalars(_stored, {"ids": ids})) if ids else set[int]()
+        dialect = connection.dialect.name
+        stored = set(connection.scalars(_stored(dialect), {"ids": as_list(ids)})) if ids else set[int]()
         if len(stored) < len(ids) // 2:  # Deleted ones stand before others.
             self.forget(model_id)
             found = self._compared(connection, model_id, keys, vector)
@@ -157,12 +172,12 @@ class VectorSearch:
         np = numpy()
         wanted = np.asarray(vector, dtype=np.float32)
         newest = connection.scalar(_newest_id, {"model": model_id}) or 0
-        best: list[tuple[float, int, int]] = []
-        for key in keys:
-            for block in self._blocks(np, connection, key, newest, len(vector)):
-                best += _best(np, block, wanted)
-        best.sort(reverse=True)
-        return best[:FOUND]
+        best = [
+            _best(np, block, block.matrix @ wanted)
+            for key in keys
+            for block in self._blocks(np, connection, key, newest, len(vector))
+        ]
+        return _in_order(np, best)
 
     def forget(self, model_id: int) -> None:
         """Frees the matrices of a model that is not used any more."""
@@ -230,15 +245,19 @@ def _joined(np: Any, blocks: Sequence[_VectorBlock]) -> _VectorBlock:
     )
 
 
-def _best(np: Any, block: _VectorBlock, wanted: Any) -> list[tuple[float, int, int]]:
-    """The cosine, id and subject of the most similar vectors of a block, in no order."""
-    if not len(block.ids):
+def _best(np: Any, block: _VectorBlock, cosines: Any) -> _Compared:
+    """The most similar vectors of a block, in no order."""
+    if len(cosines) <= FOUND:
+        return _Compared(cosines, block.ids, block.subjects)
+    places = np.argpartition(cosines, len(cosines) - FOUND)[-FOUND:]
+    return _Compared(cosines[places], block.ids[places], block.subjects[places])
+
+
+def _in_order(np: Any, compared: Sequence[_Compared]) -> list[tuple[float, int, int]]:
+    """The cosine, id and subject of the most similar vectors of all blocks, the best first, newer ones first
+    among equals."""
+    if not compared:
         return []
-    cosines = block.matrix @ wanted
-    count = min(FOUND, len(cosines))
-    places = np.argpartition(cosines, len(cosines) - count)[-count:]
-    return list(
-        zip(
-            cosines[places].tolist(), block.ids[places].tolist(), block.subjects[places].tolist(), strict=True
-        )
-    )
+    cosines, ids, subjects = (np.concatenate(arrays) for arrays in zip(*compared, strict=True))
+    order = np.lexsort((ids, cosines))[::-1][:FOUND]
+    return list(zip(cosines[order].tolist(), ids[order].tolist(), subjects[order].tolist(), strict=True))

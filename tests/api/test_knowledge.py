@@ -262,3 +262,9 @@ def test_of_a_form_beyond_the_quota_no_document_is_added(tmp_path: Path) -> None
         assert (refused.status_code, refused.json()["detail"]["kind"]) == (413, "quota_exceeded")
         assert documents(ann, base) == {}
         assert len(ann.good("POST", f"/knowledge/{base}/documents", files=form[:1])["items"]) == 1
+        # The second file does not fit; the check of the whole form sees the third, which has its name.
+        sizes = {"c": 1_000, "d": 500_000, "D": 100_000}
+        form = [("file", (f"{name.lower()}.txt", b"r" * size)) for name, size in sizes.items()]
+        refused = ann.http.post(f"/knowledge/{base}/documents", files=form)
+        assert (refused.status_code, refused.json()["detail"]["kind"]) == (413, "quota_exceeded")
+        assert list(documents(ann, base)) == ["a.txt"]

@@ -3,7 +3,7 @@ that index them."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
@@ -72,6 +72,19 @@ class _Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The bytes of an open file, read whenever they are looped over. A file of the workspace may grow
+    meanwhile."""
+
+    file: _Readable
+
+    def __iter__(self) -> Iterator[bytes]:
+        for offset in range(0, self.file.size, PIECE_BYTES):
+            if data := self.file.read_at(offset, PIECE_BYTES):
+                yield data
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentService:
     """One per process."""
 
@@ -87,17 +100,19 @@ class DocumentService:
     ) -> AddedDocuments:
         """Adds the files of a form; one replaces a document of the same name. Raises what `Uploads.receive`
         raises, InvalidInput for a file that is no document, and TooLarge past the limit of a document or the
-        quota; then none is added."""
+        quota; then none is added: one transaction stores all."""
         await self._check(caller, base_id)
         async with self.uploads.receive_drafts(caller, content_type, length, body) as files:
             for file in files:
                 _check_document(file.name, file.draft.size)
             await self._check(caller, base_id, {file.name: file.draft.size for file in files})
-            ids: list[str] = []
-            for file in files:
-                pieces = await asyncio.to_thread(_read_pieces, file.draft)
-                new = NewDocument(name=file.name, size=file.draft.size, hash=file.draft.sha256, pieces=pieces)
-                ids.append(await self._store(caller, base_id, new))
+            added = [
+                NewDocument(
+                    name=file.name, size=file.draft.size, hash=file.draft.sha256, pieces=_Pieces(file.draft)
+                )
+                for file in files
+            ]
+            ids = await self._store(caller, base_id, added)
         return await self._added(base_id, ids, [caller.user_id])
 
     async def add(self, caller: Caller, base_id: str, given: DocumentBody) -> AddedDocuments:
@@ -119,8 +134,8 @@ class DocumentService:
                 pieces=pieces_of(data),
             )
             _check_document(new.name, new.size)
-        document_id = await self._store(caller, base_id, new)
-        return await self._added(base_id, [document_id], [caller.user_id])
+        ids = await self._store(caller, base_id, [new])
+        return await self._added(base_id, ids, [caller.user_id])
 
     async def list_page(
         self, caller: Caller, base_id: str, status: EpisodeStatus | None, *, page: int, page_size: int
@@ -217,16 +232,19 @@ class DocumentService:
         file = await self.files.open(caller, file_id)
         try:
             _check_document(file.name, file.size)
-            pieces = await asyncio.to_thread(_read_pieces, file)
+            pieces = await asyncio.to_thread(list, _Pieces(file))
         finally:
             await asyncio.shield(asyncio.to_thread(file.close))
         digest = await asyncio.to_thread(_digest, pieces)
         return NewDocument(name=file.name, size=sum(map(len, pieces)), hash=digest, pieces=pieces)
 
-    async def _store(self, caller: Caller, base_id: str, new: NewDocument) -> str:
-        def work(session: Session) -> str:
+    async def _store(self, caller: Caller, base_id: str, added: Sequence[NewDocument]) -> list[str]:
+        def work(session: Session) -> list[str]:
             base = find_base(session, caller, base_id, BaseRight.WRITE, is_locked=True)
-            return store_document(session.connection(), base, caller.user_id, new, quota_mb=self.quota_mb)
+            return [
+                store_document(session.connection(), base, caller.user_id, new, quota_mb=self.quota_mb)
+                for new in added
+            ]
 
         return await self.store.write(work)
 
@@ -260,16 +278,6 @@ def _check_document(name: str, size: int) -> None:
         )
     if size > MAX_DOCUMENT_BYTES:
         raise TooLarge(f"{name} is larger than {MAX_DOCUMENT_BYTES // 2**20} MiB, the limit for a document")
-
-
-def _read_pieces(file: _Readable) -> list[bytes]:
-    pieces: list[bytes] = []
-    # A file of the workspace may grow meanwhile.
-    while len(pieces) * PIECE_BYTES < file.size and (
-        data := file.read_at(len(pieces) * PIECE_BYTES, PIECE_BYTES)
-    ):
-        pieces.append(data)
-    return pieces
 
 
 def _digest(pieces: Iterable[bytes]) -> str:

@@ -3,7 +3,7 @@
 These functions work inside a given transaction. Who may call them with which base, the callers decide.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -111,7 +111,7 @@ class NewDocument(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     size: int
     hash: str
-    pieces: Sequence[bytes]
+    pieces: Iterable[bytes]
 
 
 _shown = select(*documents.c, _status.label("shown_status"))

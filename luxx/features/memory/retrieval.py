@@ -157,9 +157,7 @@ class _FactSearch:
         return self.connection.execute(statement, self._values | {"ids": as_list(ids)}).all()
 
 
-def allowed_facts(
-    connection: Connection, scopes: Scopes, query: RecallQuery, ids: Iterable[int]
-) -> set[int]:
+def allowed_facts(connection: Connection, scopes: Scopes, query: RecallQuery, ids: Iterable[int]) -> set[int]:
     """Those of these facts that are in the scopes, and of the time and category that are asked for."""
     search = _FactSearch(connection, scopes, query)
     return {row.id for row in search.read(search.statements.allowed, ids)}

@@ -39,7 +39,7 @@ from luxx.features.knowledge.documents import DocumentService
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
 from luxx.features.knowledge.rows import CHUNKS
 from luxx.features.knowledge.running import Indexing
-from luxx.features.memory.extraction.ingestion import CHECK_SECONDS, Ingestion
+from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.memory.vectors.background import EmbeddingWork
@@ -97,6 +97,10 @@ FAILURES = {
     RunKind.MEMORY: fail_memory,
     RunKind.INDEX: fail_index,
 }
+
+WAITING_SECONDS = 15.0
+"""How often a process starts runs for what waits without one: messages to extract facts from, and documents
+to index."""
 
 logger = structlog.get_logger()
 
@@ -273,7 +277,7 @@ class Services(CoreServices):
         )
         self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
         for work in (self.ingestion.start_due, indexing.start_due):
-            self.run_driver.heartbeat.on_each_heartbeat(work, seconds=CHECK_SECONDS)
+            self.run_driver.heartbeat.on_each_heartbeat(work, seconds=WAITING_SECONDS)
 
     def _make_loaders(
         self, turn_services: TurnServices, requests: RequestResolver

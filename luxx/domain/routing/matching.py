@@ -15,7 +15,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from luxx.infra.store.search_words import UNSPACED_PATTERN, composed, fold, stems_of, words_of
+from luxx.infra.store.search_words import (
+    FUNCTION_WORDS,
+    UNSPACED_PATTERN,
+    composed,
+    fold,
+    stems_of,
+    words_of,
+)
 
 MAX_TRIGGERS, MAX_PATTERN = 50, 200
 K1, B = 1.2, 0.75
@@ -29,14 +36,6 @@ MATCHED_AT_EACH_END = 500
 """Characters of a longer text that are matched, at its beginning and at its end. Pasted documents contain
 words of many items."""
 
-_STOP_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """a an and are as at be but by can could did do does for from had has have he her his how i if in
-        into is it its me my no not of on or our please she should so such than that the their them then there
-        these they this to us was we what when where which who why will with would you your""",
-    )
-)
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；\n])")
 _AND = re.compile(r"\band\b|\balso\b|另外|还有", re.IGNORECASE)
 _DEFINITION = re.compile(
@@ -170,7 +169,7 @@ def _words(text: str) -> dict[str, str]:
 def _content_words(text: str) -> list[str]:
     """The words without function words and single characters; a run of Han ends with one, which its last pair
     contains."""
-    return [word for word in words_of(text) if len(word) > 1 and word not in _STOP_WORDS]
+    return [word for word in words_of(text) if len(word) > 1 and word not in FUNCTION_WORDS]
 
 
 def _counts(item: RoutedItem) -> dict[str, float]:

@@ -22,21 +22,10 @@ from luxx.features.memory.vectors.source import PaidBy
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store
 from luxx.infra.store.ranked_search import rank
-from luxx.infra.store.search_words import WordQuery, query_of, stems_of, words_of
+from luxx.infra.store.search_words import FUNCTION_WORDS, WordQuery, query_of, stems_of, words_of
 from luxx.wire.source import MAX_SNIPPET, one_line
 
-_FILLERS = frozenset(
-    stems_of(
-        [
-            "a", "about", "an", "and", "are", "as", "at", "be", "by", "can", "could", "did", "do",
-            "does", "for", "from", "had", "has", "have", "how", "i", "if", "in", "into", "is", "it",
-            "its", "many", "me", "much", "my", "of", "on", "or", "our", "should", "so", "than", "that",
-            "the", "their", "them", "then", "there", "these", "they", "this", "those", "to", "was",
-            "we", "were", "what", "when", "where", "which", "who", "whom", "whose", "why", "will",
-            "with", "would", "you", "your",
-        ]
-    )
-)  # fmt: skip
+_FUNCTION_STEMS = frozenset(stems_of(sorted(FUNCTION_WORDS)))
 _SENTENCE_END = re.compile(r"(?<=[.!?])[ \t]{1,100}|(?<=[。！？])")
 
 _found = (
@@ -146,15 +135,15 @@ def search_chunks(
 def _keyword_arm(connection: Connection, scope_ids: Sequence[int], query: str, weight: float) -> Arm:
     scopes = [scope_word(scope_id) for scope_id in scope_ids]
     hits = rank(
-        connection, CHUNK_TEXTS, without_fillers(query_of(query)), scopes=scopes, limit=CANDIDATES
+        connection, CHUNK_TEXTS, without_function_words(query_of(query)), scopes=scopes, limit=CANDIDATES
     ).hits
     return Arm(name="keyword", weight=weight, ranked=[(hit.id, "words") for hit in hits])
 
 
-def without_fillers(query: WordQuery) -> WordQuery:
+def without_function_words(query: WordQuery) -> WordQuery:
     """The query without words that most texts have, if it has others: in a base of few documents they may be
     rare, and would count as much as a name."""
-    words = tuple(word for word in query.words if word.text not in _FILLERS)
+    words = tuple(word for word in query.words if word.text not in _FUNCTION_STEMS)
     return msgspec.structs.replace(query, words=words) if words or query.required else query
 
 

@@ -127,6 +127,19 @@ def _words_of_piece(piece: str) -> list[str]:
     return [*map(add, piece, piece[1:]), piece[-1]]
 
 
+FUNCTION_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        """a an and are as at be but by can could did do does for from had has have he her his how
+        i if in into is it its many me much my no not of on or our please she should so such
+        than that the their them then there these they this those to us was we were what when
+        where which who whom whose why will with would you your""",
+    )
+)
+"""English words that say nothing of a subject. Where a few texts are compared they may be rare, and would
+count as much as a name; a ranking of many texts needs no list. `about` is not one: without it a labelled
+request misses its skill."""
+
 STEMMED_LENGTHS = range(3, 31)
 """So many letters have the words that are stemmed."""
 

@@ -58,9 +58,6 @@ from luxx.wire.memory import EpisodeStatus, ScopeKind
 from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Run, RunKind
 
-CHECK_SECONDS = 15.0
-"""How often a process looks for new messages, and for documents that wait without a run."""
-
 EPISODES_PER_RUN = 50
 """What waits after them is extracted by the next run."""
 
@@ -348,7 +345,7 @@ def _collect(user_id: int, session: Session) -> None:
     ).one()
     since = row.extract_from
     if since is None:
-        # A user's settings were saved when they turned it on, at most CHECK_SECONDS ago if a server was up.
+        # A user's settings were saved when they turned it on, at most some seconds ago if a server was up.
         turned_on = select(_settings.c.updated_at).where(
             _settings.c.user_id == user_id, _settings.c.extraction == true()
         )

@@ -245,6 +245,33 @@ def test_failed_steps_are_carried_out_again(
 
 
 @pytest.mark.heavy
+def test_a_goal_is_stored_with_times_that_order_and_hide_it(
+    server: ServerProcess, environ: dict[str, str]
+) -> None:
+    """`luxx task add`, `set` and `list`."""
+
+    def lines(*arguments: str) -> list[list[str]]:
+        done = run(server, environ, "task", *arguments)
+        assert done.returncode == 0, done.stderr
+        return [line.split("\t") for line in done.stdout.splitlines()]
+
+    goal = "Water the plants"
+    [added] = lines("add", goal, "--priority", "2", "--start", "2190-12-01T15:00:00Z")
+    assert added[1:4] == [goal, "pending", "priority 2"]
+    assert added[4].startswith("starts 2190-12-01 ")
+    [changed] = lines("set", goal, "--start", "none", "--due", "2190-12-02T12:00Z", "--snooze", "2190-11-30")
+    assert [field.split(" 2190")[0] for field in changed[3:]] == ["priority 2", "due", "snoozed until"]
+    assert goal not in [line[1] for line in lines("list")]
+    assert [goal, "pending", "0/0 steps"] == lines("list", "--snoozed", "--order", "due")[0][1:4]
+    for wrong, reason in (
+        (["--due", "next week"], "is no time"),
+        (["--start", "2020-01-01T00:00Z"], "in the past"),
+        ([], "nothing to set"),
+    ):
+        refused = run(server, environ, "task", "set", goal, *wrong)
+        assert (refused.returncode, reason in refused.stderr) == (2, True), refused.stderr
+
+
 def test_names_are_accepted_where_they_are_of_one(
     server: ServerProcess, environ: dict[str, str], tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.planning import Planner, settings_for
 from luxx.features.tasks.proposals import PlanService, fail_task, load_task_run
 from luxx.features.tasks.running import TaskRunService
+from luxx.features.tasks.schedule import TaskSchedule
 from luxx.features.tasks.service import TaskService
 from luxx.features.tasks.templates import TaskTemplateService
 from luxx.infra.config.schema import Config
@@ -346,6 +347,7 @@ class Services(CoreServices):
         references = self.planner.references
         self.tasks = TaskService(self.store, references, stop_run=self.runs.stop, delete_runs=delete_runs)
         self.task_runs = TaskRunService(self.admission, self.runs, self.planner)
+        self.run_driver.heartbeat.on_each_heartbeat(TaskSchedule(self.task_runs).start_due)
         self.plans = PlanService(self.admission, self.runs, self.planner)
         self.task_templates = TaskTemplateService(self.store, references)
 

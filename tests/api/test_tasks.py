@@ -137,6 +137,52 @@ def test_lists_are_filtered_by_status_project_and_text(
     assert found(q="5_%") == []
 
 
+def test_lists_are_ordered_by_urgency_and_leave_out_what_is_snoozed(
+    join: Callable[..., ApiClient], tenant_id: int, server: ServerProcess
+) -> None:
+    person = join(tenant_id)
+
+    def created(name: str, **fields: Any) -> str:
+        return str(person.good("POST", "/tasks", json={"name": name, "goal": name, **fields})["id"])
+
+    later = created("later", priority=2, due_at="2100-02-01T00:00:00+01:00")
+    plain = created("plain")
+    soon = created("soon", priority=2, due_at="2100-01-01T00:00:00Z", start_at="2099-12-01T00:00:00Z")
+    hidden = created("hidden", priority=1, snoozed_until="2100-01-01T00:00:00Z")
+    shown = person.good("GET", f"/tasks/{later}")
+    assert (shown["due_at"], shown["start_at"]) == ("2100-01-31T23:00:00Z", None)
+
+    def found(**query: str) -> list[str]:
+        return ids(person.good("GET", "/tasks", params=query)["items"])
+
+    assert found() == [soon, plain, later]
+    assert found(snoozed="true") == [hidden, soon, plain, later]
+    assert found(order="due") == [soon, later, plain]
+    assert found(order="priority", snoozed="true") == [hidden, soon, later, plain]
+    assert found(priority="2") == [soon, later]
+    assert found(due_before="2100-01-02T00:00:00Z") == [soon]
+    change_database(
+        server, ("UPDATE tasks SET snoozed_until = '2020-01-01 00:00:00' WHERE id = :id", {"id": hidden})
+    )
+    assert found() == [hidden, soon, plain, later], "a snooze ends by itself"
+    kept = person.good(
+        "PUT", f"/tasks/{hidden}", json={"snoozed_until": "2020-01-01T00:00:00Z", "priority": 5}
+    )
+    assert kept["priority"] == 5, "what a task has already is not refused"
+    wrong = person.bad("PUT", f"/tasks/{soon}", 400, json={"due_at": "2099-01-01T00:00:00Z"})
+    assert "due before it starts" in wrong["error"]
+    copied = person.ask("GET", f"/tasks/{soon}/export?format=json").json()
+    assert copied["priority"] == 2
+    assert "start_at" not in copied
+    template = person.good("POST", "/task-templates", json={"name": "Soon", "document": copied})
+    made = person.good(
+        "POST", f"/task-templates/{template['id']}/instantiate", json={"due_at": "2100-03-01T00:00:00Z"}
+    )
+    assert (made["priority"], made["due_at"], made["start_at"]) == (2, "2100-03-01T00:00:00Z", None)
+    for query in ({"priority": "9"}, {"order": "size"}, {"due_before": "today"}, {"snoozed": "perhaps"}):
+        person.bad("GET", "/tasks", 400, params=query)
+
+
 def test_the_graph_has_edges_levels_order_and_the_longest_chain(
     anna: ApiClient, task: dict[str, Any], server: ServerProcess
 ) -> None:
@@ -401,6 +447,19 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "no concurrent steps": ({"max_concurrent_steps": 0}, ("$.max_concurrent_steps",)),
     "many concurrent steps": ({"max_concurrent_steps": 21}, ("$.max_concurrent_steps",)),
     "half a concurrent step": ({"max_concurrent_steps": 1.5}, ("$.max_concurrent_steps",)),
+    "priority 0": ({"priority": 0}, ("$.priority",)),
+    "priority 6": ({"priority": 6}, ("$.priority",)),
+    "a priority in words": ({"priority": "high"}, ("$.priority",)),
+    "a start without a time zone": ({"start_at": "2100-01-01T15:00:00"}, ("$.start_at",)),
+    "a start in words": ({"start_at": "tomorrow 3 pm"}, ("$.start_at",)),
+    "a start in the past": ({"start_at": "2020-01-01T00:00:00Z"}, ("$.start_at",)),
+    "a snooze in the past": ({"snoozed_until": "2020-01-01T00:00:00Z"}, ("$.snoozed_until",)),
+    "a time beyond UTC": ({"due_at": "9999-12-31T23:59:59-12:00"}, ("$.due_at",)),
+    "a time before UTC": ({"due_at": "0001-01-01T00:00:00+12:00"}, ("$.due_at",)),
+    "a due time before the start": (
+        {"start_at": "2100-01-02T00:00:00Z", "due_at": "2100-01-01T00:00:00Z"},
+        ("$.due_at",),
+    ),
     "an approval in words": ({"require_approval": "yes"}, ("$.require_approval",)),
     "metadata in a list": ({"metadata": []}, ("$.metadata",)),
     "metadata of null": ({"metadata": None}, ("$.metadata",)),
@@ -450,6 +509,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "long name and goal": {"name": "x" * 200, "goal": "x" * 10_000},
     "a goal of two lines": {"goal": "a\nb"},
     "bounds of concurrency": {"max_concurrent_steps": 20, "require_approval": True},
+    "times": {
+        "priority": 1,
+        "start_at": "2100-01-01T15:00:00.500000Z",
+        "due_at": "2100-01-01T15:00:00.500000Z",
+    },
+    "a due time that is over": {"priority": 5, "due_at": "2020-01-01T00:00:00Z"},
     "one concurrent step": {"max_concurrent_steps": 1.0},
     "deep metadata": {"metadata": nested(10)},
     "large numbers": {"metadata": {"a": [2**62, -1.5, True, None]}},

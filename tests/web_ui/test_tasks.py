@@ -74,13 +74,41 @@ def test_a_goal_becomes_a_plan_that_is_changed_and_runs_as_a_graph(
         take_screenshots(tab, "task-done-phone")
 
 
+def test_a_task_with_times_is_ordered_snoozed_and_shown_again(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/tasks/new")
+        page.get_by_label("Goal").fill("Order coffee for the office")
+        page.get_by_label("Priority").select_option("2")
+        page.get_by_label("Starts by itself").fill("2190-12-01T15:00")
+        page.get_by_label("Due").fill("2190-12-02T12:00")
+        take_screenshots(tab, "task-times")
+        page.get_by_role("button", name="Create; it starts by itself").click()
+        header = page.get_by_role("main").locator("header").filter(has_text="Order coffee")
+        expect(header).to_contain_text("starts 1 Dec 2190 15:00")
+        listed = page.get_by_role("link", name="Order coffee for the office")
+        expect(listed).to_contain_text("due 2 Dec 2190 12:00")
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("menuitem", name="Name, goal and times").click()
+        page.get_by_label("Leave out of the list until").fill("2190-11-30T08:00")
+        page.get_by_role("button", name="Save").click()
+        expect(listed).to_have_count(0)
+        page.get_by_label("Show snoozed").check()
+        expect(listed).to_contain_text("snoozed until 30 Nov 2190 08:00")
+        page.get_by_label("Order").select_option("due")
+        expect(listed).to_be_visible()
+        take_screenshots(tab, "task-times-list")
+        assert serious_violations(page) == []
+        page.get_by_label("Show snoozed").uncheck()
+        expect(listed).to_have_count(0)
+
+
 def test_what_a_dialog_cannot_save_is_said_in_it_by_the_name_of_the_field(person: Person) -> None:
     steps = [{"id": "a", "name": "First", "goal": "Say it"}]
     task = person.post("/tasks", {"name": "Chain", "goal": "Try it", "steps": steps})["id"]
     with person.tab() as tab:
         page = tab.open(f"/ui/tasks/{task}")
         page.get_by_role("button", name="More actions").last.click()
-        page.get_by_role("menuitem", name="Name and goal").click()
+        page.get_by_role("menuitem", name="Name, goal and times").click()
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Name").fill("x" * 201)
         tab.expected_problems.append("400")

@@ -23,6 +23,7 @@ from luxx.api.http.request_input import (
     parse_document,
 )
 from luxx.features.tasks.document import TaskDocument
+from luxx.features.tasks.graph import TaskGraphView
 from luxx.features.tasks.models import (
     MAX_DOCUMENT_CHARACTERS,
     MAX_STEPS,
@@ -30,16 +31,16 @@ from luxx.features.tasks.models import (
     NewTaskStep,
     NewTaskSteps,
     TaskChanges,
-    TaskGraphView,
     TaskStatus,
     TaskStepChanges,
     TaskStepView,
     TaskSummary,
+    TaskTime,
     TaskVersion,
     TaskVersionSummary,
     TaskView,
 )
-from luxx.features.tasks.queries import TaskFilter
+from luxx.features.tasks.queries import TaskFilter, TaskOrder
 from luxx.features.tasks.service import TaskService
 from luxx.features.tasks.templates import (
     NewTaskTemplate,
@@ -60,6 +61,18 @@ StatusFilter = Annotated[TaskStatus | None, QueryParameter(description="only tas
 ProjectFilter = Annotated[str | None, QueryParameter(max_length=64, description="only tasks of this project")]
 TextFilter = Annotated[
     str | None, QueryParameter(max_length=300, description="a part of the name or the goal")
+]
+
+PriorityFilter = Annotated[
+    int | None, QueryParameter(ge=1, le=5, description="only tasks of this priority; 1 is the most urgent")
+]
+DueFilter = Annotated[TaskTime | None, QueryParameter(description="only tasks with an earlier `due_at`")]
+SnoozedFilter = Annotated[
+    bool, QueryParameter(description="also tasks whose `snoozed_until` has not come; others are left out")
+]
+OrderChoice = Annotated[
+    TaskOrder,
+    QueryParameter(description="`priority` and `due`: the most urgent first; the newest first among equals"),
 ]
 
 GRAPH_MEDIA = {"mermaid": "text/vnd.mermaid", "dot": "text/vnd.graphviz"}
@@ -91,11 +104,18 @@ class TaskController(Controller):
         status: StatusFilter = None,
         project_id: ProjectFilter = None,
         q: TextFilter = None,
+        priority: PriorityFilter = None,
+        due_before: DueFilter = None,
+        snoozed: SnoozedFilter = False,
+        order: OrderChoice = TaskOrder.NEWEST,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[TaskSummary]]:
-        """Your tasks that match all filters, newest first, without their steps."""
-        task_filter = TaskFilter(status=status, project_id=project_id, q=q)
+        """Your tasks that match all filters, newest first by default, without their steps."""
+        task_filter = TaskFilter(
+            status=status, project_id=project_id, q=q, priority=priority, due_before=due_before,
+            snoozed=snoozed, order=order,
+        )  # fmt: skip
         found = await tasks.list_page(caller, task_filter, page=page, page_size=page_size)
         return page_of(found, page, page_size)
 

@@ -6,6 +6,7 @@ definition nor that of a step before it has changed; otherwise it is `pending` a
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -38,6 +39,7 @@ from luxx.features.tasks.models import (
     TaskVersionRow,
 )
 from luxx.features.tasks.queries import definition_of, searched_tasks, step_row, step_rows
+from luxx.features.tasks.times import check_times
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.search_words import SearchKind
 from luxx.runs.models import RunRow
@@ -68,6 +70,7 @@ def check_new_task(
     """The task, all of whose steps have ids. Adds everything that is wrong with it."""
     new = replace(new, steps=with_ids(new.steps, []))
     check_metadata(new.metadata, errors)
+    check_times(new, None, errors)
     check_graph(new.steps, errors)
     check_task(
         session, caller, errors, provider_id=new.provider_id, agent_id=new.agent_id, project_id=new.project_id
@@ -98,6 +101,7 @@ def change_task(session: Session, caller: Caller, row: TaskRow, changes: TaskCha
     errors = TaskErrors()
     if changes.metadata is not UNSET:
         check_metadata(changes.metadata, errors)
+    check_times(changes, row, errors)
     given = {
         name: value
         for name in ("provider_id", "agent_id", "project_id")
@@ -323,6 +327,10 @@ def _set_fields(row: TaskRow, values: NewTask | TaskChanges) -> None:
         else:
             if name in ("provider_id", "agent_id", "project_id"):
                 setattr(row, f"lost_{name.removesuffix('_id')}", None)
+            if isinstance(value, datetime):
+                value = value.astimezone(UTC)
+            if name == "start_at" and value != row.start_at:
+                row.is_start_due = value is not None
             setattr(row, name, value.strip() if name == "name" else value)
 
 

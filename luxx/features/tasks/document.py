@@ -23,6 +23,7 @@ from luxx.features.tasks.models import (
     ConcurrentSteps,
     NewTask,
     NewTaskStep,
+    Priority,
     TaskGoal,
     TaskName,
     TaskRow,
@@ -53,7 +54,10 @@ class TaskStepDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TaskDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A task: its goal and the graph of its steps. `agent`, `provider` left out: the user's defaults."""
+    """A task: its goal and the graph of its steps. `agent`, `provider` left out: the user's defaults.
+
+    A document has no times: it may be imported at any time.
+    """
 
     version: Annotated[int, Meta(ge=VERSION, le=VERSION)]
     name: TaskName
@@ -63,6 +67,7 @@ class TaskDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_concurrent_steps: ConcurrentSteps = 5
     require_approval: bool = False
     metadata: dict[str, Any] = {}
+    priority: Priority = 3
     steps: Annotated[list[TaskStepDocument], Meta(max_length=MAX_STEPS)] = []
 
 

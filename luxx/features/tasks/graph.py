@@ -61,6 +61,35 @@ class Problem(Struct, frozen=True, kw_only=True):
     message: str
 
 
+class TaskNode(Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    status: TaskStepStatus
+
+
+class TaskEdge(Struct, frozen=True, kw_only=True):
+    """`target` depends on `source`."""
+
+    source: str
+    target: str
+
+
+class TaskGraphView(Struct, frozen=True, kw_only=True):
+    """The graph of a task.
+
+    `levels`: steps that could run at the same time. `critical_path`: the chain of steps that takes longest,
+    by the durations of the last execution; without any, the longest chain.
+    """
+
+    nodes: list[TaskNode]
+    edges: list[TaskEdge]
+    levels: list[list[str]]
+    order: list[str]
+    critical_path: list[str]
+    valid: bool
+    problems: list[Problem]
+
+
 class TaskGraph:
     """The graph of these steps, in their order. All answers but `problems` need a valid graph."""
 

@@ -1,7 +1,7 @@
 """The tables of tasks, their steps, versions and templates, and the API structs of tasks.
 
 `tasks.run_id` is the newest run of a task; the status of a task follows from it (`queries.py`) and is not
-stored. `changes.py` writes the graph.
+stored. `changes.py` writes the graph. `schedule.py` starts tasks at their `start_at`.
 """
 
 from datetime import datetime
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.agents.models import ToolNames
 from luxx.domain.owned import OwnedRow, SharedRow
-from luxx.features.tasks.graph import Problem, TaskStepStatus
+from luxx.features.tasks.graph import TaskStepStatus
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.infra.strict_json import IN_NAME, NAME
@@ -55,10 +55,15 @@ class TaskStatus(StrEnum):
 
 
 class TaskRow(OwnedRow):
-    """`metadata_json` is a JSON object. `run_id`: the newest run."""
+    """`metadata_json` is a JSON object. `run_id`: the newest run. `is_start_due`: the task is still to be
+    started at `start_at`."""
 
     __tablename__ = "tasks"
-    __table_args__ = (Index("ix_tasks_user_id_id", "user_id", "id"), Index("ix_tasks_tenant_id", "tenant_id"))
+    __table_args__ = (
+        Index("ix_tasks_user_id_id", "user_id", "id"),
+        Index("ix_tasks_tenant_id", "tenant_id"),
+        Index("ix_tasks_is_start_due_start_at", "is_start_due", "start_at"),
+    )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
@@ -71,6 +76,11 @@ class TaskRow(OwnedRow):
     max_concurrent_steps: Mapped[int] = mapped_column(default=5)
     require_approval: Mapped[bool] = mapped_column(default=False)
     metadata_json: Mapped[str] = mapped_column("metadata", Text, default="{}")
+    priority: Mapped[int] = mapped_column(default=3)
+    start_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    snoozed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    is_start_due: Mapped[bool] = mapped_column(default=False)
     result: Mapped[str | None] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
     lost_provider: Mapped[str | None] = mapped_column(String(100))
@@ -160,6 +170,10 @@ TaskStepIds = Annotated[list[TaskStepId], Meta(max_length=MAX_STEPS)]
 TaskStepText = Annotated[str, Meta(max_length=10_000)]
 ConcurrentSteps = Annotated[int, Meta(ge=1, le=20)]
 ProjectId = Annotated[str, Meta(min_length=1, max_length=64)]
+Priority = Annotated[int, Meta(ge=1, le=5)]
+"""1 is the most urgent."""
+
+TaskTime = Annotated[datetime, Meta(tz=True)]
 
 
 class NewTaskStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,6 +222,10 @@ class NewTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_concurrent_steps: ConcurrentSteps = 5
     require_approval: bool = False
     metadata: dict[str, Any] = {}
+    priority: Priority = 3
+    start_at: TaskTime | None = None
+    due_at: TaskTime | None = None
+    snoozed_until: TaskTime | None = None
     steps: NewTaskSteps = []
 
 
@@ -246,6 +264,10 @@ class TaskChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_concurrent_steps: ConcurrentSteps | UnsetType = UNSET
     require_approval: bool | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    start_at: TaskTime | UnsetType | None = UNSET
+    due_at: TaskTime | UnsetType | None = UNSET
+    snoozed_until: TaskTime | UnsetType | None = UNSET
 
 
 class TaskStepView(Struct, frozen=True, kw_only=True):
@@ -320,6 +342,10 @@ class TaskSummary(Struct, frozen=True, kw_only=True):
     project_id: str | None
     max_concurrent_steps: int
     require_approval: bool
+    priority: int
+    start_at: datetime | None
+    due_at: datetime | None
+    snoozed_until: datetime | None
     run_id: str | None
     step_counts: dict[str, int]
     created_at: datetime
@@ -346,40 +372,15 @@ class TaskView(Struct, frozen=True, kw_only=True):
     max_concurrent_steps: int
     require_approval: bool
     metadata: dict[str, Any]
+    priority: int
+    start_at: datetime | None
+    due_at: datetime | None
+    snoozed_until: datetime | None
     steps: list[TaskStepView]
     result: str | None
     run_id: str | None
     created_at: datetime
     updated_at: datetime
-
-
-class TaskNode(Struct, frozen=True, kw_only=True):
-    id: str
-    name: str
-    status: TaskStepStatus
-
-
-class TaskEdge(Struct, frozen=True, kw_only=True):
-    """`target` depends on `source`."""
-
-    source: str
-    target: str
-
-
-class TaskGraphView(Struct, frozen=True, kw_only=True):
-    """The graph of a task.
-
-    `levels`: steps that could run at the same time. `critical_path`: the chain of steps that takes longest,
-    by the durations of the last execution; without any, the longest chain.
-    """
-
-    nodes: list[TaskNode]
-    edges: list[TaskEdge]
-    levels: list[list[str]]
-    order: list[str]
-    critical_path: list[str]
-    valid: bool
-    problems: list[Problem]
 
 
 class TaskVersionSummary(Struct, frozen=True, kw_only=True):

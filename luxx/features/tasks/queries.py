@@ -4,7 +4,9 @@ The status of a task follows from its newest run and its steps; `task_status` is
 """
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, assert_never
 
 import msgspec
 from sqlalchemy import (
@@ -25,13 +27,17 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.search_index import SearchedSubject
 from luxx.errors import NotFound
-from luxx.features.tasks.graph import GraphStep, TaskGraph, TaskStepStatus
+from luxx.features.tasks.graph import (
+    GraphStep,
+    TaskEdge,
+    TaskGraph,
+    TaskGraphView,
+    TaskNode,
+    TaskStepStatus,
+)
 from luxx.features.tasks.models import (
     NewTask,
     NewTaskStep,
-    TaskEdge,
-    TaskGraphView,
-    TaskNode,
     TaskRow,
     TaskStatus,
     TaskStepRow,
@@ -42,6 +48,7 @@ from luxx.features.tasks.models import (
     TaskVersionSummary,
     TaskView,
 )
+from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import contains_text
 from luxx.infra.store.tables import read_page
 from luxx.runs.models import RunRow
@@ -224,37 +231,77 @@ def graph_view(rows: Sequence[TaskStepRow]) -> TaskGraphView:
     )
 
 
+class TaskOrder(StrEnum):
+    """The order of a list. Among equals, and for tasks without a time, the newest comes first."""
+
+    NEWEST = "newest"
+    PRIORITY = "priority"
+    DUE = "due"
+
+
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """None does not filter. `q`: a part of the name or the goal, ignoring case."""
+    """None does not filter. `q`: a part of the name or the goal, ignoring case. `due_before`: tasks with an
+    earlier `due_at`. `snoozed`: also the tasks that are snoozed now."""
 
     status: TaskStatus | None = None
     project_id: str | None = None
     q: str | None = None
+    priority: int | None = None
+    due_before: datetime | None = None
+    snoozed: bool = False
+    order: TaskOrder = TaskOrder.NEWEST
 
 
 def page_of_tasks(
     session: Session, caller: Caller, task_filter: TaskFilter, *, page: int, page_size: int
 ) -> tuple[list[TaskSummary], int]:
-    """The caller's matching tasks, newest first, and the number of matches."""
+    """The caller's matching tasks in the wanted order, and the number of matches."""
     status = task_status()
+    where = _conditions(session, caller, task_filter, status)
+    joined = select(TaskRow, status.label("status")).outerjoin(RunRow, RunRow.id == TaskRow.run_id)
+    matching = joined.where(*where)
+    total = session.scalar(select(func.count()).select_from(matching.subquery())) or 0
+    rows = session.execute(
+        matching.order_by(*_order(task_filter.order), TaskRow.id.desc())
+        .limit(page_size)
+        .offset((page - 1) * page_size)
+    ).all()
+    counts = _step_counts(session, [row.TaskRow.id for row in rows])
+    return [_summary(row.TaskRow, row.status, counts.get(row.TaskRow.id, {})) for row in rows], total
+
+
+def _conditions(
+    session: Session, caller: Caller, task_filter: TaskFilter, status: ColumnElement[str]
+) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = [TaskRow.user_id == caller.user_id]
     if task_filter.status is not None:
         where.append(status == task_filter.status.value)
     if task_filter.project_id is not None:
         where.append(TaskRow.project_id == task_filter.project_id)
+    if task_filter.priority is not None:
+        where.append(TaskRow.priority == task_filter.priority)
+    if task_filter.due_before is not None:
+        where.append(TaskRow.due_at < task_filter.due_before)
+    if not task_filter.snoozed:
+        where.append(or_(TaskRow.snoozed_until.is_(None), TaskRow.snoozed_until <= utc_now()))
     if task_filter.q:
         dialect = session.connection().dialect.name
-        where.append(
-            or_(*(contains_text(dialect, text, task_filter.q) for text in (TaskRow.name, TaskRow.goal)))
-        )
-    joined = select(TaskRow, status.label("status")).outerjoin(RunRow, RunRow.id == TaskRow.run_id)
-    matching = joined.where(*where)
-    total = session.scalar(select(func.count()).select_from(matching.subquery())) or 0
-    rows = session.execute(
-        matching.order_by(TaskRow.id.desc()).limit(page_size).offset((page - 1) * page_size)
-    ).all()
-    counts = _step_counts(session, [row.TaskRow.id for row in rows])
-    return [_summary(row.TaskRow, row.status, counts.get(row.TaskRow.id, {})) for row in rows], total
+        texts = (TaskRow.name, TaskRow.goal)
+        where.append(or_(*(contains_text(dialect, text, task_filter.q) for text in texts)))
+    return where
+
+
+def _order(order: TaskOrder) -> list[ColumnElement[Any]]:
+    by_due = TaskRow.due_at.asc().nulls_last()
+    match order:
+        case TaskOrder.NEWEST:
+            return []
+        case TaskOrder.PRIORITY:
+            return [TaskRow.priority.asc(), by_due]
+        case TaskOrder.DUE:
+            return [by_due, TaskRow.priority.asc()]
+        case _:
+            assert_never(order)
 
 
 def _summary(row: TaskRow, status: str, counts: dict[str, int]) -> TaskSummary:

@@ -27,6 +27,7 @@ from luxx.features.tasks.queries import (
     step_rows,
 )
 from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, chosen_by, write_skipped
+from luxx.features.tasks.times import forget_start
 from luxx.features.tasks.turns import RESULT, turn_input_of
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
@@ -55,7 +56,10 @@ class TaskRunService(SubjectRunService[TaskRow]):
     planner: Planner
 
     async def _admit(
-        self, caller: Caller, task_id: str, prepare: Callable[[Session, TaskRow], None] | None = None
+        self,
+        caller: Caller,
+        task_id: str,
+        prepare: Callable[[Session, TaskRow], None] = lambda _session, task: forget_start(task),
     ) -> Run:
         """Inserts a run that carries out the pending steps, after `prepare` in the same transaction; without
         steps it plans first.
@@ -66,8 +70,7 @@ class TaskRunService(SubjectRunService[TaskRow]):
         def insert(session: Session) -> Run:
             task = own_task(session, caller, task_id, is_locked=True)
             self._check_ended(session, task)
-            if prepare is not None:
-                prepare(session, task)
+            prepare(session, task)
             rows = step_rows(session, task.id)
             if rows and all(row.status != TaskStepStatus.PENDING.value for row in rows):
                 raise Conflict(
@@ -116,6 +119,12 @@ class TaskRunService(SubjectRunService[TaskRow]):
             return None  # The steps may have agents of their own; otherwise the run says what is wrong.
         return self.admission.limits_for(session, caller, request.provider_id)
 
+    async def start_prepared(
+        self, caller: Caller, task_id: str, prepare: Callable[[Session, TaskRow], None]
+    ) -> Run:
+        """`start`, with `prepare` in the transaction that inserts the run. Raises what both raise."""
+        return await self.admission.begin(await self._admit(caller, task_id, prepare))
+
     async def retry(self, caller: Caller, task_id: str, step_id: str) -> Run:
         """Carries out a failed or skipped step again, then what was skipped because of it.
 
@@ -139,7 +148,7 @@ class TaskRunService(SubjectRunService[TaskRow]):
                 _set_pending(rows[one])
             session.flush()
 
-        return await self.admission.begin(await self._admit(caller, task_id, prepare))
+        return await self.start_prepared(caller, task_id, prepare)
 
     async def pause(self, caller: Caller, task_id: str) -> Run:
         """Cuts the steps in progress, which are pending again, and pauses. Raises Conflict if none runs."""

@@ -14,12 +14,11 @@ from luxx.domain.accounts.caller import Caller
 from luxx.features.tasks import changes
 from luxx.features.tasks.checks import ReferenceChecker, TaskErrors
 from luxx.features.tasks.document import TaskDocument, document_of, new_task_of
-from luxx.features.tasks.graph import TaskGraph
+from luxx.features.tasks.graph import TaskGraph, TaskGraphView
 from luxx.features.tasks.models import (
     NewTask,
     NewTaskStep,
     TaskChanges,
-    TaskGraphView,
     TaskStepChanges,
     TaskStepView,
     TaskSummary,
@@ -60,7 +59,7 @@ class TaskService:
     async def list_page(
         self, caller: Caller, task_filter: TaskFilter, *, page: int, page_size: int
     ) -> tuple[list[TaskSummary], int]:
-        """The caller's matching tasks, newest first, and the number of matches."""
+        """The caller's matching tasks in the wanted order, and the number of matches."""
         return await self.store.read(
             lambda session: page_of_tasks(session, caller, task_filter, page=page, page_size=page_size)
         )

@@ -16,7 +16,15 @@ from luxx.errors import NotFound
 from luxx.features.tasks.changes import check_new_task, create_task
 from luxx.features.tasks.checks import ReferenceChecker, TaskErrors
 from luxx.features.tasks.document import TaskDocument, new_task_of
-from luxx.features.tasks.models import ProjectId, TaskGoal, TaskName, TaskTemplateRow, TaskView
+from luxx.features.tasks.models import (
+    Priority,
+    ProjectId,
+    TaskGoal,
+    TaskName,
+    TaskTemplateRow,
+    TaskTime,
+    TaskView,
+)
 from luxx.features.tasks.queries import task_view
 from luxx.infra.field_errors import NOTHING_WRONG
 from luxx.infra.store.engine import Store
@@ -51,6 +59,9 @@ class TaskFromTemplate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     provider_id: ProviderId | None = None
     agent_id: ProviderId | None = None
     project_id: ProjectId | None = None
+    priority: Priority | None = None
+    start_at: TaskTime | None = None
+    due_at: TaskTime | None = None
 
 
 class TaskTemplateSummary(Struct, frozen=True, kw_only=True):

@@ -35,12 +35,16 @@ class ExportedStepResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class ExportedTask(msgspec.Struct, frozen=True, kw_only=True):
     """`project`: the position of its project in the file. `result` and `results`, those of its steps by their
-    ids, are for the user's information: their runs stay on the other server, so they are not imported."""
+    ids, are for the user's information: their runs stay on the other server, so they are not imported. Nor is
+    `start_at`: an import executes nothing. Without it, the task is not to be started any more."""
 
     document: TaskDocument
     project: int | None = None
     result: str | None = None
     results: dict[str, ExportedStepResult] = {}
+    start_at: datetime | None = None
+    due_at: datetime | None = None
+    snoozed_until: datetime | None = None
     created_at: datetime
     updated_at: datetime
 
@@ -80,6 +84,9 @@ def read_tasks(session: Session, caller: Caller, project_ids: Sequence[str]) -> 
                     for step in step_rows(session, row.id)
                     if step.attempts or step.output is not None
                 },
+                start_at=row.start_at if row.is_start_due else None,
+                due_at=row.due_at,
+                snoozed_until=row.snoozed_until,
                 created_at=row.created_at,
                 updated_at=row.updated_at,
             )
@@ -120,7 +127,10 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
             new = replace(new, project_id=project_ids[task.project])
         row = add_task(session, caller, new)
         _keep_names(session, row, document)
+        row.due_at, row.snoozed_until = task.due_at, task.snoozed_until
         row.created_at, row.updated_at = task.created_at, task.updated_at
+        if task.start_at is not None:
+            notes[f"the task {document.name} is not started by itself; choose its start_at again"] = None
     for one in exported.templates:
         _check(one.template.name, new_task_of(session, caller, one.template.document, FieldErrors()))
         times = {"created_at": one.created_at, "updated_at": one.updated_at}

@@ -56,16 +56,17 @@ async def fail_run(
 
     Raises LostRun if another process claims it meanwhile.
     """
-    return await store.write_rows(lambda connection: _fail_run(connection, writers, run_id, fence, error))
+    return await store.write_rows(lambda connection: write_failure(connection, writers, run_id, fence, error))
 
 
-def _fail_run(
+def write_failure(
     connection: Connection,
     writers: Mapping[RunKind, FailureWriter],
     run_id: str,
     fence: int,
     error: LuxxError,
 ) -> RunStatus | None:
+    """`fail_run` in a transaction of the caller."""
     row = connection.execute(_owned_run, {"run_id": run_id, "fence": fence}).one_or_none()
     if row is None:
         return None

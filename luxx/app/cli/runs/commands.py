@@ -1,9 +1,11 @@
-"""`luxx room` and `luxx task` (run|list|export|import): rooms and tasks of a server, through its HTTP API.
+"""`luxx room` and `luxx task` (run|list|export|import, of tasks also add|set): rooms and tasks of a server,
+through its HTTP API.
 
 Exit codes: those of `follower.py`; 2 for options, files and names that cannot be used.
 """
 
 import argparse
+from datetime import datetime
 from urllib.parse import quote
 
 from luxx.app.cli.agent_and_conversation_commands import agent_named
@@ -31,10 +33,12 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.rooms.models import MAX_DOCUMENT_CHARACTERS as MAX_ROOM_CHARACTERS
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import MAX_DOCUMENT_CHARACTERS as MAX_TASK_CHARACTERS
+from luxx.features.tasks.queries import TaskOrder
 from luxx.wire.run import ENDED, Run, RunStatus
 
 HINT = "type a line to say it; /skip cuts a turn, /end ends the room, Ctrl-C pauses it, Ctrl-D leaves it"
 NAME_CHARACTERS = 80
+TIMES = "such as 2030-12-01T15:00 (here) or 2030-12-01T15:00Z; none: without one"
 
 
 # Rooms
@@ -114,7 +118,20 @@ def add_task_commands(parser: argparse.ArgumentParser, add_command: AddCommand) 
     run.add_argument("--provider", help="for a goal: the name or id of the provider of its steps")
     run.add_argument("--approve", action="store_true", help="approve the task and its steps without asking")
     add_follow_options(run)
-    add("list", _list_tasks, "list your tasks")
+    new = add("add", _add_task, "store a goal as a new task; with --start it starts by itself")
+    new.add_argument("goal", help="a goal in several words; the steps are planned when the task is executed")
+    new.add_argument("--agent", help="the name or id of the agent of its steps")
+    new.add_argument("--provider", help="the name or id of the provider of its steps")
+    changed = add("set", _set_task, "set the priority and the times of a task")
+    changed.add_argument("task", help="the name or id of a task")
+    changed.add_argument("--snooze", metavar="TIME", help="leave it out of lists until then")
+    for command in (new, changed):
+        command.add_argument("--priority", type=int, choices=range(1, 6), help="1 is the most urgent")
+        command.add_argument("--start", metavar="TIME", help="the time at which it is executed, once")
+        command.add_argument("--due", metavar="TIME", help=f"the time at which it is due; {TIMES}")
+    listed = add("list", _list_tasks, "list your tasks")
+    listed.add_argument("--snoozed", action="store_true", help="also those that are snoozed")
+    listed.add_argument("--order", choices=[*TaskOrder], default=TaskOrder.NEWEST, help="what comes first")
     add_document_commands(add, "task", "/tasks", MAX_TASK_CHARACTERS, ShownTask, _task_named)
 
 
@@ -168,7 +185,7 @@ async def _task_to_run(server: ServerApi, options: argparse.Namespace) -> ShownT
         task = await server.send_document("/tasks/import", document, ShownTask)
     else:
         # A goal that is given again is a new task, not the one that was made of it before.
-        tasks = [one for one in await all_items(server, "/tasks", ShownTask) if one.goal != text.strip()]
+        tasks = [one for one in await _all_tasks(server) if one.goal != text.strip()]
         found = find_named(tasks, text, lambda task: task.name, "tasks")
         if found is not None:
             task = await server.call("GET", f"/tasks/{found.id}", ShownTask)
@@ -199,6 +216,8 @@ async def _new_task(server: ServerApi, goal: str, options: argparse.Namespace) -
         body["agent_id"] = (await agent_named(server, options.agent)).id
     if options.provider:
         body["provider_id"] = (await provider_named(server, options.provider)).id
+    if "start" in options:
+        body |= _given_times(options)
     return await server.call("POST", "/tasks", ShownTask, body)
 
 
@@ -208,17 +227,62 @@ def _name_of(goal: str) -> str:
 
 
 async def _task_named(server: ServerApi, name_or_id: str) -> ShownTask:
-    tasks = await all_items(server, "/tasks", ShownTask)
+    tasks = await _all_tasks(server)
     task = find_named(tasks, name_or_id, lambda task: task.name, "tasks")
     if task is None:
         raise NotFound(f"there is no task {name_or_id.strip()[:100]!r}; `luxx task list` lists yours")
     return task
 
 
-async def _list_tasks(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
-    for task in await all_items(server, "/tasks", ShownTask):
+async def _all_tasks(server: ServerApi, order: TaskOrder = TaskOrder.NEWEST) -> list[ShownTask]:
+    return await all_items(server, "/tasks", ShownTask, snoozed="true", order=order)
+
+
+async def _list_tasks(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    snoozed = {"snoozed": "true"} if options.snoozed else {}
+    for task in await all_items(server, "/tasks", ShownTask, order=options.order, **snoozed):
         done, total = task.step_counts.get("completed", 0), sum(task.step_counts.values())
-        print_fields(task.id, task.name, task.status, f"{done}/{total} steps")
+        print_fields(task.id, task.name, task.status, f"{done}/{total} steps", *_times_of(task))
+
+
+def _times_of(task: ShownTask) -> list[str]:
+    """The priority and the times of a task, in local time, as fields of a list."""
+    named = [("starts", task.start_at), ("due", task.due_at), ("snoozed until", task.snoozed_until)]
+    times = [f"{name} {time.astimezone():%Y-%m-%d %H:%M}" for name, time in named if time is not None]
+    return [f"priority {task.priority}", *times]
+
+
+async def _add_task(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    task = await _new_task(server, options.goal.strip(), options)
+    print_fields(task.id, task.name, task.status, *_times_of(task))
+
+
+async def _set_task(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    changes = _given_times(options)
+    if options.snooze is not None:
+        changes["snoozed_until"] = _time_of(options.snooze)
+    if not changes:
+        raise InvalidInput("nothing to set: give --priority, --start, --due or --snooze")
+    task = await _task_named(server, options.task)
+    task = await server.call("PUT", f"/tasks/{task.id}", ShownTask, changes)
+    print_fields(task.id, task.name, task.status, *_times_of(task))
+
+
+def _given_times(options: argparse.Namespace) -> dict[str, object]:
+    """The fields of a task that these options set."""
+    fields: dict[str, object] = {} if options.priority is None else {"priority": options.priority}
+    times = {"start_at": options.start, "due_at": options.due}
+    return fields | {name: _time_of(text) for name, text in times.items() if text is not None}
+
+
+def _time_of(text: str) -> str | None:
+    """A time as the API takes it; one without a time zone is local. Raises InvalidInput."""
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone().isoformat()
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"{text[:60]!r} is no time; write one {TIMES}") from error
 
 
 # Both

@@ -1,6 +1,7 @@
 """What the terminal shows of a task's run: its plan, its steps, its result, and how far it is. Pure."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 
@@ -40,6 +41,10 @@ class ShownTask(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     require_approval: bool = False
     run_id: str | None = None
+    priority: int = 3
+    start_at: datetime | None = None
+    due_at: datetime | None = None
+    snoozed_until: datetime | None = None
     steps: list[ShownTaskStep] = []
     step_counts: dict[str, int] = {}
 

@@ -57,6 +57,20 @@ export function formatRelative(iso: string, now = Date.now()): string {
   return formatDay(new Date(iso))
 }
 
+/** A time in sight: tomorrow, 15:00 or 3 Nov, 15:00; with the year where it is another one. */
+export function formatMoment(iso: string, now = new Date()): string {
+  const time = new Date(iso)
+  const midnight = (day: Date): number => new Date(day.getFullYear(), day.getMonth(), day.getDate()).getTime()
+  const days = Math.round((midnight(time) - midnight(now)) / DAY)
+  const clock = new Intl.DateTimeFormat(locale(), { hour: '2-digit', minute: '2-digit' }).format(time)
+  const isNear = Math.abs(days) <= 1
+  const year = time.getFullYear() === now.getFullYear() ? {} : ({ year: 'numeric' } as const)
+  const day = isNear
+    ? new Intl.RelativeTimeFormat(locale(), { numeric: 'auto' }).format(days, 'day')
+    : new Intl.DateTimeFormat(locale(), { day: 'numeric', month: 'short', ...year }).format(time)
+  return `${day} ${clock}`
+}
+
 /** 3 Nov 2026. */
 export function formatDay(day: Date): string {
   return new Intl.DateTimeFormat(locale(), { dateStyle: 'medium' }).format(day)

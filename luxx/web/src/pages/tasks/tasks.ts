@@ -20,9 +20,14 @@ export function pathOf(taskId: string): { path: { task_id: string } } {
   return { path: { task_id: taskId } }
 }
 
-/** The newest tasks, or those whose name or goal contains the words. */
-export function listTasks(words: string, pages: number): Promise<{ items: Schema<'TaskSummary'>[]; hasMore: boolean }> {
-  const query = words ? { q: words, page_size: PAGE_SIZE } : { page_size: PAGE_SIZE }
+export interface TaskListChoice {
+  order: Schema<'TaskOrder'>
+  snoozed: boolean
+}
+
+/** The tasks, or those whose name or goal contains the words. */
+export function listTasks(choice: TaskListChoice, words: string, pages: number): Promise<{ items: Schema<'TaskSummary'>[]; hasMore: boolean }> {
+  const query = { ...choice, ...(words ? { q: words } : {}), page_size: PAGE_SIZE }
   return firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/tasks', { params: { query: { ...query, page } } })))
 }
 

@@ -21,7 +21,8 @@ from process_environment import ROOT, free_port, scripted_models
 from luxx.app.cli.commands import main
 from luxx.app.core_services import SHARED
 from luxx.domain.owned import Owned
-from luxx.domain.skills.tools import skill_tools
+from luxx.domain.skills.files import SkillCopies
+from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
@@ -341,10 +342,11 @@ def memory_tools() -> list[Any]:
 def test_every_built_in_tool_is_documented_with_its_level() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\d) \|", text_of("docs/agents/tools.md"), re.MULTILINE)
     sandbox = Sandbox(ToolsConfig(), ROOT / "data", ROOT / "workspaces")
+    store = Store(open_engine(resolve_url("sqlite:///unused.db", ROOT / "data")))
     tools = [
         *builtin_tools(),
         *program_tools(sandbox),
-        *skill_tools({}, lambda name: None),
+        *skill_tools(SkillPlaces(store, SkillCopies(ROOT / "data"), sandbox.shown_skill)),
         *memory_tools(),
     ]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)

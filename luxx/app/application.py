@@ -18,8 +18,7 @@ from luxx.api.routes.agents import AgentController
 from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController, KeyController, SocketController
 from luxx.api.routes.conversation_context import ConversationContextController
-from luxx.api.routes.conversation_queue import ConversationQueueController
-from luxx.api.routes.conversation_todos import ConversationTodosController
+from luxx.api.routes.conversation_work import ConversationQueueController, ConversationTodosController
 from luxx.api.routes.conversations import (
     ConversationController,
     ProjectController,
@@ -39,9 +38,10 @@ from luxx.api.routes.rooms import RoomController, RoomMemberController, SeatCont
 from luxx.api.routes.runs import QuestionController, ReplayController, RunController
 from luxx.api.routes.service import ProbeController, ProcessController, ServiceInfoController
 from luxx.api.routes.setup import SetupController
+from luxx.api.routes.skills import SkillController, TenantSkillController
 from luxx.api.routes.subject_runs import PlanController, RoomRunController, TaskRunController
 from luxx.api.routes.tasks import TaskController, TaskTemplateController
-from luxx.api.routes.tools import CompositionController, SkillController, ToolController
+from luxx.api.routes.tools import CompositionController, ToolController
 from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.app.container import Services
@@ -94,6 +94,7 @@ CONTROLLERS: list[type[Controller]] = [
     SettingsController,
     SetupController,
     SkillController,
+    TenantSkillController,
     SocketController,
     TaskController,
     TaskTemplateController,
@@ -235,7 +236,7 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
         "clear_tool_cache": _provide(lambda: services.clear_tool_cache),
         "mcp_servers": _provide(lambda: services.mcp),
         "request_router": _provide(lambda: services.request_router),
-        "skill_registry": _provide(lambda: services.skill_registry),
+        "skills": _provide(lambda: services.skills),
         "tool_executor": _provide(lambda: services.executor),
         "workspace_of": _provide(lambda: services.workspace_of),
     }

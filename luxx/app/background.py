@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.app.core_services import CoreServices
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
+from luxx.domain.skills.files import delete_unused_files
 from luxx.features.knowledge.indexing import CHUNK_TEXTS, ERASED_TABLES
 from luxx.features.memory.erasure import ERASE_SECONDS, Erasure
 from luxx.features.memory.vectors.background import LOOK_SECONDS, EmbeddingWork
@@ -74,6 +75,7 @@ async def _discard_old_calls(services: CoreServices) -> None:
         await discard_old_calls(services.store, now)
         await delete_old_endings(services.store, now)
         await services.store.write_rows(delete_unused_pins)
+        await services.store.write_rows(partial(delete_unused_files, now=now))
 
 
 async def _repeat(

@@ -120,7 +120,7 @@ class Services(CoreServices):
 
     async def open(self) -> None:
         """Migrates the database, creates the first user, finds providers and resumes unfinished runs."""
-        log_problems(self.skill_registry)
+        log_problems(self.skill_layers.folders)
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(upgrade_database, self.engine), self._open_sandbox())
@@ -255,7 +255,7 @@ class Services(CoreServices):
         # The functions: the driver and the questions are made after the loop that they need.
         turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
         requests = self._request_resolver()
-        self.request_router = RequestRouter(store=self.store, skills=self.skill_registry)
+        self.request_router = RequestRouter(store=self.store, skills=self.skill_layers)
         loaders = self._make_loaders(turn_services, requests)
         loop = RunLoop(
             self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)
@@ -285,7 +285,7 @@ class Services(CoreServices):
     ) -> Mapping[RunKind, LoadDrive]:
         """What reads a run of each kind at the start of a drive."""
         self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
-        references = ReferenceChecker(self.tools, self.skill_registry)
+        references = ReferenceChecker(self.tools, self.skill_layers)
         self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
         load_task = partial(load_task_run, planner=self.planner)
         episode_rows = EpisodeRows(self.fact_writer, self.config.memory)
@@ -303,7 +303,7 @@ class Services(CoreServices):
 
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(
-            self.providers, self.executor, self.workspaces, self.replay, self.tools, self.skill_registry,
+            self.providers, self.executor, self.workspaces, self.replay, self.tools, self.skill_layers,
             self.tool_images.read_images, self.tool_images.store_images, self.memory_recall,
         )  # fmt: skip
 
@@ -311,7 +311,7 @@ class Services(CoreServices):
         return RequestResolver(
             providers=self.providers,
             tools=self.tools,
-            skills=self.skill_registry,
+            skills=self.skill_layers,
             limits=self.config.limits,
             when_asked=WhenAsked(self.config.tools.when_asked),
         )

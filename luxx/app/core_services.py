@@ -3,7 +3,7 @@
 The commands of `luxx user` use these parts alone. `container.py` adds what needs an open server.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -38,8 +38,12 @@ from luxx.domain.knowledge_bases import BASES
 from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.service import McpServers
 from luxx.domain.owned import Shared
-from luxx.domain.skills.registry import Skill, read_skills
-from luxx.domain.skills.tools import SkillTools
+from luxx.domain.skills.files import SkillCopies
+from luxx.domain.skills.layers import SkillLayers, SkillTools
+from luxx.domain.skills.registry import SkillDirectories
+from luxx.domain.skills.service import SkillService
+from luxx.domain.skills.skill import SkillSet
+from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.features.knowledge.search import ChunkSearch
@@ -81,7 +85,7 @@ from luxx.runs.streams.notices import Notices
 from luxx.runs.streams.sessions import SubjectTable
 from luxx.runs.turn.run_rows import StorageUse
 from luxx.tools.builtin import builtin_tools
-from luxx.tools.builtin.programs import program_tools
+from luxx.tools.builtin.programs import ProgramFiles, program_tools
 from luxx.tools.compositions.service import CompositionService
 from luxx.tools.core import ToolRegistry, ToolSet
 from luxx.tools.executor import ToolExecutor
@@ -183,10 +187,12 @@ class CoreServices:
         self.vector_arm = VectorArm(config.memory)
         self.chunk_search = ChunkSearch(store, config.memory, self.vector_arm)
         self.tool_images = ToolImages(store, self.workspaces, config.files)
+        self._make_skills()
+        program_files = ProgramFiles(self.tool_images.register_figures, self.skill_places.for_program)
         self.registry = ToolRegistry(
             [
                 *builtin_tools(config.tools, self.sandbox.readers.run),
-                *program_tools(self.sandbox, self.tool_images.register_figures),
+                *program_tools(self.sandbox, program_files),
                 *MemoryTools(store, self.fact_writer, config.memory, self.vector_arm).all(),
                 *GraphTools(store, self.graph).all(),
                 episode_tool(store),
@@ -196,8 +202,6 @@ class CoreServices:
         for hook in quota_hooks(self.workspaces.path_of, config.files):
             self.registry.hooks.add(hook)
         load_modules(self.registry, config.tools.modules, installed_entry_points(), store)
-        self.skill_registry = read_skills(config.skills.directories, self.data_dir)
-        self.sandbox.skills = self.skill_registry.folders
         self.call_outputs = CallOutputs(store)
         call_recorder = CallRecorder(self.metrics, self.refusals)
         self.executor = ToolExecutor(
@@ -212,6 +216,14 @@ class CoreServices:
             self.executor.clear_cache(int(user_id))
 
         self.bus.subscribe(Topic.TOOL_CACHE, on_cleared)
+
+    def _make_skills(self) -> None:
+        self.skill_copies = SkillCopies(self.data_dir)
+        directories = SkillDirectories(
+            self.config.skills.directories, self.data_dir, self.skill_copies.keep_text
+        )
+        self.skill_layers = SkillLayers(directories, self.skill_copies, self.bus)
+        self.skill_places = SkillPlaces(self.store, self.skill_copies, self.sandbox.shown_skill)
 
     def clear_tool_cache(self, user_id: int) -> int:
         """Removes the user's cached results at every server of the database; returns how many this process
@@ -228,18 +240,16 @@ class CoreServices:
             self.mcp_definitions.compare_and_record,
             self.tool_images.store_images,
         )
-        skill_tools = SkillTools(self.skill_registry, self.sandbox.shown_skill, self.registry)
         self.shared_tools = ToolSources(
             self.registry,
+            SkillTools(self.skill_layers, skill_tools(self.skill_places), self.registry),
             # A source that can have no tools would only be asked in vain.
-            *([skill_tools] if self.skill_registry.skills else []),
             *([self.mcp] if self.config.mcp.servers else []),
         )
+        self.skills = SkillService(self.store, self.skill_layers, self.shared_tools)
         self.compositions = CompositionService(self.store, self.executor, self.shared_tools)
         self.tools = self.shared_tools.followed_by(self.compositions)
-        self.agents = AgentService(
-            self.store, self.tools, self.skill_registry, before_loss=copy_agent_to_seats
-        )
+        self.agents = AgentService(self.store, self.tools, self.skill_layers, before_loss=copy_agent_to_seats)
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
         self.knowledge = KnowledgeService(self.store, self.chunk_search)
@@ -258,14 +268,9 @@ class CoreServices:
         """The tools that exist for the caller; with names, at least those of them that exist."""
         return await self.store.read(lambda session: self.tools.for_caller(session, caller, names))
 
-    async def skills_of(self, caller: Caller) -> tuple[Mapping[str, Skill], list[str]]:
-        """The skills that the caller may use, and the names of the caller's tools without compositions."""
-
-        def work(session: Session) -> tuple[Mapping[str, Skill], list[str]]:
-            tools = self.shared_tools.for_caller(session, caller).list_all()
-            return self.skill_registry.for_caller(session, caller), [tool.name for tool in tools]
-
-        return await self.store.read(work)
+    async def skills_of(self, caller: Caller) -> SkillSet:
+        """The skills of a call by hand."""
+        return await self.store.read(lambda session: self.skill_layers.for_caller(session, caller))
 
     def _make_streams(self) -> None:
         self.hub = Hub()

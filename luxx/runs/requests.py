@@ -14,7 +14,7 @@ from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent, with
 from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, NO_BASES, bases_of
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
@@ -116,7 +116,7 @@ class RequestResolver:
 
     providers: ProviderService
     tools: ToolSources
-    skills: SkillRegistry
+    skills: SkillLayers
     limits: LimitsConfig
     when_asked: WhenAsked
 
@@ -145,8 +145,8 @@ class RequestResolver:
         planning = first_given(options, conversation, agent, settings, names=("planning",))["planning"]
         asked = Compression if isinstance(options, NewCompression) else InConversation
         origin = asked(message_id=message_id)
-        planning = planning or PlanningMode.OFF
-        return msgspec.structs.replace(request, origin=origin, planning=planning, memory=memory)
+        values = {"planning": planning or PlanningMode.OFF, "project_id": conversation.project_id}
+        return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
 
     def resolve_invocation(
         self,

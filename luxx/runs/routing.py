@@ -10,8 +10,10 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.queries import routed_agents
+from luxx.domain.conversations.service import own_project
 from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatches
-from luxx.domain.skills.registry import Skill, SkillRegistry
+from luxx.domain.skills.layers import SkillLayers
+from luxx.domain.skills.skill import Skill
 from luxx.infra.store.engine import Store
 
 MOST_MATCHES = 10
@@ -19,8 +21,8 @@ MOST_MATCHES = 10
 
 
 class ItemMatch(Struct, frozen=True, kw_only=True):
-    """A skill or an agent that shares words with a text. `id`: of an agent. `score`: of a match that nothing
-    but words decides; at least the threshold: the text asks for it. `reasons`: what was found in the text."""
+    """A skill or an agent that shares words with a text. `score`: at least the threshold: the text asks for
+    it. `reasons`: what was found in the text."""
 
     id: str | None
     name: str
@@ -42,12 +44,20 @@ class RequestRouter:
     """One per process."""
 
     store: Store
-    skills: SkillRegistry
+    skills: SkillLayers
 
-    async def match(self, caller: Caller, text: str, kind: Literal["skill", "agent"]) -> MatchedItems:
+    async def match(
+        self, caller: Caller, text: str, kind: Literal["skill", "agent"], project_id: str | None = None
+    ) -> MatchedItems:
         """What a message with this text would be matched with, of one kind; both kinds share one index, as in
-        a run."""
-        found = await self.store.read(lambda session: self.matches(session, caller, text))
+        a run. Raises NotFound for a project that is not the caller's."""
+
+        def work(session: Session) -> RoutingMatches:
+            if project_id is not None:
+                own_project(session, caller, project_id)
+            return self.matches(session, caller, text, project_id)
+
+        found = await self.store.read(work)
         return MatchedItems(
             matches=[
                 ItemMatch(
@@ -64,15 +74,25 @@ class RequestRouter:
             is_definition=found.is_definition,
         )
 
-    def matches(self, session: Session, caller: Caller, text: str) -> RoutingMatches:
-        """What a message with this text asks for, among all that the caller may use."""
-        skills = self.skills.for_caller(session, caller).values()
+    def matches(
+        self, session: Session, caller: Caller, text: str, project_id: str | None = None
+    ) -> RoutingMatches:
+        """What a message with this text asks for, among all that the caller may use in this project."""
+        skills = self.skills.for_caller(session, caller, project_id).values()
         items = [*map(_skill_item, skills), *routed_agents(session, caller)]
         return _router(tuple(items)).match(text)
 
 
 def _skill_item(skill: Skill) -> RoutedItem:
-    return RoutedItem(kind="skill", name=skill.name, description=skill.description)
+    return RoutedItem(
+        kind="skill",
+        id=skill.id,
+        name=skill.name,
+        description=skill.description,
+        scope=skill.scope,
+        trigger_type=skill.trigger_type,
+        triggers=tuple(skill.trigger_patterns),
+    )
 
 
 @lru_cache(maxsize=20)

@@ -146,7 +146,8 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
 
     `tools` None: those of the executor's registry. `is_composition`: a composition makes the call, so a
     program reads the result and not a model. `memory`: the mode of the user, the agent and the conversation.
-    `knowledge`: the knowledge bases that the agent and the conversation name.
+    `knowledge`: the knowledge bases that the agent and the conversation name. `skills`: those of the run or
+    of the user.
     """
 
     user_id: int
@@ -158,6 +159,7 @@ class ToolCaller(msgspec.Struct, frozen=True, kw_only=True):
     is_composition: bool = False
     memory: MemoryMode = MemoryMode.ON
     knowledge: tuple[str, ...] = ()
+    skills: Mapping[str, SkillHead] = {}
 
 
 class CallPermissions(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ def describe_error(error: BaseException) -> str:
 HOOK_SECONDS = 10.0
 """Timeout of one hook; the call fails after it."""
 
+MOST_KEPT = 1_000
+"""Tools and phases whose hooks are kept, so that a call compares no names with patterns."""
+
 logger = structlog.get_logger()
 
 
@@ -95,30 +99,30 @@ class Hooks:
 
     def __init__(self) -> None:
         self._hooks: list[ToolHook] = []
+        self._hooks_for = lru_cache(maxsize=MOST_KEPT)(self._find)
 
     def add(self, hook: ToolHook) -> None:
         self._hooks.append(hook)
+        self._hooks_for.cache_clear()
 
     async def run_with_hooks(self, call: HookedCall, run: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
         """Run the call between its hooks and return the final result. A failing hook fails the call."""
         try:
-            for hook in self._hooks_for(call, HookPhase.BEFORE):
+            for hook in self._hooks_for(call.tool, HookPhase.BEFORE):
                 await _call_hook(hook, call)
         except ToolFailed as error:
             return ToolResult.fail(f"{call.tool} was not run: {error.message}")
         result = await run()
         try:
-            for hook in self._hooks_for(call, HookPhase.AFTER):
+            for hook in self._hooks_for(call.tool, HookPhase.AFTER):
                 replacement = await _call_hook(hook, call, result)
                 result = result if replacement is None else result_of(replacement)
         except ToolFailed as error:
             return ToolResult.fail(f"{call.tool} was run, but its result is withheld: {error.message}")
         return result
 
-    def _hooks_for(self, call: HookedCall, phase: HookPhase) -> list[ToolHook]:
-        return [
-            hook for hook in self._hooks if hook.phase == phase and matches_wildcards(hook.tools, call.tool)
-        ]
+    def _find(self, tool: str, phase: HookPhase) -> list[ToolHook]:
+        return [hook for hook in self._hooks if hook.phase == phase and matches_wildcards(hook.tools, tool)]
 
 
 async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:

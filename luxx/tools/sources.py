@@ -4,7 +4,7 @@ The sources, in the order in which their tools are listed: the registry (built-i
 skills, MCP servers, and the compositions of a user. Everything that asks which tools there are, asks here.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from sqlalchemy.orm import Session
@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.tools.core import FoundTool, ToolCaller, ToolDefinition, ToolRegistry, ToolSet
 from luxx.wire.model_settings import MemoryMode
+from luxx.wire.tool import SkillHead
 
 
 class ToolSource(Protocol):
@@ -96,6 +97,7 @@ def tool_caller(
     tools: ToolSet | None = None,
     memory: MemoryMode = MemoryMode.ON,
     knowledge: Sequence[str] = (),
+    skills: Mapping[str, SkillHead] | None = None,
 ) -> ToolCaller:
     """The caller of a service as the caller of a tool."""
     return ToolCaller(
@@ -107,4 +109,5 @@ def tool_caller(
         tools=tools,
         memory=memory,
         knowledge=tuple(knowledge),
+        skills={} if skills is None else skills,
     )

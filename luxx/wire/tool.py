@@ -3,6 +3,7 @@
 Also compositions, named chains of tools as their owner writes them, and the results of their members.
 """
 
+import unicodedata
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any
 
@@ -115,6 +116,11 @@ class SkillHead(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     allowed_tools: tuple[str, ...] | None = None
+
+
+def skill_key(name: str) -> str:
+    """What two names of one skill have in common: width, case, and `_` or `-` make no difference."""
+    return unicodedata.normalize("NFKC", name.strip()).casefold().replace("_", "-")
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):

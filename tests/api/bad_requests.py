@@ -526,6 +526,7 @@ LONG_WORK = [
           "$.trigger_type"),
     wrong("an agent enabled in words", "POST", "/agents", AGENT | {"enabled": "no"}, "$.enabled"),
     wrong("matching without a text", "POST", "/agents/match", {"text": ""}, "$.text"),
+    wrong("matching skills without a text", "POST", "/skills/match", {"text": ""}, "$.text"),
     wrong("matching a number", "POST", "/agents/match", {"text": 7}, "$.text"),
     wrong("fallbacks in words", "POST", "/agents", AGENT | {"fallbacks": "any"}, "$.fallbacks"),
     wrong("a fallback without a model's type", "POST", "/agents",

@@ -76,6 +76,11 @@ def _prompt(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/prompts", json=body)["id"]
 
 
+def _skill(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    body = {"name": "own", "description": secret, "scope": "project", "content": secret}
+    return person.good("POST", "/skills", json={**body, "project_id": ids["project_id"]})["id"]
+
+
 def _fact(person: ApiClient, ids: IdsByName, secret: str) -> str:
     """A fact that is not true any more, in a project of the user."""
     body = {"text": secret, "scope": f"project:{ids['project_id']}", "subject": secret, "object": "Ben"}
@@ -233,6 +238,7 @@ ID_KINDS: dict[str, IdKind] = {
     "number": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
     "template_id": IdKind(NO_UUID, _task_template),
     "prompt_id": IdKind(NO_UUID, _prompt),
+    "skill_id": IdKind(NO_UUID, _skill),
     "fact_id": IdKind(NO_UUID, _fact),
     "episode_id": IdKind(NO_UUID, _episode),
     "memory_change_id": IdKind(NO_UUID, _memory_change),

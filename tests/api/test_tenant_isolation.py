@@ -25,6 +25,7 @@ NO_ID_OF_THEIRS = {
     "last_event_id": "a place in a log, not a thing",
     "tenant_id": "an operator's, see test_tenants and test_levels",
     "default_agent_id": "an administrator's, see test_agents",
+    "override_skill_id": "an administrator's, see skills/test_skill_layers",
     "previous_response_id": "refused whatever its value, see openai_api/test_responses",
 }
 TENANT_DEFAULTS = ("/tenant", "/admin/tenants", "/admin/tenants/{tenant_id}")
@@ -64,6 +65,8 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /chat-rooms/{room_id}/agents/{seat_id}": {"muted": True},
     "POST /chat-rooms/{room_id}/members": {"username": "admin", "right": "watch"},
     "PUT /chat-rooms/{room_id}/members/{user_id}": {"right": "speak"},
+    "POST /skills": {"name": "new", "description": "new", "scope": "project", "content": "new"},
+    "PUT /skills/{skill_id}": {"description": "changed"},
     "POST /knowledge": {"name": "new", "scope": "project"},
     "PUT /knowledge/{base_id}": {"scope": "project"},
     "POST /knowledge/{base_id}/members": {"username": "admin", "right": "read"},
@@ -73,6 +76,9 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /conversations/{conversation_id}/todos": {"todos": [{"title": "hello"}]},
 }
 """The bodies of operations, besides those that only change a name or a title."""
+
+TEXTS = {"PUT /skills/{skill_id}/content": "---\nname: own\ndescription: changed\n---\nchanged"}
+"""The bodies of operations that take text."""
 
 NEEDS = {"PUT /knowledge/{base_id}": ["project_id"], "POST /knowledge/{base_id}/documents": ["file_id"]}
 """The ids that the bodies of operations need besides."""
@@ -160,6 +166,8 @@ def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> h
         body.setdefault("conversation_id", others["conversation_id"])
     is_bodied = operation.about.get("requestBody") is not None
     headers = {"accept": "application/json"}
+    if (text := TEXTS.get(str(operation))) is not None:
+        return person.ask(operation.method, path, params=query, content=text, headers=headers)
     return person.ask(operation.method, path, params=query, json=body if is_bodied else None, headers=headers)
 
 
@@ -249,7 +257,12 @@ def order(slot: Slot) -> tuple[bool, bool, int, bool]:
     when its message has been changed and deleted: it would send the message."""
     template, is_deleted = slot.operation.template, slot.operation.method == "DELETE"
     is_last = is_deleted or template.endswith(("/reset", "/queue/resume"))
-    return is_last, "conversation" in template, -template.count("/"), not is_deleted
+    return (
+        is_last,
+        "conversation" in template or "/projects" in template,
+        -template.count("/"),
+        not is_deleted,
+    )
 
 
 def test_the_owner_sends_the_same_requests_and_is_answered(document: Document, annas: OwnedIds) -> None:
@@ -260,7 +273,10 @@ def test_the_owner_sends_the_same_requests_and_is_answered(document: Document, a
         deleted.add(str(slot.operation))
         response = ask(annas.owner, slot, annas.ids[slot.kind], annas.ids)
         is_ended = response.status_code == 409 and slot.operation.template.endswith(NEED_A_RUN)
-        assert response.is_success or is_ended, f"{slot}: {response.status_code} {response.text}"
+        needs_admin = response.status_code == 403 and slot.operation.template.endswith("/review")
+        assert response.is_success or is_ended or needs_admin, (
+            f"{slot}: {response.status_code} {response.text}"
+        )
         if response.status_code == 202:
             run = response.json()["data"]
             with annas.owner.http.stream("GET", f"/runs/{run['id']}/events") as stream:

@@ -163,7 +163,7 @@ async def test_a_killed_run_goes_on_with_the_tools_and_skills_that_it_began_with
     engine = create_engine(f"sqlite:///{data_dir / 'luxx.db'}")
     count = text_query("SELECT (SELECT count(*) FROM prompt_parts), (SELECT count(*) FROM run_prompt_parts)")
     with engine.begin() as connection:
-        assert tuple(connection.execute(count).one()) == (4, 4)
+        assert tuple(connection.execute(count).one()) == (6, 6)
         delete_unused_pins(connection)
         assert tuple(connection.execute(count).one()) == (0, 0)
     engine.dispose()

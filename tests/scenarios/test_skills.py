@@ -220,10 +220,10 @@ async def test_the_list_of_skills_names_broken_ones(skilled_server: ServerProces
         listed = await ann.get("/skills")
         assert listed["total"] == 5
         skills = {item["name"]: item for item in listed["items"]}
-        assert skills["note-keeping"]["allowed_tools"] == [
+        assert skills["note-keeping"]["tools"] == [
             *("file_read", "file_write(notes/*)", "shell_execute(git status *)")
         ]
-        assert skills["manners"]["allowed_tools"] is None
+        assert skills["manners"]["tools"] is None
         assert "front matter" in skills["broken"]["problem"]
         (line,) = skilled_server.lines_with("skill_broken")
         assert "front matter" in line

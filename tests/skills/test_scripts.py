@@ -129,8 +129,8 @@ async def test_the_list_of_skills_says_which_of_their_tools_are_unknown(skilled:
         "page-frame": ["NotebookEdit"],
         "record-check": ["NotebookEdit", "TodoWrite"],
     }
-    assert by_name["page-frame"]["allowed_tools"] == ["shell_execute", "file_read"]
-    assert by_name["record-check"]["allowed_tools"] is None
+    assert by_name["page-frame"]["tools"] == ["shell_execute", "file_read"]
+    assert by_name["record-check"]["tools"] is None
 
 
 NAMES = [

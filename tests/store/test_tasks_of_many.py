@@ -13,7 +13,9 @@ from sqlalchemy.orm import Session
 from luxx.app.container import Services
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.files import SkillCopies
+from luxx.domain.skills.layers import SkillLayers
+from luxx.domain.skills.registry import SkillDirectories
 from luxx.errors import NotFound
 from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.graph import TaskStepStatus
@@ -28,6 +30,7 @@ from luxx.features.tasks.models import (
 )
 from luxx.features.tasks.queries import TaskFilter
 from luxx.features.tasks.service import TaskService
+from luxx.infra.bus.core import Bus
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.models import RunRow
@@ -51,7 +54,8 @@ async def never_stop(_caller: Caller, run_id: str) -> None:
 def tasks(ready_url: str, tmp_path: Path) -> Iterator[TaskService]:
     store = Store(open_engine(resolve_url(ready_url, tmp_path)))
     store.write_now(add_user)
-    references = ReferenceChecker(ToolSources(ToolRegistry()), SkillRegistry())
+    layers = SkillLayers(SkillDirectories([], tmp_path), SkillCopies(tmp_path), Bus("one"))
+    references = ReferenceChecker(ToolSources(ToolRegistry()), layers)
     yield TaskService(store, references, stop_run=never_stop, delete_runs=delete_runs)
     store.close()
 

@@ -1,4 +1,4 @@
-"""`/tools`: list tools, run one and read its output on, clear cached results; compositions; and `/skills`.
+"""`/tools`: list tools, run one and read its output on, clear cached results; and compositions.
 
 Running a tool here asks no question, because the caller approves it. Levels and deny rules apply.
 """
@@ -16,8 +16,6 @@ from msgspec import UNSET, Meta, UnsetType
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.skills.registry import Skill, SkillRegistry
-from luxx.domain.skills.tools import allowed_here
 from luxx.errors import NotAllowed, NotFound
 from luxx.infra.clock import new_id
 from luxx.infra.field_errors import FieldErrors
@@ -35,7 +33,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import OUTPUT_MINUTES, CallOutputs, CallStatus, Executed
 from luxx.tools.sources import tool_caller
-from luxx.wire.tool import Composition, PlacedRule
+from luxx.wire.tool import Composition, PlacedRule, SkillHead
 from luxx.wire.turn import StepFile
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
@@ -43,8 +41,8 @@ ToolsOf = Callable[[Caller, Collection[str] | None], Awaitable[ToolSet]]
 """The tools that exist for a caller; with names, at least those of them that exist."""
 RulesAndTools = Callable[[Caller, str], Awaitable[tuple[tuple[PlacedRule, ...], ToolSet]]]
 """The rules for a direct call of this tool, and the tools that exist for the caller."""
-SkillsOf = Callable[[Caller], Awaitable[tuple[Mapping[str, Skill], list[str]]]]
-"""The skills that a caller may use, and the names of the caller's tools without compositions."""
+SkillsOf = Callable[[Caller], Awaitable[Mapping[str, SkillHead]]]
+"""The skills that a direct call may use."""
 ClearCache = Callable[[int], int]
 """Removes the cached results of a user; returns how many this process had."""
 InjectedExecutor = NamedDependency[ToolExecutor]
@@ -136,6 +134,7 @@ class ToolController(Controller):
         tool_executor: InjectedExecutor,
         workspace_of: InjectedWorkspaceOf,
         rules_and_tools: InjectedRulesAndTools,
+        skills_of: InjectedSkillsOf,
         call_outputs: InjectedOutputs,
         name: TextId,
         data: JSONBody[ExecuteTool],
@@ -146,7 +145,7 @@ class ToolController(Controller):
         workspace = await workspace_of(caller)
         rules, tools = await rules_and_tools(caller, name)
         context = ToolContext(
-            caller=tool_caller(caller, tools=tools),
+            caller=tool_caller(caller, tools=tools, skills=await skills_of(caller)),
             permissions=CallPermissions(workspace=workspace, rules=rules),
             actions=CallActions(read_on=_READ_ON.format(ref=ref, minutes=OUTPUT_MINUTES)),
         )
@@ -268,50 +267,3 @@ class CompositionController(Controller):
         """Delete a composition; the tools that it calls stay."""
         await compositions.delete(caller, composition_id)
         return success(None, "deleted")
-
-
-class SkillView(msgspec.Struct, frozen=True, kw_only=True):
-    """`allowed_tools` null: the skill does not limit the tools of a run. With a `problem` it is unusable."""
-
-    name: str
-    description: str | None = None
-    allowed_tools: list[str] | None = None
-    unknown_tools: Annotated[
-        list[str], Meta(description="entries of its allowed-tools that name no tool of this server")
-    ] = []
-    license: str | None = None
-    problem: str | None = None
-
-
-def _skill_view(skill: Skill, names: list[str]) -> SkillView:
-    """`names`: of the tools that exist for the caller."""
-    allowed = allowed_here(skill.allowed_tools, names)
-    return SkillView(
-        name=skill.name,
-        description=skill.description,
-        allowed_tools=None if allowed.entries is None else list(allowed.entries),
-        unknown_tools=list(allowed.unknown),
-        license=skill.license,
-    )
-
-
-class SkillController(Controller):
-    path = "/skills"
-    tags = ("skills",)
-
-    @get(summary="The skills of this server")
-    async def list_skills(
-        self,
-        caller: InjectedCaller,
-        skill_registry: NamedDependency[SkillRegistry],
-        skills_of: InjectedSkillsOf,
-        page: PageNumber = 1,
-        page_size: PageSize = 20,
-    ) -> Success[Page[SkillView]]:
-        """By name within each directory, in the order of the directories; broken ones come last."""
-        skills, names = await skills_of(caller)
-        views = [_skill_view(skill, names) for skill in skills.values()]
-        views += [SkillView(name=skill.name, problem=skill.problem) for skill in skill_registry.broken]
-        first = (page - 1) * page_size
-        items = views[first : first + page_size]
-        return success(Page(items=items, total=len(views), page=page, page_size=page_size))

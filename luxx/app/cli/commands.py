@@ -32,6 +32,7 @@ from luxx.app.cli.provider_commands import add_provider_commands, print_models
 from luxx.app.cli.runs.commands import add_room_commands, add_task_commands
 from luxx.app.cli.server_api import add_server_options
 from luxx.app.cli.server_commands import run_command
+from luxx.app.cli.skill_commands import add_skill_commands
 from luxx.app.container import Services
 from luxx.app.core_services import CoreServices
 from luxx.app.serve import DRAIN_SECONDS, check_start, run_worker, serve
@@ -125,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add_key_commands(_command(commands, "key", None, "your personal API keys of a server"), _command)
     add_memory_commands(_command(commands, "memory", None, "what a server remembers for you"), _command)
     add_knowledge_commands(_command(commands, "knowledge", None, "knowledge bases of a server"), _command)
+    add_skill_commands(_command(commands, "skill", None, "skills of a server"), _command)
     add_room_commands(_command(commands, "room", None, "run rooms of a server in the terminal"), _command)
     add_task_commands(_command(commands, "task", None, "run tasks of a server in the terminal"), _command)
     add_backup_commands(partial(_command, commands), configure)

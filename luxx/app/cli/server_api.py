@@ -139,16 +139,20 @@ class ServerApi:
         """Sends a document in YAML or JSON; the `data` of the response. Raises the errors of `call`."""
         return _decoded(await self._answer("POST", path, document, {}, DOCUMENT_TYPE), Success[kind]).data
 
-    async def upload(self, name: str, data: bytes, kind: type[T], path: str = "/files") -> T:
-        """Uploads a file, to the workspace by default; the `data` of the response. Raises the errors of
-        `call`."""
-        form = httpx.Request("POST", "http://form", files={"file": (name, data)})
+    async def upload(self, name: str, data: bytes, kind: type[T], path: str = "/files", **fields: str) -> T:
+        """Uploads a file, to the workspace by default, with other fields of the form; the `data` of the
+        response. Raises the errors of `call`."""
+        form = httpx.Request("POST", "http://form", data=fields, files={"file": (name, data)})
         answer = await self._answer("POST", path, form.read(), {}, form.headers["content-type"])
         return _decoded(answer, Success[kind]).data
 
     async def document(self, path: str, **query: str) -> str:
         """The text of a response without the envelope. Raises the errors of `call`."""
         return (await self._answer("GET", path, None, query)).text
+
+    async def content(self, path: str) -> bytes:
+        """The bytes of a response without the envelope. Raises the errors of `call`."""
+        return (await self._answer("GET", path, None, {})).content
 
     async def _answer(
         self, method: str, path: str, body: object, query: dict[str, str], body_type: str = JSON_TYPE

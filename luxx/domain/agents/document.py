@@ -33,11 +33,10 @@ from luxx.domain.agents.models import (
     NewAgent,
     PromptedThinking,
     Rounds,
-    TriggerPatterns,
     TurnSettings,
 )
 from luxx.domain.agents.queries import BeforeLoss, end_default, set_fields
-from luxx.domain.routing.matching import TriggerType
+from luxx.domain.routing.matching import TriggerPatterns, TriggerType
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_commit

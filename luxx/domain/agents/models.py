@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.owned import SharedRow
-from luxx.domain.routing.matching import MAX_TRIGGERS, Trigger, TriggerType
+from luxx.domain.routing.matching import Trigger, TriggerPatterns, TriggerType
 from luxx.infra.store.tables import (
     KnowledgeColumn,
     MemoryColumn,
@@ -38,7 +38,6 @@ AgentName = Annotated[str, Meta(min_length=1, max_length=100, pattern=NAME, desc
 AgentRole = Annotated[str, Meta(max_length=500, pattern=LINE, description=IN_LINE)]
 DisplayName = Annotated[str, Meta(max_length=100, pattern=LINE, description=IN_LINE)]
 Description = Annotated[str, Meta(max_length=1_024, description="what the agent is for, and when to use it")]
-TriggerPatterns = Annotated[list[Trigger], Meta(max_length=MAX_TRIGGERS)]
 AgentModel = Annotated[str, Meta(min_length=1, max_length=200, pattern=NAME, description=IN_NAME)]
 AgentPrompt = Annotated[str, Meta(max_length=100_000)]
 AgentColor = Annotated[

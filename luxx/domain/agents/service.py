@@ -34,7 +34,7 @@ from luxx.domain.agents.queries import (
     set_fields,
 )
 from luxx.domain.knowledge_bases import check_named, named_in
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.layers import SkillLayers
 from luxx.errors import AmbiguousName, InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
@@ -56,7 +56,7 @@ class AgentService:
         self,
         store: Store,
         tools: ToolSources,
-        skills: SkillRegistry,
+        skills: SkillLayers,
         before_loss: BeforeLoss,
     ) -> None:
         self._store = store

@@ -25,6 +25,7 @@ from luxx.infra.store.search_words import (
 )
 
 MAX_TRIGGERS, MAX_PATTERN = 50, 200
+LEAST_WEIGHT, MAX_WEIGHT = 0.1, 10
 K1, B = 1.2, 0.75
 """The usual parameters of BM25: how soon repeated words stop counting, and how much a long text is damped."""
 
@@ -58,7 +59,10 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Words that ask for an item. `weight` multiplies how often they count."""
 
     pattern: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN)]
-    weight: Annotated[float, Meta(ge=0.1, le=10)] = 1.0
+    weight: Annotated[float, Meta(ge=LEAST_WEIGHT, le=MAX_WEIGHT)] = 1.0
+
+
+TriggerPatterns = Annotated[list[Trigger], Meta(max_length=MAX_TRIGGERS)]
 
 
 class RoutedItem(msgspec.Struct, frozen=True, kw_only=True):

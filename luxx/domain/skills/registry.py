@@ -1,252 +1,174 @@
-"""Reads skills from directories: `SKILL.md` with front matter, in the public Agent Skills format.
+"""The skills of the server's directories: reading the folders, and reading changed ones again.
 
 A broken skill becomes a BrokenSkill with a sentence, and does not affect the others.
 """
 
-import difflib
-import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from threading import Lock
 
 import msgspec
 import structlog
-import yaml
-from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.caller import Caller
+from luxx.domain.skills.document import FILE, MAX_FILE_BYTES, folder_warning, printable, read_document
+from luxx.domain.skills.skill import SYSTEM_ID, BrokenSkill, Skill, SkillScope, SkillSet
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.files.workspace import Workspace
-from luxx.tools.permissions.rules import MAX_ENTRIES, check_entry, entries_in
-from luxx.wire.tool import SkillHead
+from luxx.wire.tool import skill_key
 
-FILE = "SKILL.md"
 BUILTIN = "builtin"
 """Among the directories of the configuration: the skills that come with Luxx."""
 
 _SHIPPED = Path(__file__).parent / "shipped"
-MAX_FILE_BYTES = 40 * 1024
-"""Tool results of this size are never cut; longer instructions belong into other files."""
-
-MAX_FRONT_CHARACTERS = 8 * 1024
-MAX_DEPTH, MAX_EVENTS, MAX_BRACKETS = 20, 2_000, 100
-"""Bounds of the front matter, because parsing small YAML can take much time."""
-
-MAX_NAME, MAX_DESCRIPTION, MAX_LICENSE = 64, 1024, 500
-
-_TOOLS_KEY = "allowed-tools"
-_SIMILARITY = 0.8
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n(.*))?\Z", re.DOTALL | re.MULTILINE)
-_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-
-
-class Skill(SkillHead, frozen=True, kw_only=True):
-    """A skill that can be activated; `folder` is a path of the host, which no API or model sees."""
-
-    instructions: str
-    folder: Path
-    license: str | None = None
-
-
-class BrokenSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder without a usable skill; `problem` says why."""
-
-    name: str
-    problem: str
-
-
-def read_skill(directory: Path, name: str) -> Skill | BrokenSkill:
-    """The skill in the folder `name` of `directory`. Links that lead out of the folder are refused."""
-    try:
-        text = Workspace(directory / name).read(FILE, MAX_FILE_BYTES).decode("utf-8")
-        return _skill(text.removeprefix("\ufeff").replace("\r\n", "\n"), directory / name)
-    except (ToolFailed, InvalidInput) as error:
-        problem = error.message
-    except UnicodeDecodeError:
-        problem = f"{FILE} is not UTF-8 text"
-    except yaml.YAMLError as error:
-        problem = f"the front matter is not valid YAML: {' '.join(str(error).split())}"
-    except Exception as error:
-        # PyYAML raises errors of any type, for example for a value that does not fit its type tag.
-        problem = f"the front matter holds a value that cannot be read ({type(error).__name__})"
-    return BrokenSkill(name=printable(name), problem=printable(problem)[:500])
-
-
-def printable(text: str) -> str:
-    """The text with U+FFFD in place of characters that databases and JSON answers do not accept."""
-    return _NO_TEXT.sub("\ufffd", text)
-
-
-def _skill(text: str, folder: Path) -> Skill:
-    match = _FRONT_MATTER.match(text)
-    if match is None:
-        raise InvalidInput(f"{FILE} does not begin with front matter between two lines of ---")
-    front = _front_matter(match[1])
-    name = _text(front, "name", MAX_NAME)
-    if not _NAME.fullmatch(name):
-        raise InvalidInput("its name may only have lower case letters, digits and single hyphens inside")
-    if name != folder.name:
-        raise InvalidInput(f"its name is {name}, but its folder's is {folder.name}; they must be the same")
-    description = _text(front, "description", MAX_DESCRIPTION)
-    instructions = (match[2] or "").strip()
-    if not instructions:
-        raise InvalidInput(f"{FILE} has no instructions below its front matter")
-    return Skill(
-        name=name,
-        description=" ".join(description.split()),
-        allowed_tools=_allowed_tools(front),
-        instructions=printable(instructions),
-        folder=folder,
-        license=_text(front, "license", MAX_LICENSE) if front.get("license") is not None else None,
-    )
-
-
-def _front_matter(text: str) -> dict[str, Any]:
-    _check_size(text)
-    _check_keys(text)
-    try:
-        front = yaml.safe_load(text)
-    except (ValueError, OverflowError) as error:
-        # For example the date 2026-06-31.
-        raise InvalidInput(f"the front matter holds a value that cannot be read: {error}") from error
-    if not isinstance(front, dict):
-        raise InvalidInput("the front matter does not consist of keys with values")
-    return cast("dict[str, Any]", front)
-
-
-def _check_size(text: str) -> None:
-    """Refuses front matter that takes much time or memory to parse, such as nested aliases."""
-    if len(text) > MAX_FRONT_CHARACTERS:
-        raise InvalidInput(
-            f"the front matter has {len(text)} characters; the limit is {MAX_FRONT_CHARACTERS}"
-        )
-    too_deep = InvalidInput("the front matter is nested too deeply")
-    if text.count("[") + text.count("{") > MAX_BRACKETS:
-        raise too_deep
-    depth = 0
-    events = cast("Iterator[object]", yaml.parse(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    for number, event in enumerate(events):
-        if isinstance(event, yaml.AliasEvent):
-            raise InvalidInput("the front matter uses a YAML alias, which is not supported")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH or number > MAX_EVENTS:
-            raise too_deep
-
-
-def _check_keys(text: str) -> None:
-    """Refuses duplicate keys and misspellings of `allowed-tools`, which would leave all tools allowed."""
-    node = cast("Any", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
-    if not isinstance(node, yaml.MappingNode):
-        return
-    pairs = cast("list[tuple[Any, Any]]", node.value)
-    keys = Counter(str(key.value) for key, _value in pairs)
-    for key, times in keys.items():
-        if times > 1 or key == "<<":
-            raise InvalidInput(f"the front matter has {key[:80]} more than once, or merges keys")
-        plain = re.sub("[^a-z]", "", key.lower())
-        similarity = difflib.SequenceMatcher(None, plain, _TOOLS_KEY.replace("-", "")).ratio()
-        if key != _TOOLS_KEY and similarity >= _SIMILARITY:
-            raise InvalidInput(f"the front matter has {key[:80]}; if you mean {_TOOLS_KEY}, correct the key")
-
-
-def _text(front: dict[str, Any], key: str, most: int) -> str:
-    value = front.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise InvalidInput(f"the front matter needs a {key}, as text")
-    if len(value) > most:
-        raise InvalidInput(f"its {key} has {len(value)} characters; the limit is {most}")
-    if _NO_TEXT.search(value):
-        raise InvalidInput(f"its {key} contains control characters or invalid Unicode")
-    return value.strip()
-
-
-def _allowed_tools(front: dict[str, Any]) -> tuple[str, ...] | None:
-    """The entries, from one line or a list; None if the key is missing. A key without a value is refused."""
-    if _TOOLS_KEY not in front:
-        return None
-    value = front[_TOOLS_KEY]
-    if isinstance(value, str):
-        entries = entries_in(value)
-    elif isinstance(value, list) and all(isinstance(item, str) for item in cast("list[Any]", value)):
-        entries = [item.strip() for item in cast("list[str]", value)]
-    else:
-        raise InvalidInput("allowed-tools must be tools in one line, or a list of them; leave it out for all")
-    if len(entries) > MAX_ENTRIES:
-        raise InvalidInput(f"allowed-tools has more than {MAX_ENTRIES} entries")
-    for entry in entries:
-        if _NO_TEXT.search(entry):
-            raise InvalidInput("allowed-tools contains control characters or invalid Unicode")
-        check_entry(entry)
-    return tuple(entries)
-
 
 MOST_SKILLS = 200
-"""Skills of one server: the prompt of each run that may activate one has all names and descriptions."""
+"""Skills of one layer: the prompt of each run that may activate one has all names and descriptions."""
 
 MOST_FOLDERS = 500
 """Folders of one directory that are read; the start of the server waits for them."""
 
+LOOK_SECONDS = 2.0
+"""Folders are compared at most this often."""
+
 INTRODUCTION = files("luxx.domain.skills").joinpath("prompt.md").read_text("utf-8").strip()
+
+Stamp = tuple[int, ...] | None
+"""What changes with a file; None: it cannot be read."""
+
+KeepText = Callable[[str, bytes], None]
+"""Keeps the text of a SKILL.md with this digest for the runs that begin with it."""
 
 logger = structlog.get_logger()
 
 
-class SkillRegistry:
-    """The skills of the server's directories; `broken` folders with their problems, and configured but
+class SkillFolders(msgspec.Struct, frozen=True, kw_only=True):
+    """The skills of the directories at one time; `broken` folders with their problems, and configured but
     `missing` directories."""
 
-    def __init__(
-        self, skills: Iterable[Skill] = (), broken: Iterable[BrokenSkill] = (), missing: Iterable[str] = ()
-    ) -> None:
-        self.skills: Mapping[str, Skill] = {skill.name: skill for skill in skills}
-        self.broken = list(broken)
-        self.missing = list(missing)
-
-    def for_caller(self, session: Session, caller: Caller) -> Mapping[str, Skill]:
-        """The skills that the caller may use, by name. Those of directories are for everyone."""
-        return self.skills
-
-    @property
-    def folders(self) -> tuple[tuple[str, Path], ...]:
-        """The name and the real path of each skill's folder."""
-        return tuple((skill.name, skill.folder.resolve()) for skill in self.skills.values())
+    skills: SkillSet
+    broken: Sequence[BrokenSkill] = ()
+    missing: Sequence[str] = ()
 
 
-def skills_prompt(skills: Mapping[str, Skill], names: Collection[str] | None = None) -> str:
+def skills_prompt(skills: SkillSet, names: Collection[str] | None = None) -> str:
     """The part of the system prompt that lists the skills, all or those of these names; may be empty."""
-    listed = [skill for skill in skills.values() if names is None or skill.name in names]
+    listed = skills.named(names)
     if not listed:
         return ""
     return "\n".join([INTRODUCTION, "", *(f"- {skill.name}: {skill.description}" for skill in listed)])
 
 
-def read_skills(directories: Iterable[str], data_dir: Path) -> SkillRegistry:
-    """The skills of these directories; relative paths are below `data_dir`, and `builtin` names those that
-    come with Luxx. The first of a name counts."""
-    skills: dict[str, Skill] = {}
-    broken: list[BrokenSkill] = []
-    missing: list[str] = []
-    for configured in directories:
-        directory = _SHIPPED if configured == BUILTIN else data_dir / Path(configured).expanduser()
-        for name in _folders(directory, configured, broken, missing):
-            skill: Skill | BrokenSkill | None = read_skill(directory, name)
-            if isinstance(skill, Skill):
-                skill = _add_skill(skill, skills)
-            if skill is not None:
-                broken.append(skill)
-    return SkillRegistry(skills.values(), broken[:MOST_SKILLS], missing)
+def read_skill(directory: Path, name: str, keep: KeepText | None = None) -> Skill | BrokenSkill:
+    """The skill in the folder `name` of `directory`. Links that lead out of the folder are refused."""
+    try:
+        content = Workspace(directory / name).read(FILE, MAX_FILE_BYTES)
+        skill = system_skill(content, directory / name)
+    except (ToolFailed, InvalidInput) as error:
+        return BrokenSkill(name=printable(name), problem=printable(error.message)[:500])
+    if keep is not None:
+        keep(skill.digest, content)
+    return skill
 
 
-def log_problems(skill_registry: SkillRegistry) -> None:
-    """Logs broken skills and missing directories."""
-    for one in skill_registry.broken:
-        logger.warning("skill_broken", skill=one.name, problem=one.problem)
-    for directory in skill_registry.missing:
-        logger.info("skill_directory_missing", directory=directory)
+def system_skill(content: bytes, folder: Path) -> Skill:
+    """The skill of a folder of the server with this SKILL.md. Raises InvalidInput."""
+    document = read_document(content)
+    return Skill(
+        **msgspec.structs.asdict(document),
+        id=f"{SYSTEM_ID}{document.name}",
+        scope=SkillScope.SYSTEM,
+        digest=sha256(content).hexdigest(),
+        folder=folder,
+        warning=folder_warning(document.name, folder.name),
+    )
+
+
+class SkillDirectories:
+    """The skills of these directories, as they are on disk: changed folders are read again.
+
+    Relative paths are below `data_dir`, and `builtin` names the skills that come with Luxx. The first of a
+    name counts.
+    """
+
+    def __init__(self, directories: Iterable[str], data_dir: Path, keep: KeepText | None = None) -> None:
+        self._directories = [
+            (configured, _SHIPPED if configured == BUILTIN else data_dir / Path(configured).expanduser())
+            for configured in directories
+        ]
+        self._keep = keep
+        self._read: dict[tuple[Path, str], tuple[Stamp, Skill | BrokenSkill]] = {}
+        self._stamps: Sequence[object] = ()
+        self._lock = Lock()
+        self.latest = SkillFolders(skills=SkillSet())
+        self._look()
+
+    def current(self) -> SkillFolders:
+        """The skills; the same object as long as nothing changes. May read the disk."""
+        if time.monotonic() >= self.next_look and self._lock.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._lock.release()
+        return self.latest
+
+    def _look(self) -> None:
+        broken: list[BrokenSkill] = []
+        missing: list[str] = []
+        found: list[tuple[Path, str]] = []
+        for configured, directory in self._directories:
+            found += [(directory, name) for name in _folders(directory, configured, broken, missing)]
+        stamps = [(*one, _stamp(one[0] / one[1] / FILE)) for one in found]
+        seen = [stamps, broken, missing]
+        if seen != self._stamps:
+            self.latest = self._folders(stamps, list(broken), missing)
+            self._stamps = seen
+        self.next_look = time.monotonic() + LOOK_SECONDS
+
+    def _folders(
+        self, stamps: list[tuple[Path, str, Stamp]], broken: list[BrokenSkill], missing: list[str]
+    ) -> SkillFolders:
+        skills: dict[str, Skill] = {}
+        read: dict[tuple[Path, str], tuple[Stamp, Skill | BrokenSkill]] = {}
+        for directory, name, stamp in stamps:
+            known = self._read.get((directory, name))
+            if known is None or known[0] != stamp or stamp is None:
+                known = (stamp, read_skill(directory, name, self._keep))
+            read[directory, name] = known
+            problem = known[1] if isinstance(known[1], BrokenSkill) else _add_skill(known[1], skills)
+            if problem is not None:
+                broken.append(problem)
+        folders = SkillFolders(skills=SkillSet(skills.values()), broken=broken[:MOST_SKILLS], missing=missing)
+        if self._stamps:
+            log_problems(folders, self.latest)
+        self._read = read
+        return folders
+
+
+def read_skills(directories: Iterable[str], data_dir: Path) -> SkillFolders:
+    """The skills of these directories now."""
+    return SkillDirectories(directories, data_dir).current()
+
+
+def log_problems(folders: SkillFolders, before: SkillFolders | None = None) -> None:
+    """Logs broken skills and missing directories, those that were not there before."""
+    for one in folders.broken:
+        if before is None or one not in before.broken:
+            logger.warning("skill_broken", skill=one.name, problem=one.problem)
+    for directory in folders.missing:
+        if before is None or directory not in before.missing:
+            logger.info("skill_directory_missing", directory=directory)
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def _folders(directory: Path, configured: str, broken: list[BrokenSkill], missing: list[str]) -> list[str]:
@@ -275,11 +197,10 @@ def _folders(directory: Path, configured: str, broken: list[BrokenSkill], missin
 
 def _add_skill(skill: Skill, skills: dict[str, Skill]) -> BrokenSkill | None:
     """Adds the skill to `skills`, or returns why it cannot be added."""
-    if skill.name in skills:
-        return BrokenSkill(name=skill.name, problem="an earlier directory has a skill of this name")
+    key = skill_key(skill.name)
+    if key in skills:
+        return BrokenSkill(name=skill.name, problem="an earlier directory or folder has a skill of this name")
     if len(skills) >= MOST_SKILLS:
-        return BrokenSkill(
-            name=printable(skill.name), problem=f"the limit of {MOST_SKILLS} skills is reached"
-        )
-    skills[skill.name] = skill
+        return BrokenSkill(name=skill.name, problem=f"the limit of {MOST_SKILLS} skills is reached")
+    skills[key] = skill
     return None

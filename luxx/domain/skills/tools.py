@@ -6,26 +6,29 @@ skills at the path that `activate_skill` returns. Public skills name the tools o
 skill of which no entry names a tool limits nothing: a run without tools could not follow it.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.caller import Caller
-from luxx.domain.skills.registry import FILE, Skill, SkillRegistry
-from luxx.errors import ConfigError, ToolFailed
-from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, ToolSet, cache_never
+from luxx.domain.skills.document import FILE, read_document
+from luxx.domain.skills.document import MAX_FILE_BYTES as SKILL_BYTES
+from luxx.domain.skills.files import SkillCopies
+from luxx.domain.skills.skill import Skill, SkillSet
+from luxx.errors import ToolFailed
+from luxx.infra.store.engine import Store
+from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, cache_never
 from luxx.tools.factory import tool
 from luxx.tools.files.walk import walk
 from luxx.tools.files.workspace import Workspace
 from luxx.tools.pattern import matches_wildcards
 from luxx.tools.permissions.programs import runs_other_programs
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOOL
-from luxx.tools.sources import ToolSource
 from luxx.wire.tool import SkillHead
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -34,40 +37,55 @@ _SHOWN = 50
 _MOST_FILES = 100
 """Names of files of a skill that its activation lists."""
 
-ShownFolder = Callable[[str], str | None]
-"""Where programs find the folder of a skill, by the skill's name; None if no program can be started."""
+ShownFolder = Callable[[str, Path], str | None]
+"""Where programs find the folder of a skill, by its name and path; None if no program can be started."""
+
+SkillFolders = tuple[tuple[str, Path], ...]
 
 
-class SkillTools(ToolSource):
-    """The source of both tools, which only a caller with skills has.
+class SkillPlaces:
+    """Where programs and tools find the folders of skills. `shown`: the path of a folder inside the sandbox;
+    None if no program can be started."""
 
-    Raises ConfigError if one of the `others` has the name of one of them.
-    """
+    def __init__(self, store: Store, copies: SkillCopies, shown: ShownFolder) -> None:
+        self._store = store
+        self._copies = copies
+        self._shown = shown
 
-    def __init__(self, registry: SkillRegistry, shown_folder: ShownFolder, others: ToolSet) -> None:
-        for name in (ACTIVATE_TOOL, READ_TOOL):
-            if registry.skills and others.lookup(name) is not None:
-                raise ConfigError(f"there is already a tool named {name}; rename one of them")
-        self._registry = registry
-        self._shown_folder = shown_folder
-        self._latest: tuple[Mapping[str, Skill], ToolSet] = ({}, ToolRegistry())
-        """Definitions are made again only for other skills than the last caller had."""
+    async def folder_of(self, skill: Skill) -> Workspace:
+        """The folder of the skill. Raises ToolFailed if its files are gone."""
+        await self._copies.make(self._store, [skill])
+        if not await asyncio.to_thread(skill.folder.is_dir):
+            raise ToolFailed(f"the files of the skill {skill.name} are not there any more")
+        return Workspace(skill.folder)
 
-    def for_caller(self, session: Session, caller: Caller) -> ToolSet:
-        skills = self._registry.for_caller(session, caller)
-        latest = self._latest
-        if latest[0] is not skills:
-            tools = ToolRegistry(skill_tools(skills, self._shown_folder) if skills else ())
-            latest = self._latest = (skills, tools)
-        return latest[1]
+    async def for_program(self, context: ToolContext) -> SkillFolders:
+        """The name and the real path of the folder of each skill that a program of this call may read."""
+        skills = skills_in(context)
+        await self._copies.make(self._store, skills.values())
+        return await asyncio.to_thread(_real_folders, skills)
 
-
-def skill_tools(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> list[ToolDefinition]:
-    """The definitions of both tools for a caller with these skills."""
-    return [_activate_tool(skills, shown_folder), _read_tool(skills, shown_folder)]
+    def shown(self, skill: Skill) -> str | None:
+        """The path at which programs find the folder of the skill."""
+        return self._shown(skill.name, skill.folder)
 
 
-def _activate_tool(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> ToolDefinition:
+def _real_folders(skills: SkillSet) -> SkillFolders:
+    return tuple((skill.name, skill.folder.resolve()) for skill in skills.values() if skill.folder.is_dir())
+
+
+def skills_in(context: ToolContext) -> SkillSet:
+    """The skills that a call may use."""
+    skills = context.caller.skills
+    return skills if isinstance(skills, SkillSet) else SkillSet()
+
+
+def skill_tools(places: SkillPlaces) -> list[ToolDefinition]:
+    """The definitions of both tools."""
+    return [_activate_tool(places), _read_tool(places)]
+
+
+def _activate_tool(places: SkillPlaces) -> ToolDefinition:
     @tool(
         name=ACTIVATE_TOOL,
         is_self_contained=True,
@@ -83,29 +101,36 @@ def _activate_tool(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> To
         keeps=cache_never,
     )
     async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        skill = _find(skills, arguments["name"])
-        folder = shown_folder(skill.name)
+        skill = _find(skills_in(context), arguments["name"])
+        files = await places.folder_of(skill)
+        instructions = skill.instructions or await asyncio.to_thread(_instructions, files)
+        folder = places.shown(skill)
         # Of all tools that exist for the caller, also those above the caller's level.
         names = [tool.name for tool in context.tools_or(ToolRegistry()).list_all()]
         allowed = allowed_here(skill.allowed_tools, names, folder)
         context.actions.activate(
             SkillHead(name=skill.name, description=skill.description, allowed_tools=allowed.entries)
         )
+        context.metadata.is_untrusted = not skill.is_reviewed
         activated: dict[str, Any] = {
             "skill": skill.name,
-            "instructions": skill.instructions,
+            "instructions": instructions,
             "allowed_tools": None if allowed.entries is None else list(allowed.entries),
         }
         if allowed.note is not None:
             activated |= {"unknown_tools": list(allowed.unknown), "note": allowed.note}
-        return activated | _files_note(skill, folder)
+        return activated | await asyncio.to_thread(_files_note, files, folder)
 
     return replace(activate_skill.definition, keeps_lines=True)
 
 
-def _files_note(skill: Skill, folder: str | None) -> dict[str, Any]:
+def _instructions(folder: Workspace) -> str:
+    return read_document(folder.read(FILE, SKILL_BYTES)).instructions
+
+
+def _files_note(skill_files: Workspace, folder: str | None) -> dict[str, Any]:
     """The files of the skill besides its instructions, and how to use them; empty if there are none."""
-    with Workspace(skill.folder).open_directory(".") as fd:
+    with skill_files.open_directory(".") as fd:
         found = (entry.path for entry in walk(fd) if entry.kind == "file" and entry.path != FILE)
         files = list(islice(found, _MOST_FILES))
     if not files:
@@ -120,7 +145,7 @@ def _files_note(skill: Skill, folder: str | None) -> dict[str, Any]:
     return {"folder": folder, "files": files, "how_to_use_files": how}
 
 
-def _read_tool(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> ToolDefinition:
+def _read_tool(places: SkillPlaces) -> ToolDefinition:
     @tool(
         name=READ_TOOL,
         is_self_contained=True,
@@ -132,23 +157,25 @@ def _read_tool(skills: Mapping[str, Skill], shown_folder: ShownFolder) -> ToolDe
         required_params=["name", "path"],
         category="skills",
         subject="name",
+        # Another run may have the skill with other files.
+        keeps=cache_never,
     )
-    def skill_read(arguments: dict[str, Any]) -> dict[str, Any]:
-        skill = _find(skills, arguments["name"])
-        folder = Workspace(skill.folder)
+    async def skill_read(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        skill = _find(skills_in(context), arguments["name"])
+        folder = await places.folder_of(skill)
+        shown, asked = places.shown(skill), arguments["path"]
+        path = folder.relative(asked if shown is None else asked.removeprefix(f"{shown}/"))
         try:
-            shown = shown_folder(skill.name)
-            asked = arguments["path"]
-            path = folder.relative(asked if shown is None else asked.removeprefix(f"{shown}/"))
-            content = folder.read(path, MAX_FILE_BYTES).decode("utf-8")
+            content = (await asyncio.to_thread(folder.read, path, MAX_FILE_BYTES)).decode("utf-8")
         except UnicodeDecodeError:
             raise ToolFailed("this file of the skill is not UTF-8 text") from None
+        context.metadata.is_untrusted = not skill.is_reviewed
         return {"skill": skill.name, "path": path, "content": content}
 
     return skill_read.definition
 
 
-def _find(skills: Mapping[str, Skill], name: str) -> Skill:
+def _find(skills: SkillSet, name: str) -> Skill:
     skill = skills.get(name)
     if skill is None:
         shown = ", ".join(list(skills)[:_SHOWN]) or "none"

@@ -14,7 +14,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AGENTS
 from luxx.domain.conversations.service import own_project
-from luxx.domain.skills.registry import SkillRegistry
+from luxx.domain.skills.layers import SkillLayers
 from luxx.errors import InvalidInput
 from luxx.features.tasks.graph import GraphStep, Problem, ProblemKind, TaskGraph
 from luxx.features.tasks.models import (
@@ -136,7 +136,7 @@ class ReferenceChecker:
     """Checks what tasks and steps name: agents, providers, projects, tools and skills."""
 
     tools: ToolSources
-    skills: SkillRegistry
+    skills: SkillLayers
 
     def check(
         self,

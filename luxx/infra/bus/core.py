@@ -47,6 +47,9 @@ class Topic(StrEnum):
     TOOL_CACHE = "toolcache"
     """The id of a user whose cached tool results are removed."""
 
+    SKILLS = "skills"
+    """No payload: skills of a tenant or a project have changed."""
+
     DRIVE_BEGUN = "driven"
     """The sender has begun to drive a run."""
 

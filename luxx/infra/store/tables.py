@@ -268,6 +268,8 @@ class Lock(IntEnum):
 
     DOCUMENTS_QUOTA = 7_402_137
     """Comparing the documents in all knowledge bases of a user with the quota, before one is added."""
+    TENANT_SKILLS = 7_402_138
+    """Adding and changing skills of a tenant and its projects, whose names are unique in a layer."""
 
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")

@@ -4,7 +4,7 @@ A turn makes it for its first calls, so that a message without tools does not us
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -166,7 +166,7 @@ class ToolCalls:
         call = self._as_given(call)
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
         call_context = self._delegator.with_delegate(call, call_context).with_actions(
-            activate=partial(self._activate, str(call.id_ref)),
+            activate=partial(self._activate, str(call.id_ref), context.caller.skills),
             write_todos=partial(self._todos.__setitem__, str(call.id_ref)),
         )
         executed = await self._executor.execute(call_of(call), call_context)
@@ -175,9 +175,11 @@ class ToolCalls:
             executed = with_correction(self._log.state, call, executed)
         return self._asker.with_taint(self._delegator.with_taint(executed))
 
-    def _activate(self, call_id: str, skill: SkillHead) -> None:
+    def _activate(self, call_id: str, skills: Mapping[str, SkillHead], skill: SkillHead) -> None:
         allowed = self._spec.request.skills
-        if allowed is not None and skill.name not in allowed:
+        if allowed is not None and skill.name not in {
+            skills[name].name for name in allowed if name in skills
+        }:
             raise ToolFailed(
                 f"this agent may not use the skill {skill.name}; it has {', '.join(allowed) or 'none'}"
             )

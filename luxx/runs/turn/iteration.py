@@ -293,6 +293,12 @@ class Iteration:
         await self._log.append(entries, phase=RunPhase.THINKING, extra_write=extra_write)
 
 
+def next_fallback(request: ChatRequest, state: TurnState) -> int:
+    """The number of the next fallback that can be used; 0 if none is left."""
+    left = range(state.fallback, len(request.fallbacks))
+    return next((index + 1 for index in left if not request.fallbacks[index].problem), 0)
+
+
 def passed_over(request: ChatRequest, state: TurnState) -> Sequence[LogEntry]:
     """A warning for each fallback before the next that can be used, or for all that are left."""
     left = takewhile(lambda target: target.problem, request.fallbacks[state.fallback :])

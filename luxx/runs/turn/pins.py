@@ -1,5 +1,5 @@
 """The beginning of the prompts of a turn: the tools and the lists of skills and of knowledge bases as its
-first call got them.
+first call got them, and which texts of the skills these were.
 
 A provider caches a prompt from its beginning, so these parts stay the same for all calls of a turn, although
 a restart, an edited skill or an MCP server may have changed them meanwhile. They are stored by their hash,
@@ -14,12 +14,13 @@ from sqlalchemy import Connection, ForeignKey, String, Text, bindparam, delete, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
+from luxx.domain.skills.skill import SkillPin, SkillSet
 from luxx.infra.store.tables import Base, table_of
 from luxx.runs.models import RunRow, is_unended
 from luxx.wire.tool import ToolSpec
 from luxx.wire.turn import TURN_LENGTH
 
-TOOLS, SKILLS, KNOWLEDGE = "tools", "skills", "knowledge"
+TOOLS, SKILLS, KNOWLEDGE, TEXTS = "tools", "skills", "knowledge", "texts"
 
 
 class PromptPartRow(Base):
@@ -45,12 +46,13 @@ class RunPromptPartRow(Base):
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools of Luxx that the model is offered, and the texts of the system message that list skills and
-    knowledge bases."""
+    """The tools of Luxx that the model is offered, the texts of the system message that list skills and
+    knowledge bases, and the skills that the turn began with; None: it can activate none."""
 
     tools: list[ToolSpec]
     skills: str = ""
     knowledge: str = ""
+    begun: list[SkillPin] | None = None
 
 
 _parts, _run_parts, _runs = table_of(PromptPartRow), table_of(RunPromptPartRow), table_of(RunRow)
@@ -82,12 +84,20 @@ _delete_unused = delete(_parts).where(
 
 _encode = msgspec.json.Encoder().encode
 _tools = msgspec.json.Decoder(list[ToolSpec])
+_texts = msgspec.json.Decoder(list[SkillPin])
+
+
+def pins_of(skills: SkillSet) -> list[SkillPin]:
+    """The texts that these skills have now."""
+    names = SkillPin.__struct_fields__
+    return [SkillPin(**{name: getattr(skill, name) for name in names}) for skill in skills.values()]
 
 
 def store_pins(connection: Connection, run_id: str, turn: str, tenant_id: int, pins: Pins) -> None:
     """Stores the pins of a turn; those that it has stay."""
     texts = {TOOLS: _encode(pins.tools).decode()}
     texts |= {kind: text for kind, text in ((SKILLS, pins.skills), (KNOWLEDGE, pins.knowledge)) if text}
+    texts |= {} if pins.begun is None else {TEXTS: _encode(pins.begun).decode()}
     hashes = {kind: sha256(text.encode()).hexdigest() for kind, text in texts.items()}
     dialect = connection.dialect.name
     parts: list[dict[str, Any]] = [
@@ -111,7 +121,10 @@ def read_pins(connection: Connection, run_id: str, turn: str) -> Pins | None:
     if TOOLS not in texts:
         return None
     return Pins(
-        tools=_tools.decode(texts[TOOLS]), skills=texts.get(SKILLS, ""), knowledge=texts.get(KNOWLEDGE, "")
+        tools=_tools.decode(texts[TOOLS]),
+        skills=texts.get(SKILLS, ""),
+        knowledge=texts.get(KNOWLEDGE, ""),
+        begun=_texts.decode(texts[TEXTS]) if TEXTS in texts else None,
     )
 
 

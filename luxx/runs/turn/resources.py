@@ -3,14 +3,14 @@ that the user may use, the rules and the workspace; and which provider and model
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,9 @@ from luxx.domain.context.messages import ReadImages
 from luxx.domain.context.prompt import SectionKind, TextSection
 from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, attached_bases
-from luxx.domain.skills.registry import Skill, SkillRegistry, skills_prompt
+from luxx.domain.skills.layers import SkillLayers
+from luxx.domain.skills.registry import skills_prompt
+from luxx.domain.skills.skill import NO_SKILLS, SkillSet
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
@@ -34,14 +36,14 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
-from luxx.runs.turn.pins import Pins, read_pins
+from luxx.runs.turn.pins import Pins, pins_of, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState, model_used
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
-from luxx.tools.permissions.rules import ACTIVATE_TOOL, allows_name
+from luxx.tools.permissions.rules import ACTIVATE_TOOL, READ_TOOL, allows_name
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import CallPurpose
 from luxx.wire.model_settings import MemoryMode
@@ -129,7 +131,7 @@ class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     provider_choice: ProviderSelection
     rules: tuple[PlacedRule, ...]
     tools: ToolSet | None
-    skills: Mapping[str, Skill]
+    skills: SkillSet
     knowledge: str = ""
     pins: Pins | None = None
     may_recall: bool = False
@@ -144,7 +146,7 @@ class ResourceFinder:
     workspaces: Workspaces
     replay: ReplayService
     tools: ToolSources
-    skills: SkillRegistry
+    skills: SkillLayers
     read_images: ReadImages
     store_images: StoreImages
     recall: Recall
@@ -155,12 +157,12 @@ class ResourceFinder:
         Raises NotAllowed for a disabled user, Conflict for a deleted provider, InvalidInput for a disabled
         one.
         """
-        caller = caller_of_turn(session, spec.user_id)
-        request = spec.request
+        caller, request = caller_of_turn(session, spec.user_id), spec.request
         try:
             selection = self.providers.select_provider(session, caller, request.provider_id, request.model)
         except NotFound as error:
             raise lost_provider_of_run(request) from error
+        pins = read_pins(session.connection(), spec.run_id, spec.turn.key) if request.tools else None
         return UserAccess(
             caller=caller,
             provider_choice=selection,
@@ -169,11 +171,11 @@ class ResourceFinder:
             if request.tools
             else (),
             tools=self.tools.for_caller(session, caller, request.tools) if request.tools else None,
-            skills=self.skills.for_caller(session, caller)
-            if request.skills or ACTIVATE_TOOL in request.tools
-            else {},
+            skills=self.skills.for_run(session, caller, request.project_id, pins and pins.begun)
+            if request.skills or request.tools
+            else NO_SKILLS,
             knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
-            pins=read_pins(session.connection(), spec.run_id, spec.turn.key) if request.tools else None,
+            pins=pins,
             may_recall=self._may_recall(session.connection(), spec),
         )
 
@@ -243,11 +245,11 @@ class ResourceFinder:
         workspace = await self._workspace(spec)
         await self._await_names(spec, access)
         offered_names = _offered_names(spec.request, delegation_depth)
-        known_tools = access.tools
+        in_run = (spec.request.memory, spec.request.knowledge, access.skills)
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
-                caller=tool_caller(caller, spec.run_id, known, spec.request.memory, spec.request.knowledge),
+                caller=tool_caller(caller, spec.run_id, known, *in_run),
                 permissions=CallPermissions(workspace=workspace, rules=rules, offered=offered_names),
                 actions=CallActions(
                     read_result=partial(self._read_result, caller, spec.run_id),
@@ -270,9 +272,9 @@ class ResourceFinder:
             tools=[*pins.tools, *client_tools(spec.request)],
             pins=pins,
             is_pinned=access.pins is not None or not spec.request.tools,
-            known_tools=self.executor.registry if known_tools is None else known_tools,
+            known_tools=self.executor.registry if access.tools is None else access.tools,
             sections=_sections(spec.request, resolved.choice.card, pins),
-            make_context=partial(make_context, access.caller, access.rules, known_tools),
+            make_context=partial(make_context, access.caller, access.rules, access.tools),
             read_context=read_context,
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
@@ -291,11 +293,17 @@ class ResourceFinder:
             for tool in sorted(tools, key=lambda tool: tool.name)
             if self.executor.judge.is_offered(tool, access.rules)
             and allows_name(narrowed, tool.name, only_asks=tool.only_asks)
+            and (not access.skills.is_empty or tool.name not in (ACTIVATE_TOOL, READ_TOOL))
         ]
         may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
-        text = skills_prompt(access.skills, spec.request.skills) if access.skills and may_activate else ""
+        text = skills_prompt(access.skills, spec.request.skills) if may_activate else ""
         may_search = any(tool.name == KNOWLEDGE_SEARCH for tool in offered)
-        return Pins(tools=offered, skills=text, knowledge=access.knowledge if may_search else "")
+        return Pins(
+            tools=offered,
+            skills=text,
+            knowledge=access.knowledge if may_search else "",
+            begun=pins_of(access.skills) if may_activate else None,
+        )
 
     async def _await_names(self, spec: RunSpec, access: UserAccess) -> None:
         if access.tools is not None:
@@ -389,11 +397,4 @@ def with_fallback(spec: RunSpec, state: TurnState) -> RunSpec:
     """The specification with the provider and model that make the next call."""
     if not state.fallback:
         return spec
-    used = msgspec.structs.asdict(model_used(spec.request, state))
-    return msgspec.structs.replace(spec, request=msgspec.structs.replace(spec.request, **used))
-
-
-def next_fallback(request: ChatRequest, state: TurnState) -> int:
-    """The number of the next fallback that can be used; 0 if none is left."""
-    left = range(state.fallback, len(request.fallbacks))
-    return next((index + 1 for index in left if not request.fallbacks[index].problem), 0)
+    return replace(spec, request=replace(spec.request, **asdict(model_used(spec.request, state))))

@@ -91,11 +91,10 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     """The request of a run or a turn. Every default is resolved at its start: later changes do not alter it.
 
     `agent_id`: where the values come from. `max_iterations`: model calls with tools; None: as configured.
-    `skills`: those that it may activate; None: all. `tools` are offered to the model, which gets images
-    with `takes_images`. `response_schema`: of the answer's text. `when_asked`: whether it waits when it
-    must ask. `stop`: texts that end a completion. `warnings` begin the log. `planning`: whether a plan
-    may make the answer. `context_window`: in tokens, None if unknown. `memory`: the mode of user, agent
-    and conversation. `knowledge`: the bases that these and a room name."""
+    `skills`: those that it may activate; None: all. The model gets `tools`, and images with `takes_images`.
+    `response_schema`: of the answer's text. `when_asked`: whether it waits when it must ask. `stop`: texts
+    that end a completion. `warnings` begin the log. `planning`: whether a plan may answer. `memory`, a mode,
+    and `knowledge`, bases, are of agent and conversation, `project_id` of the conversation."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -104,6 +103,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     agent_id: int | None = None
     max_iterations: int | None = None
     skills: list[str] | None = None
+    project_id: str | None = None
     fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
     takes_images: bool = False

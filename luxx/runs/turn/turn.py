@@ -25,15 +25,15 @@ from luxx.runs.models import RunRow
 from luxx.runs.turn.calls import ToolCalls
 from luxx.runs.turn.context import DriveContext, RunContext
 from luxx.runs.turn.delegation import Delegator
-from luxx.runs.turn.iteration import CompletionCut, CompletionRecord, Iteration, passed_over
-from luxx.runs.turn.loop_guard import EndedByLoop
-from luxx.runs.turn.resources import (
-    TurnServices,
-    UserAccess,
-    has_checks,
+from luxx.runs.turn.iteration import (
+    CompletionCut,
+    CompletionRecord,
+    Iteration,
     next_fallback,
-    with_fallback,
+    passed_over,
 )
+from luxx.runs.turn.loop_guard import EndedByLoop
+from luxx.runs.turn.resources import TurnServices, UserAccess, has_checks, with_fallback
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls
 from luxx.runs.turn.steering import (

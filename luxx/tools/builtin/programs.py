@@ -137,12 +137,31 @@ _MAX_SHOWN_HOSTS = 20
 """Limit for the hosts that a tool description names."""
 
 
-def program_tools(sandbox: Sandbox, save_figures: SaveFigures = save_no_figures) -> list[ToolDefinition]:
+FoldersOfSkills = Callable[[ToolContext], Awaitable[tuple[tuple[str, Path], ...]]]
+"""The name and the real path of the folder of each skill that a program of this call may read."""
+
+
+async def no_skills(context: ToolContext) -> tuple[tuple[str, Path], ...]:
+    """Default for programs that have no skills."""
+    return ()
+
+
+class ProgramFiles(msgspec.Struct, frozen=True):
+    """What programs read and leave besides their workspace."""
+
+    save_figures: SaveFigures = save_no_figures
+    skills: FoldersOfSkills = no_skills
+
+
+_NO_FILES = ProgramFiles()
+
+
+def program_tools(sandbox: Sandbox, files: ProgramFiles = _NO_FILES) -> list[ToolDefinition]:
     """The tools python_execute and shell_execute in one server's sandbox."""
-    return [_python_tool(sandbox, save_figures), _shell_tool(sandbox, save_figures)]
+    return [_python_tool(sandbox, files), _shell_tool(sandbox, files)]
 
 
-def _python_tool(sandbox: Sandbox, save_figures: SaveFigures) -> ToolDefinition:
+def _python_tool(sandbox: Sandbox, files: ProgramFiles) -> ToolDefinition:
     @_program_tool(
         sandbox,
         name="python_execute",
@@ -165,12 +184,12 @@ def _python_tool(sandbox: Sandbox, save_figures: SaveFigures) -> ToolDefinition:
             program.limits.seconds,
             program.egress_session,
         )
-        return await program.result(run, save_figures)
+        return await program.result(run, files)
 
     return python_execute.definition
 
 
-def _shell_tool(sandbox: Sandbox, save_figures: SaveFigures) -> ToolDefinition:
+def _shell_tool(sandbox: Sandbox, files: ProgramFiles) -> ToolDefinition:
     shell = _shell_argv()
 
     @_program_tool(
@@ -201,7 +220,7 @@ def _shell_tool(sandbox: Sandbox, save_figures: SaveFigures) -> ToolDefinition:
             program.limits,
             egress_session=program.egress_session,
         )
-        return await program.result(run, save_figures)
+        return await program.result(run, files)
 
     return shell_execute.definition
 
@@ -276,14 +295,13 @@ class _Program:
         self._is_unprotected = sandbox.is_unprotected
         self._context = context
 
-    async def result(
-        self, run: Callable[[], Awaitable[ProgramResult]], save_figures: SaveFigures
-    ) -> ToolResult:
+    async def result(self, run: Callable[..., Awaitable[ProgramResult]], files: ProgramFiles) -> ToolResult:
         """Run the program; the result has its exit code, its output, and the files that changed."""
         metadata = self._context.metadata
+        skills = await files.skills(self._context)
         before = await asyncio.to_thread(snapshot_files, self.workspace)
         try:
-            ran = await run()
+            ran = await run(skills=skills)
         finally:
             # The network use of an unprotected program is unknown, so its output counts as untrusted.
             metadata.is_untrusted = self._is_unprotected or (
@@ -302,7 +320,7 @@ class _Program:
             "figures": figures,
         }
         if figures:
-            saved = await save_figures(self._context.caller.user_id, self.workspace, figures)
+            saved = await files.save_figures(self._context.caller.user_id, self.workspace, figures)
             metadata.files.extend(saved.images)
             data |= {"images": saved.images, **({"not_shown": saved.problems} if saved.problems else {})}
         if self.egress_session is not None:

@@ -30,11 +30,12 @@ logger = structlog.get_logger()
 
 
 class PrewarmedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A waiting process serves only calls with the same workspace, limits and proxy."""
+    """A waiting process serves only calls with the same workspace, limits, proxy and skills."""
 
     workspace: Path
     limits: ProgramLimits
     has_proxy: bool = False
+    skills: tuple[tuple[str, Path], ...] = ()
 
 
 K = TypeVar("K", bound=Hashable)

@@ -122,8 +122,6 @@ class Sandbox:
         self._hidden = (data_dir, workspace_root, *hidden)
         self._workspaces = workspace_root.absolute()
         self.packages = data_dir.absolute() / FOLDER
-        self.skills: tuple[tuple[str, Path], ...] = ()
-        """The skills whose folders programs may read: name and real path."""
         self._choice = BackendChoice(backend=None, interpreter=None, reports=[])
         self._is_open = False
         self._prewarmed = PrewarmedPool(self.start_prewarmed, config.prewarmed)
@@ -182,12 +180,14 @@ class Sandbox:
         stdin: bytes = b"",
         on_output: OnOutput | None = None,
         egress_session: EgressSession | None = None,
+        skills: tuple[tuple[str, Path], ...] = (),
         filter: bytes | None = None,
     ) -> ProgramResult:
         """Run a program in a sandbox of its own until it ends; cancellation ends the whole process tree.
 
         `argv[0]` is an absolute path; without `stdin` the program reads /dev/null. `on_output` gets output as
         it arrives. With an `egress_session` the program reaches the listed hosts if `egress` is open.
+        `skills`: the name and the real path of each folder of a skill that it may read.
         `filter` replaces the backend's system call filter; only tests of the filter use it.
         Raises ToolFailed if no program may be started, or this one cannot be.
         """
@@ -199,7 +199,7 @@ class Sandbox:
             has_proxy=self.egress.is_open and egress_session is not None,
             has_stdin=bool(stdin),
             interpreter=self.interpreter,
-            skills=self.skills,
+            skills=skills,
             filter=filter,
         )
         backend = self._backend()
@@ -215,13 +215,14 @@ class Sandbox:
         limits: ProgramLimits,
         seconds: float,
         egress_session: EgressSession | None = None,
+        skills: tuple[tuple[str, Path], ...] = (),
     ) -> ProgramResult:
         """Run Python code for at most `seconds`, in a waiting process if the pool has one for this call.
 
         Raises ToolFailed like `run_sandboxed`.
         """
         has_proxy = self.egress.is_open and egress_session is not None
-        key = PrewarmedKey(workspace=_absolute(workspace), limits=limits, has_proxy=has_proxy)
+        key = PrewarmedKey(workspace=_absolute(workspace), limits=limits, has_proxy=has_proxy, skills=skills)
         wanted = replace(limits, seconds=seconds)
         text = code.encode("utf-8", "replace")
         self._backend()
@@ -233,10 +234,10 @@ class Sandbox:
         async with self._slots.slot(key.workspace, limits.memory_mb):
             return await self._prewarmed.use(key, run)
 
-    def shown_skill(self, name: str) -> str | None:
+    def shown_skill(self, name: str, folder: Path) -> str | None:
         """The path at which programs find the folder of the skill; None if no program can be started."""
-        backend, folder = self._choice.backend, dict(self.skills).get(name)
-        return None if backend is None or folder is None else backend.shown_skill(name, folder)
+        backend = self._choice.backend
+        return None if backend is None else backend.shown_skill(name, folder.resolve())
 
     def _active_backend(self) -> Backend | None:
         return self._choice.backend
@@ -273,7 +274,7 @@ class Sandbox:
             limits=key.limits,
             has_proxy=key.has_proxy,
             interpreter=interpreter,
-            skills=self.skills,
+            skills=key.skills,
             waits=True,
         )
         return await SandboxProcess.start(backend.spec(program_spec))

@@ -124,6 +124,7 @@ REFUSED = [
     ("GET", f"/graph/entities?q={'x' * 201}", None, None, "q"),
     ("GET", "/graph/communities?scope=rooms", None, None, "scope"),
     ("GET", "/graph/export?format=svg", None, None, "format"),
+    ("GET", "/memories/episodes?source=mail", None, None, "source"),
 ]  # fmt: skip
 
 

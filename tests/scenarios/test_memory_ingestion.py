@@ -79,8 +79,12 @@ async def episodes(ann: AsyncApiClient) -> list[tuple[str, int]]:
 async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
     own_server: ServerProcess,
 ) -> None:
-    again = {**BERGEN, "replaces": 1, "quote": "back in Bergen"}
-    rules = [extracts(1, BERGEN), extracts(2, {**OSLO, "replaces": 1}), extracts(3, again), CHATS]
+    again = {**BERGEN, "replaces": 1, "quote": "back in Bergen", "valid_at": "2022-01-01"}
+    as_child = {**BERGEN, "quote": "As a child", "valid_at": "1990-01-01", "invalid_at": "1995-01-01"}
+    rules = [
+        extracts(1, {**BERGEN, "valid_at": "2020-01-01"}), extracts(2, {**OSLO, "replaces": 1}),
+        extracts(3, again), extracts(4, as_child, as_child), CHATS,
+    ]  # fmt: skip
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
         conversation = await chat_with(ann, model.url, "I live in Bergen")
         first = await extract(ann, conversation)
@@ -129,6 +133,11 @@ async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
         await extract(ann, conversation)
         assert await known(ann, as_of="2100-01-01T00:00:00Z") == ["Ann lives in Bergen."]
         assert sorted(await known(ann)) == ["Ann lives in Bergen."] * 2 + ["Ann lives in Oslo."]
+        # Another time in the same words is a fact of its own.
+        await say(ann, conversation, "As a child I lived in Bergen")
+        await extract(ann, conversation)
+        assert "Ann lives in Bergen." in await known(ann, as_of="1992-01-01T00:00:00Z")
+        assert len(await known(ann)) == 4
         await ann.ask("DELETE", f"/messages/{message['id']}")
         assert await known(ann) == ["Ann lives in Bergen."]
 

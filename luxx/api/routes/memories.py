@@ -17,7 +17,7 @@ from luxx.api.http.files import TempFileASGIResponse
 from luxx.api.http.request_input import OPENAPI_EXTRA, UUID, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.domain.files.names import content_disposition
 from luxx.features.memory.changes import MemoryChange
-from luxx.features.memory.extraction.episodes import Episode
+from luxx.features.memory.extraction.episodes import Episode, EpisodeSource
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
 from luxx.features.memory.service import FactFilter, MemoryService
@@ -64,7 +64,7 @@ EXPORT_EXTRA = {
 
 
 class DeletedFacts(Struct, frozen=True, kw_only=True):
-    """How many facts were deleted."""
+    """How many facts were deleted, earlier wordings and retired ones included."""
 
     deleted: int
 
@@ -181,7 +181,7 @@ class MemoryController(Controller):
 
 InjectedIngestion = NamedDependency[Ingestion]
 SourceFilter = Annotated[
-    str | None, QueryParameter(max_length=20, description="conversation or room; absent: both")
+    EpisodeSource | None, QueryParameter(description="what the messages are from; absent: both")
 ]
 
 

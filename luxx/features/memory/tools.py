@@ -248,6 +248,8 @@ def _known(connection: Connection, scope: Scope, new: NewFact, author: Author, n
     conditions = [_facts.c.text == new.text.strip(), was_known(None), was_true(now)]
     if author.is_trusted:
         conditions.append(_facts.c.trusted)
+    if new.valid_at is not None and new.valid_at > now:  # It may be so again after the known one is over.
+        conditions.append(was_true(new.valid_at))
     # The words of the beginning find it, whole words only.
     start = new.text if len(new.text) <= SEARCHED_LENGTH else new.text[:SEARCHED_LENGTH].rpartition(" ")[0]
     return connection.scalar(find_facts(connection, [scope.id], start, *conditions).limit(1))

@@ -4,7 +4,7 @@ It reads episodes of the scopes of the place of its run, and nothing where memor
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, select
 
 from luxx.domain.accounts.models import User
 from luxx.errors import InvalidInput, ToolFailed
-from luxx.features.memory.extraction.episodes import SOURCE_ROOM, read_said
+from luxx.features.memory.extraction.episodes import SOURCE_ROOM, EpisodeSource, read_said
 from luxx.features.memory.lexical import ranked_episodes
 from luxx.features.memory.models import EpisodeRow
 from luxx.features.memory.scopes import Scopes
@@ -40,7 +40,7 @@ class EpisodeWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[str, Meta(min_length=1, max_length=2_000, description="What was talked about, in words")]
         | None
     ) = None
-    source: Literal["conversation", "room"] | None = None
+    source: EpisodeSource | None = None
     since: (
         Annotated[datetime, Meta(tz=True, description="Only later ones, like 2026-03-01T00:00:00Z")] | None
     ) = msgspec.field(default=None, name="from")

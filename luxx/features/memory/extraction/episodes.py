@@ -5,7 +5,7 @@ A message is in one episode at most. `ingestion.py` makes them and starts the ru
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import (
@@ -40,6 +40,9 @@ MESSAGES_AT_ONCE = 60
 """Messages of a conversation that are read at once: each may have some megabytes."""
 
 SOURCE_CONVERSATION, SOURCE_ROOM = "conversation", "room"
+EpisodeSource = Literal["conversation", "room"]
+"""What the messages of an episode are from."""
+
 
 _messages, _episodes = table_of(MessageRow), table_of(EpisodeRow)
 _parts = table_of(EpisodeMessageRow)
@@ -217,7 +220,7 @@ def list_episodes(
     scopes: Scopes,
     *,
     status: EpisodeStatus | None,
-    source: str | None,
+    source: EpisodeSource | None,
     page: int,
     page_size: int,
 ) -> tuple[list[Episode], int]:

@@ -41,6 +41,7 @@ from luxx.features.memory.extraction.episodes import (
     SOURCE_ROOM,
     CollectedSubject,
     Episode,
+    EpisodeSource,
     collect_episodes,
     find_episode,
     list_episodes,
@@ -248,7 +249,7 @@ class Ingestion:
         caller: Caller,
         *,
         status: EpisodeStatus | None,
-        source: str | None,
+        source: EpisodeSource | None,
         page: int,
         page_size: int,
     ) -> tuple[list[Episode], int]:

@@ -5,11 +5,13 @@ says so. A fact that is known gets one more source. A fact that is no longer so 
 history. Nothing is merged, and nothing is ended because it is similar.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from subprocess import SubprocessError
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -178,6 +180,26 @@ def _source_of(fact: FoundFact) -> NewSource:
     return NewSource(kind=SourceKind.MESSAGE, message_id=fact.source.message_id, quote=fact.quote or None)
 
 
+class _Known(NamedTuple):
+    """A stored fact, and when it is true."""
+
+    id: int
+    valid_at: datetime | None
+    invalid_at: datetime | None
+
+    def is_over(self, now: datetime) -> bool:
+        return self.invalid_at is not None and self.invalid_at <= now
+
+    def is_told_by(self, fact: FoundFact, now: datetime) -> bool:
+        """Whether a fact in the same words may be this one: what was so once may be so again, at another
+        time."""
+        if fact.invalid_at is None and self.is_over(now):
+            return False
+        is_later = self.invalid_at and fact.valid_at and fact.valid_at >= self.invalid_at
+        is_earlier = self.valid_at and fact.invalid_at and fact.invalid_at <= self.valid_at
+        return not (is_later or is_earlier)
+
+
 class Resolution:
     """Stores one answer about one episode, in one transaction."""
 
@@ -199,14 +221,15 @@ class Resolution:
     def store(self, found: FoundFacts) -> None:
         """Raises Conflict at a limit of the scope."""
         types = self._store_entities(found)
-        known, over = self._ids_of_texts([fact.text for fact in found.facts])
+        known = self._known_texts([fact.text for fact in found.facts])
         for fact in found.facts:
             folded = fact.text.casefold()
-            known_id = known.get(folded) if fact.equals is None else fact.equals.id
-            if known_id is None and fact.invalid_at is not None:
-                known_id = over.get(folded)
+            if fact.equals is None:
+                known_id = next((each.id for each in known[folded] if each.is_told_by(fact, self._now)), None)
+            else:
+                known_id = fact.equals.id
             if known_id is None or not self._add_source(known_id, _source_of(fact)):
-                known[folded] = self._store_fact(fact, types)
+                known[folded].append(_Known(self._store_fact(fact, types), fact.valid_at, fact.invalid_at))
 
     def _store_entities(self, found: FoundFacts) -> dict[str, str]:
         """Stores the entities and that the episode mentions them; returns their types by their names."""
@@ -244,20 +267,20 @@ class Resolution:
             index_entities(self._connection, [entity_id])
         return True
 
-    def _ids_of_texts(self, texts: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """The known facts with one of these texts, by the folded text, and those that are over, because what
-        was so once may be so again; in one pass over the facts of the scope, because texts have no index."""
-        query = select(_facts.c.id, _facts.c.text, _facts.c.invalid_at).where(
+    def _known_texts(self, texts: Sequence[str]) -> defaultdict[str, list[_Known]]:
+        """The known facts with one of these texts, by the folded text, those that are true now first; in one
+        pass over the facts of the scope, because texts have no index."""
+        query = select(_facts.c.id, _facts.c.text, _facts.c.valid_at, _facts.c.invalid_at).where(
             _facts.c.scope_id == self._scope_id,
             _facts.c.expired_at.is_(None),
             func.lower(_facts.c.text).in_([func.lower(text) for text in texts]),
         )
-        known: dict[str, int] = {}
-        over: dict[str, int] = {}
-        for row in self._connection.execute(query):
-            is_over = row.invalid_at is not None and row.invalid_at <= self._now
-            (over if is_over else known)[row.text.casefold()] = row.id
-        return known, over
+        known: defaultdict[str, list[_Known]] = defaultdict(list)
+        for row in self._connection.execute(query.order_by(_facts.c.id.desc())):
+            known[row.text.casefold()].append(_Known(row.id, row.valid_at, row.invalid_at))
+        for facts in known.values():
+            facts.sort(key=lambda each: each.is_over(self._now))
+        return known
 
     def _store_fact(self, fact: FoundFact, types: dict[str, str]) -> int:
         author = Author(

@@ -1,6 +1,7 @@
 """The pages of tools: running one by hand, rules and what they decide, compositions, skills, MCP servers."""
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -147,3 +148,44 @@ def test_skills_and_servers_say_what_to_do_on_a_phone(person: Person) -> None:
         expect(page.get_by_text("No rules")).to_be_visible()
         check_both_themes(tab, "phone-rules")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_a_skill_is_written_matched_changed_uploaded_and_deleted(person: Person, tmp_path: Path) -> None:
+    person.post("/projects", {"name": "Meetings"})
+    uploaded = tmp_path / "SKILL.md"
+    uploaded.write_text("---\nname: invoices\ndescription: Checks invoices.\n---\n\nAdd the rows.\n")
+    with person.tab() as tab:
+        page = tab.open("/ui/tools/skills")
+        page.get_by_role("button", name="Write a skill").click()
+        text = page.get_by_label("SKILL.md", exact=True)
+        expect(text).to_have_value(re.compile("meeting-notes"))
+        tab.expected_problems.append("status of 400")
+        text.fill("No front matter.")
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.get_by_role("alert").filter(has_text="front matter")).to_be_visible()
+        page.get_by_role("button", name="Discard").click()
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.get_by_text("Project · Not reviewed")).to_be_visible()
+        text.fill(text.input_value() + "\nBe brief.\n")
+        page.reload()
+        expect(text).to_have_value(re.compile("Be brief"))
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(page.get_by_role("button", name="Save", exact=True)).to_be_disabled()
+        [skill] = person.get("/skills", scope="project")["items"]
+        assert "meeting" in skill["description"]
+        page.get_by_role("button", name="Disable").click()
+        expect(page.get_by_text("Project · Disabled")).to_be_visible()
+        page.get_by_role("button", name="Enable").click()
+        expect(page.get_by_text("Project · Not reviewed")).to_be_visible()
+        check_both_themes(tab, "skill")
+        page.go_back()
+        page.locator("input[type=file]").set_input_files(uploaded)
+        skills = page.get_by_role("list", name="Skills")
+        expect(skills.get_by_role("listitem")).to_have_count(2)
+        page.get_by_label("Which skill does").fill("Please write the meeting notes")
+        page.get_by_role("button", name="Match").click()
+        expect(page.get_by_role("status").filter(has_text="meeting-notes · asked for")).to_be_visible()
+        skills.get_by_role("link", name="invoices").click()
+        page.get_by_role("button", name="Delete the skill").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete the skill").click()
+        expect(skills.get_by_role("listitem")).to_have_count(1)

@@ -21,11 +21,12 @@ export async function readFile(path: string): Promise<Blob> {
   return (await fetchOrFail(new Request(new URL(path, window.location.origin)))).blob()
 }
 
-/** Posts a document (YAML or JSON text) and returns the `data` of the answer. */
-export async function postDocument<T>(path: string, document: string, mediaType: string): Promise<T> {
+/** Sends a document, or a form, and returns the `data` of the answer. */
+export async function sendDocument<T>(path: string, document: string | FormData, mediaType = '', method = 'POST'): Promise<T> {
   const address = new URL(path, window.location.origin)
-  const headers = { 'content-type': mediaType }
-  const response = await fetchOrFail(new Request(address, { method: 'POST', body: document, headers }))
+  // That of a form has a boundary, which the browser adds.
+  const headers = mediaType ? { 'content-type': mediaType } : undefined
+  const response = await fetchOrFail(new Request(address, { method, body: document, headers }))
   return ((await response.json()) as { data: T }).data
 }
 

@@ -1,7 +1,7 @@
 /** Creates a sample in the reader's language with the demo provider and opens it. `isOffered`: the server has that provider. */
 import { computed, ref } from 'vue'
 import { useRouter } from 'vue-router'
-import { postDocument } from '@/api/files'
+import { sendDocument } from '@/api/files'
 import { useReload } from '@/api/queries'
 import { language } from '@/i18n/text'
 import { useModels } from '@/stores/models'
@@ -22,7 +22,7 @@ export function useSamples() {
     try {
       const { sampleRoom, sampleTask } = await (language.value === 'zh' ? import('./chineseSamples') : import('./samples'))
       const [path, document] = area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
-      const created = await postDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')
+      const created = await sendDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')
       void reloadQueries([area])
       await router.push(`/${area}/${created.id}`)
     } catch (error) {

@@ -1,6 +1,6 @@
 /** Agents: the list, and one as its form changes it. */
 import { api, ask } from '@/api/client'
-import { postDocument } from '@/api/files'
+import { sendDocument } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
@@ -157,7 +157,7 @@ export async function listAgents(words: string, pages: number): Promise<{ items:
 }
 
 export function importAgent(document: string, mediaType: string): Promise<Schema<'ImportedAgent'>> {
-  return postDocument('/agents/import', document, mediaType)
+  return sendDocument('/agents/import', document, mediaType)
 }
 
 export function useAgentLists(): { reload: () => Promise<unknown> } {

@@ -1,6 +1,6 @@
 /** Rooms: the queries of the list and of one room, and the changes that they show at once. */
 import { api, ask, askForRun } from '@/api/client'
-import { postDocument, saveFile } from '@/api/files'
+import { sendDocument, saveFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
@@ -70,7 +70,7 @@ export function resumeRoom(roomId: string): Promise<Schema<'Run'>> {
 /** Creates a room from a room file: YAML or JSON text, or a document. */
 export function importRoom(document: string | object, mediaType = 'application/json'): Promise<Room> {
   const text = typeof document === 'string' ? document : JSON.stringify(document)
-  return postDocument('/chat-rooms/import', text, mediaType)
+  return sendDocument('/chat-rooms/import', text, mediaType)
 }
 
 /** Saves the transcript (`md`) or the room's file on the reader's machine. */

@@ -1,6 +1,6 @@
 /** Tasks: the queries of the list, and what is computed from a task and its run. */
 import { api, ask } from '@/api/client'
-import { postDocument, saveFile } from '@/api/files'
+import { sendDocument, saveFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
@@ -39,7 +39,7 @@ export function proposePlan(body: Schema<'NewPlan'>): Promise<Schema<'PlanView'>
 
 /** Creates a task from a task file: YAML or JSON text. */
 export function importTask(document: string, mediaType: string): Promise<Task> {
-  return postDocument('/tasks/import', document, mediaType)
+  return sendDocument('/tasks/import', document, mediaType)
 }
 
 /** Saves the task's file on the reader's machine. */

@@ -14,6 +14,8 @@ export default defineArea({
         { path: 'rules', component: () => import('./RulesSection.vue') },
         { path: 'compositions', component: () => import('./CompositionsSection.vue') },
         { path: 'skills', component: () => import('./SkillsSection.vue') },
+        { path: 'skills/new', component: () => import('./SkillDetail.vue') },
+        { path: 'skills/:id', component: () => import('./SkillDetail.vue'), props: true },
         { path: 'mcp', component: () => import('./McpSection.vue') },
       ],
     },

@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -31,6 +31,7 @@ from luxx.features.memory.graph import GraphService
 from luxx.features.memory.graph_tools import GraphTools
 from luxx.features.memory.tools import MemoryTools
 from luxx.features.memory.vectors.arm import VectorArm
+from luxx.features.tasks.tools import TaskTools
 from luxx.infra.config.schema import Config, MemoryConfig, ModelConfig, ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.tables import Base
@@ -348,6 +349,7 @@ def test_every_built_in_tool_is_documented_with_its_level() -> None:
         *program_tools(sandbox),
         *skill_tools(SkillPlaces(store, SkillCopies(ROOT / "data"), sandbox.shown_skill)),
         *memory_tools(),
+        *TaskTools(cast(Any, None)).all(store),
     ]
     assert {(tool.name, str(int(tool.required_permission))) for tool in tools} == set(rows)
 

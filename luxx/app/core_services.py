@@ -62,9 +62,11 @@ from luxx.features.prompts import PROMPTS, PromptService
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
 from luxx.features.rooms.seats import copy_agent_to_seats
+from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.models import TaskRow
 from luxx.features.tasks.queries import searched_tasks
 from luxx.features.tasks.templates import TASK_TEMPLATES
+from luxx.features.tasks.tools import TaskTools
 from luxx.infra.bus.core import Topic
 from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
@@ -249,6 +251,8 @@ class CoreServices:
         self.skills = SkillService(self.store, self.skill_layers, self.shared_tools)
         self.compositions = CompositionService(self.store, self.executor, self.shared_tools)
         self.tools = self.shared_tools.followed_by(self.compositions)
+        for task_tool in TaskTools(ReferenceChecker(self.tools, self.skill_layers)).all(self.store):
+            self.registry.register(task_tool)
         self.agents = AgentService(self.store, self.tools, self.skill_layers, before_loss=copy_agent_to_seats)
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)

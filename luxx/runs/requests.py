@@ -20,10 +20,10 @@ from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.tables import first_given, lost_error, read_once, strictest
 from luxx.providers.catalog import ModelCard, ProviderChoice
-from luxx.providers.choosing import failed_models
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.turn.rights import MCP_PREFIX, check_skills, lost_names_error
+from luxx.runs.routing import with_demanded
+from luxx.runs.turn.rights import MCP_PREFIX, by_failures, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
 from luxx.tools.sources import ToolSources
@@ -220,8 +220,11 @@ class RequestResolver:
         if agent.skills:
             known_skills = self.skills.for_caller(session, caller)
             check_skills(known_skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
+        tools = self._tools(session, caller, options.tools, agent, choice.card)
         sources = (*defaults, settings if last_defaults is None else last_defaults)
-        order, warnings = _by_failures(session, [_target(choice), *self._fallbacks(session, caller, agent)])
+        order, warnings = [_target(choice), *self._fallbacks(session, caller, agent)], list[str]()
+        if len(order) > 1:
+            order, warnings = by_failures(session, order)
         return ChatRequest(
             provider_id=order[0].provider_id, provider_name=order[0].provider_name, model=order[0].model,
             agent_id=agent.id,
@@ -229,7 +232,7 @@ class RequestResolver:
             skills=agent.skills, knowledge=agent.knowledge,
             fallbacks=order[1:],
             prompted_thinking=agent.prompted_thinking, checks=agent.checks,
-            tools=self._tools(session, caller, options.tools, agent, choice.card),
+            tools=self._demanded(session, caller, options, defaults, tools),
             takes_images=choice.card.may_take_images,
             context_window=choice.card.known_window,
             system_prompt=first_given(*sources, names=("system_prompt",))["system_prompt"] or "",
@@ -298,6 +301,22 @@ class RequestResolver:
             )
         return [name for name in available if name in wanted_tools]
 
+    def _demanded(
+        self,
+        session: Session,
+        caller: Caller,
+        options: AnswerOptions,
+        defaults: Sequence[ConversationRow | AgentSettings],
+        names: list[str],
+    ) -> list[str]:
+        """Without the tools on demand that nobody named and nothing in the message asks for."""
+        has_named = any(isinstance(one, AgentSettings) and one.tools for one in defaults)
+        if not names or options.tools is not None or has_named:
+            return names
+        text = options.text if isinstance(options, NewMessage | NewInvocation) else ""
+        conversation_id = defaults[0].id if isinstance(defaults[0], ConversationRow) else None
+        return with_demanded(session, caller, self.skills, self.tools.on_demand, names, text, conversation_id)
+
     def _late_tools(
         self, session: Session, caller: Caller, agent: AgentSettings, tools: ToolSet
     ) -> list[str]:
@@ -322,27 +341,6 @@ class RequestResolver:
 
 def _target(choice: ProviderChoice) -> FallbackTarget:
     return FallbackTarget(provider_id=choice.provider_id, provider_name=choice.name, model=choice.model)
-
-
-def _by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[FallbackTarget], list[str]]:
-    """The targets in the order in which they are asked, and a warning where that is not the one of the agent:
-    those before the first that has not failed a moment ago come last."""
-    if len(targets) == 1:
-        return targets, []
-    failed = failed_models(session, {target.provider_id for target in targets})
-    usable = (
-        index
-        for index, target in enumerate(targets)
-        if not target.problem and (target.provider_id, target.model) not in failed
-    )
-    first = next(usable, 0)
-    if not first:
-        return targets, []
-    warning = (
-        f"The provider '{targets[0].provider_name}' failed less than a minute ago; {targets[first].model} of "
-        f"the provider '{targets[first].provider_name}' answers in its place."
-    )
-    return [*targets[first:], *targets[:first]], [warning]
 
 
 def _settings_of(session: Session, caller: Caller) -> SettingsView:

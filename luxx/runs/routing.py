@@ -1,11 +1,13 @@
 """Which skills and agents of a caller a text asks for: the items that may be chosen, and the match."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -15,6 +17,9 @@ from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatches
 from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.skills.skill import Skill
 from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.models import RunRow
+from luxx.tools.pattern import matches_wildcards
 
 MOST_MATCHES = 10
 """Items that an answer names."""
@@ -81,6 +86,60 @@ class RequestRouter:
         skills = self.skills.for_caller(session, caller, project_id).values()
         items = [*map(_skill_item, skills), *routed_agents(session, caller)]
         return _router(tuple(items)).match(text)
+
+
+def with_demanded(
+    session: Session,
+    caller: Caller,
+    skills: SkillLayers,
+    on_demand: Set[str],
+    names: list[str],
+    text: str,
+    conversation_id: str | None,
+) -> list[str]:
+    """The names without those of tools on demand, but for what a message with this text needs: what the run
+    before it in the conversation had, so that the prompts begin the same, and the tools of a skill that the
+    text asks for."""
+    left_out: Set[str] = on_demand & set(names)
+    if not left_out:
+        return names
+    if conversation_id is not None:
+        request = session.connection().scalar(_newest_request, {"subject": conversation_id})
+        left_out = left_out if request is None else left_out - set(_request_tools.decode(request).tools)
+    if left_out and text.strip():
+        for wanted in _asked_for(skills.for_caller(session, caller).values(), left_out, text):
+            left_out -= wanted
+    return [name for name in names if name not in left_out]
+
+
+def _asked_for(skills: Collection[Skill], names: Set[str], text: str) -> list[Set[str]]:
+    """Which of these tools each skill names that the text asks for."""
+    wanting = {skill.name: tools for skill in skills if (tools := _named_by(skill, names))}
+    if not wanting:
+        return []
+    found = _router(tuple(map(_skill_item, skills))).match(text)
+    return [wanting[match.item.name] for match in found.above if match.item.name in wanting]
+
+
+class _RequestTools(Struct, frozen=True, kw_only=True):
+    """The part of a stored request that is read here."""
+
+    tools: list[str] = []
+
+
+_request_tools = msgspec.json.Decoder(_RequestTools)
+_runs = table_of(RunRow)
+_newest_request = (
+    select(_runs.c.request)
+    .where(_runs.c.subject_id == bindparam("subject"))
+    .order_by(_runs.c.id.desc())
+    .limit(1)
+)
+
+
+def _named_by(skill: Skill, names: Set[str]) -> Set[str]:
+    entries = [entry.partition("(")[0] for entry in skill.allowed_tools or ()]
+    return {name for name in names for entry in entries if matches_wildcards(entry, name)}
 
 
 def _skill_item(skill: Skill) -> RoutedItem:

@@ -278,7 +278,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     cached. `is_chain`: the tool only calls other tools, and each of these calls is judged separately.
     `is_trusted`: an untrusted text in the run is no reason to ask about this tool, because its operator
     vouches for it. `is_self_contained`: it uses nothing of the user but what its call gives and what its run
-    has. `sent_parameters`: the schema as models get it; None: `parameters`.
+    has. `is_on_demand`: it is offered only where a message, an agent or a skill that fits names it.
+    `acts_later`: what it stores has effects after the run, without its taint. `sent_parameters`: the schema
+    as models get it; None: `parameters`.
     """
 
     name: str
@@ -300,6 +302,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_chain: bool = False
     is_trusted: bool = False
     is_self_contained: bool = False
+    is_on_demand: bool = False
+    acts_later: bool = False
     sent_parameters: dict[str, Any] | None = None
 
     @property

@@ -60,6 +60,11 @@ class ToolSources:
         self._registry = registry
         self._sources = sources
 
+    @property
+    def on_demand(self) -> frozenset[str]:
+        """The names of the tools of everyone that are offered only where something asks for them."""
+        return frozenset(tool.name for tool in self._registry.list_all() if tool.is_on_demand)
+
     def followed_by(self, source: ToolSource) -> "ToolSources":
         """These sources and one more."""
         return ToolSources(self._registry, *self._sources, source)

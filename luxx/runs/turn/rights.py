@@ -16,11 +16,11 @@ from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AGENTS
 from luxx.errors import Conflict, NotFound
-from luxx.providers.choosing import select_provider_row
+from luxx.providers.choosing import failed_models, select_provider_row
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import PROVIDERS
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.state import ChatRequest, RunSpec, TurnState
+from luxx.runs.turn.state import ChatRequest, FallbackTarget, RunSpec, TurnState
 from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.service import has_rules, read_effective_rules
@@ -163,3 +163,22 @@ def skill_entries(
                 SkillActivated(name=skill.name, description=skill.description, allowed_tools=allowed)
             )
     return entries
+
+
+def by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[FallbackTarget], list[str]]:
+    """The targets in the order in which they are asked, and a warning where that is not the one of the agent:
+    those before the first that has not failed a moment ago come last."""
+    failed = failed_models(session, {target.provider_id for target in targets})
+    usable = (
+        index
+        for index, target in enumerate(targets)
+        if not target.problem and (target.provider_id, target.model) not in failed
+    )
+    first = next(usable, 0)
+    if not first:
+        return targets, []
+    warning = (
+        f"The provider '{targets[0].provider_name}' failed less than a minute ago; {targets[first].model} of "
+        f"the provider '{targets[first].provider_name}' answers in its place."
+    )
+    return [*targets[first:], *targets[:first]], [warning]

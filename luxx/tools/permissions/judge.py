@@ -300,7 +300,7 @@ def _is_risky(tool: ToolDefinition, tainted_by: str) -> bool:
     if tainted_by.startswith(PERSON) and not tool.is_self_contained:
         return True
     is_strong = tool.required_permission >= CommandPermission.EXECUTE
-    return is_strong or tool.is_egress or tool.name.startswith(MCP_PREFIX)
+    return is_strong or tool.is_egress or tool.acts_later or tool.name.startswith(MCP_PREFIX)
 
 
 def _quoted(rule: PlacedRule, verb: str) -> str:

@@ -36,7 +36,7 @@ RUNS_LADDER: list[frozenset[str]] = [
     frozenset({"turn"}),
     frozenset({"streams"}),
     frozenset({"log"}),
-    frozenset({"slots", "cancel", "models"}),
+    frozenset({"slots", "cancel", "agent_use", "models"}),
 ]
 """The modules and packages of `runs/`, from top to bottom; an import goes down or stays on its rung."""
 

@@ -18,6 +18,7 @@ from luxx.domain.conversations.models import MessageRow
 from luxx.errors import Conflict, InvalidInput, Unavailable
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
+from luxx.runs.agent_use import AgentStats, StatsScope, read_stats
 from luxx.runs.cancel import cancel_runs_of, is_caused_by, mark_cancelled
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.log.events import StoredEvent, read_page
@@ -162,6 +163,12 @@ class RunService:
             return self._titled(session, caller, runs), total
 
         return await self._store.read(read)
+
+    async def agent_stats(self, caller: Caller, agent_id: int, *, is_own: bool) -> AgentStats:
+        """How an agent that the caller may see is used: by all of the tenant for its owner and an ADMIN, else
+        by the caller."""
+        scope = StatsScope.TENANT if is_own or caller.is_admin else StatsScope.OWN
+        return await self._store.read_rows(lambda connection: read_stats(connection, caller, agent_id, scope))
 
     async def events(
         self, caller: Caller, run_id: str, *, after: int, limit: int

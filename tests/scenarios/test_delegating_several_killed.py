@@ -35,10 +35,16 @@ def script(strategy: str) -> Script:
     return Script(rules=[*parent(call), *parts])
 
 
+async def logged_events(ann: RestartingClient, run_id: str) -> list[Json]:
+    headers = {"accept": "application/json"}
+    answer = await ann.ask("GET", f"/runs/{run_id}/events", headers=headers, limit=500)
+    return answer.json()["data"]["events"]
+
+
 async def ended_parts(ann: RestartingClient, run_id: str, model: ScriptedProvider) -> dict[str, int]:
     """How often the model was called for each subagent whose end is stored."""
     ended = [one["id"] for one in await subagents(ann, run_id) if one["status"] == "completed"]
-    events = (await ann.get(f"/runs/{run_id}/events", limit=500))["events"]
+    events = await logged_events(ann, run_id)
     indices = {event["subagent_run_id"]: event["index"] for event in events if "subagent_run_id" in event}
     called = Counter(request.rule for request in model.requests)
     return {name: called[name] for one in ended if one in indices for name in [f"part {indices[one]}"]}
@@ -73,7 +79,7 @@ async def check_ended(ann: RestartingClient, conversation: str, run_id: str, str
     listed: list[Json] = result["data"]["results"]
     assert [each["answer"] for each in listed] == [f"Part {number} is done." for number in range(TASKS)]
     assert {each["run_id"] for each in listed} == {run["id"] for run in own}
-    events = (await ann.get(f"/runs/{run_id}/events", limit=500))["events"]
+    events = await logged_events(ann, run_id)
     of_tasks = [(one["index"], one["status"]) for one in events if one["type"] == "subagent_assigned"]
     assert sorted(of_tasks) == sorted(
         (at, status) for at in range(TASKS) for status in ("running", "completed")

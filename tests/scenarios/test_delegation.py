@@ -483,6 +483,11 @@ async def test_a_named_agent_does_the_task_with_its_own_template(server: ServerP
         assert offered_tools(request) == {"file_read", "result_read"}
         (run,) = (await ann.get(f"/agents/{agent['id']}/activities"))["items"]
         assert (run["parent_run_id"], run["status"]) == (screen.run_id, "completed")
+        stats = await ann.get(f"/agents/{agent['id']}/stats")
+        assert (stats["total_invocations"], stats["success_rate"], stats["last_used_at"]) == (
+            1, 1.0, run["created_at"],
+        )  # fmt: skip
+        assert stats["total_tokens"] == run["usage"]["total_tokens"] > 0
 
 
 async def test_the_denials_of_an_agent_hold_in_runs_that_it_delegates_to_another(

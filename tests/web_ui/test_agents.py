@@ -53,7 +53,7 @@ def test_a_built_in_agent_is_copied_exported_and_the_copy_deleted(person: Person
         page = tab.open("/ui/agents")
         agents = page.get_by_role("complementary", name="Agents")
         agents.get_by_label("Search agents").fill("code")
-        agents.get_by_role("link", name="Code").click()
+        agents.get_by_role("link").filter(has=page.get_by_text("Code", exact=True)).click()
         expect(page.get_by_label("Instructions")).to_be_disabled()
         page.get_by_role("button", name="Make a copy").click()
         expect(page.get_by_role("heading", name="Code (copy)")).to_be_visible()

@@ -27,6 +27,7 @@ from luxx.domain.agents.models import AgentChanges, AgentView, EnableAgent, Impo
 from luxx.domain.agents.service import AgentService
 from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import Uses
+from luxx.runs.agent_use import AgentStats
 from luxx.runs.models import RunFilter
 from luxx.runs.requests import NewInvocation
 from luxx.runs.routing import MatchedItems, RequestRouter
@@ -163,6 +164,19 @@ class AgentController(Controller):
         await agents.get(caller, agent_id)
         found = await runs.list_page(caller, RunFilter(agent_id=agent_id), page=page, page_size=page_size)
         return page_of(found, page, page_size)
+
+    @get("/{agent_id:int}/stats")
+    async def stats(
+        self,
+        caller: InjectedCaller,
+        agents: InjectedAgents,
+        runs: NamedDependency[RunService],
+        agent_id: FromPath[int],
+    ) -> Success[AgentStats]:
+        """How the agent was used in chats, rooms, tasks and by delegation: for its owner and an ADMIN by
+        everybody in the tenant, else by you."""
+        agent = await agents.get(caller, agent_id)
+        return success(await runs.agent_stats(caller, agent_id, is_own=agent.is_own))
 
     @get("/{agent_id:int}/export")
     async def export(

@@ -1,4 +1,5 @@
-"""`luxx agent` and `luxx conversation` (list|show|export|import): those of a server, through its HTTP API.
+"""`luxx agent` (list|show|stats|export|import) and `luxx conversation` (without stats): those of a server,
+through its HTTP API.
 
 Exit codes: 0 done; 1 refused or unreachable (it prints the reason); 2 wrong options.
 """
@@ -27,6 +28,7 @@ from luxx.domain.conversations.views import ConversationView
 from luxx.domain.transfer.document import ImportReport
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.documents.yaml_text import dump_yaml
+from luxx.runs.agent_use import AgentStats
 
 NOT_IN_FILE_NAME = re.compile(r"[^\w .-]+")
 NAME_LENGTH = 60
@@ -37,6 +39,8 @@ def add_agent_commands(parser: argparse.ArgumentParser, add_command: AddCommand)
     add("list", _list_agents, "list your agents, those shared with you and those that come with Luxx")
     show = add("show", _show_agent, "show an agent")
     show.add_argument("agent", help="its name or id")
+    stats = add("stats", _show_stats, "show how often an agent was used, how well, and at what cost")
+    stats.add_argument("agent", help="its name or id")
     add_document_commands(
         add, "agent", "/agents", MAX_CHARACTERS, ImportedAgent, agent_named, note=_note_rules
     )
@@ -51,6 +55,12 @@ async def _list_agents(server: ServerApi, _screen: Screen, _options: argparse.Na
 async def _show_agent(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
     # YAML escapes control characters, which could change the terminal.
     sys.stdout.write(dump_yaml(msgspec.to_builtins(await agent_named(server, options.agent))))
+
+
+async def _show_stats(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
+    agent = await agent_named(server, options.agent)
+    stats = await server.call("GET", f"/agents/{agent.id}/stats", AgentStats)
+    sys.stdout.write(dump_yaml(msgspec.to_builtins(stats)))
 
 
 def _note_rules(agent: ImportedAgent) -> None:

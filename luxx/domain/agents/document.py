@@ -1,6 +1,6 @@
 """An agent as a YAML or JSON document, for other servers: providers by name, rules of the agent included.
 
-Also the agents that ship with Luxx: the documents `shipped/*.yaml`, stored as rows at each start.
+Also the agents that ship with Luxx: the documents `shipped/*.yaml`, stored with their rules at each start.
 """
 
 from collections.abc import Sequence
@@ -41,14 +41,22 @@ from luxx.infra.clock import utc_now
 from luxx.infra.documents.yaml_text import parse_yaml
 from luxx.infra.store.tables import Lock, first_given, keep_name, lock_until_commit
 from luxx.providers.models import ProviderName
-from luxx.tools.permissions.service import MAX_RULES, PATTERN_LENGTH, TOOL_LENGTH
+from luxx.tools.permissions.service import (
+    MAX_RULES,
+    PATTERN_LENGTH,
+    TOOL_LENGTH,
+    Owner,
+    read_list,
+    replace_list,
+)
 from luxx.wire.check import CheckBy
 from luxx.wire.model_settings import MemoryMode, PlanningMode, SlidingWindow
-from luxx.wire.tool import PermissionRule, RuleAction
+from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction
 
 VERSION = 1
 MAX_CHARACTERS = 200_000
 FOLDER = files("luxx.domain.agents").joinpath("shipped")
+_shipped = select(AgentRow).where(AgentRow.shipped_name.is_not(None))
 
 
 class FallbackDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -174,10 +182,7 @@ def store_shipped_agents(session: Session, before_loss: BeforeLoss) -> None:
     """Adds or updates the shipped agents, and deletes those that no longer ship."""
     lock_until_commit(session.connection(), Lock.SHIPPED_AGENTS)
     documents = shipped_documents()
-    rows = {
-        str(row.shipped_name): row
-        for row in session.scalars(select(AgentRow).where(AgentRow.shipped_name.is_not(None)))
-    }
+    rows = {str(row.shipped_name): row for row in session.scalars(_shipped)}
     for name in rows.keys() - documents.keys():
         before_loss(session, rows[name], True)
         keep_name(session.connection(), AgentRow, rows[name].id, rows[name].name)
@@ -193,3 +198,14 @@ def store_shipped_agents(session: Session, before_loss: BeforeLoss) -> None:
         if session.is_modified(row):
             row.updated_at = now
     session.flush()
+    stored = {row.shipped_name: row for row in session.scalars(_shipped)}
+    for name, document in documents.items():
+        owner = Owner(tenant_id=None, agent_id=stored[name].id)
+        rules = [rule.permission_rule() for rule in document.rules]
+        if [_own(rule) for rule in read_list(session.connection(), owner)] != rules:
+            replace_list(session.connection(), owner, rules)
+
+
+def _own(rule: PlacedRule) -> PermissionRule:
+    """The rule without its place."""
+    return PermissionRule(tool=rule.tool, pattern=rule.pattern, action=rule.action)

@@ -134,19 +134,19 @@ def settings_of(row: AgentRow) -> AgentSettings:
 
 def routed_agents(session: Session, caller: Caller) -> list[RoutedItem]:
     """The enabled agents of the caller as requests are matched with them: the own, the shared, the shipped.
-    Of several with one name the first counts, because a model chooses by name."""
+    Of several with one name the first counts, because a model chooses by name, also a disabled one."""
     is_shipped = case((AgentRow.shipped_name.is_(None), 0), else_=1)
     is_own = case((AgentRow.user_id == caller.user_id, 0), else_=1)
     query = (
         select(
             AgentRow.id, AgentRow.name, AgentRow.role, AgentRow.description, AgentRow.trigger_type,
-            AgentRow.trigger_patterns, AgentRow.is_shared, AgentRow.shipped_name,
+            AgentRow.trigger_patterns, AgentRow.is_shared, AgentRow.shipped_name, AgentRow.enabled,
         )
-        .where(AGENTS.visible_to(caller), AgentRow.enabled)
+        .where(AGENTS.visible_to(caller))
         .order_by(is_own, is_shipped, AgentRow.id.desc())
         .limit(MOST_ROUTED)
     )  # fmt: skip
-    found: dict[str, RoutedItem] = {}
+    found: dict[str, RoutedItem | None] = {}
     for row in session.execute(query):
         item = RoutedItem(
             kind="agent",
@@ -157,8 +157,8 @@ def routed_agents(session: Session, caller: Caller) -> list[RoutedItem]:
             trigger_type=TriggerType(row.trigger_type),
             triggers=tuple(decode_triggers(row.trigger_patterns)),
         )
-        found.setdefault(row.name.lower(), item)
-    return list(found.values())
+        found.setdefault(row.name.lower(), item if row.enabled else None)
+    return [item for item in found.values() if item is not None]
 
 
 def with_knowledge(agent: AgentSettings, named: list[str]) -> AgentSettings:

@@ -265,7 +265,7 @@ def _fallbacks(document: AgentDocument, provider_id: FindProvider) -> list[Agent
 
 
 def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocument:
-    """The document of an agent that the caller may use; with its rules if it is the caller's own."""
+    """The document of an agent that the caller may use; with its rules if it is own or comes with Luxx."""
     view = agent_view(row, caller)
     provider = provider_name(session, caller, row.provider_id)
     fallbacks = [
@@ -273,7 +273,8 @@ def document_for(session: Session, caller: Caller, row: AgentRow) -> AgentDocume
         for fallback in view.fallbacks
         if (name := provider_name(session, caller, fallback.provider_id)) is not None
     ]
-    rules = read_list(session.connection(), _owner(caller, row.id)) if view.is_own else []
+    owner = Owner(tenant_id=None, agent_id=row.id) if view.is_shipped else _owner(caller, row.id)
+    rules = read_list(session.connection(), owner) if view.is_own or view.is_shipped else []
     checks = [
         check_document(check, provider_name(session, caller, check.provider_id)) for check in view.checks
     ]

@@ -31,7 +31,8 @@ class UsageRow(Base):
 
     A row stays after its conversation, provider, user or tenant is deleted, without their names. `kind` is
     the type of `subject_id`, or PROVIDER_TEST without a run and a subject. `purpose` is a CallPurpose.
-    `is_estimated`: the provider reported no usage, or the completion was cut off before it did.
+    `is_estimated`: the provider reported no usage, or the completion was cut off before it did. `agent_id`:
+    the agent whose turn it was.
     """
 
     __tablename__ = "usage_records"
@@ -47,6 +48,7 @@ class UsageRow(Base):
     kind: Mapped[str] = mapped_column(String(10), default="chat")
     purpose: Mapped[str] = mapped_column(String(10), default="answer", server_default="answer")
     subject_id: Mapped[str] = mapped_column(String(36), index=True)
+    agent_id: Mapped[int | None] = mapped_column(index=True)
     provider_id: Mapped[int | None] = mapped_column()
     model: Mapped[str] = mapped_column(String(200))
     prompt_tokens: Mapped[int] = mapped_column(default=0)
@@ -76,6 +78,7 @@ class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     usage: Usage
     cost: float | None
+    agent_id: int | None = None
     kind: RunKind | str = RunKind.CHAT
     purpose: str = "answer"
     is_estimated: bool = False

@@ -7,6 +7,7 @@ answer is logged; the run waits when no turn can go on.
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
@@ -17,10 +18,12 @@ import structlog
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.orm import Session
 
+from luxx.domain.usage.ledger import UsageEntry
 from luxx.domain.usage.reserve import charge_orphaned_reserve
 from luxx.errors import LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
+from luxx.runs.agent_use import record_turn
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
@@ -45,11 +48,11 @@ from luxx.runs.turn.asking import WAITING_CHANGES, close_questions
 from luxx.runs.turn.context import BeginDrive, DriveContext
 from luxx.runs.turn.resources import TurnServices, UserAccess, with_fallback
 from luxx.runs.turn.run_rows import RunHead
-from luxx.runs.turn.state import RunSpec, fold
+from luxx.runs.turn.state import RunSpec, TurnState, fold
 from luxx.runs.turn.turn import Turn
-from luxx.runs.turn.turn_log import TurnLog, initial_state
-from luxx.wire.event import LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
-from luxx.wire.run import ENDED, RunPhase, RunStatus
+from luxx.runs.turn.turn_log import Closing, Ending, TurnLog, initial_state
+from luxx.wire.event import CallPurpose, LoggedEvent, QuestionAnswered, QuestionAsked, TurnNote
+from luxx.wire.run import ENDED, RunKind, RunPhase, RunStatus
 from luxx.wire.turn import CHAT_TURN, Usage, turn_of
 
 SLOT_KEPT_SECONDS = 0.1  # How long the slot of an ended turn is kept for the next one of the run.
@@ -217,7 +220,7 @@ class OrchestratedDrive:
 
     async def _run_turn(self, live: LiveTurn, access: UserAccess | LuxxError) -> None:
         spec = with_fallback(self._spec(live.start), live.log.state)
-        close = partial(self._orchestration.close, live.start)
+        close = partial(self._close, live)
         heard = partial(self._orchestration.heard, spec.turn.key)
         turn = Turn(
             dataclasses.replace(self._context, heard=heard), self._turn_services, spec, live.log, close,
@@ -225,8 +228,24 @@ class OrchestratedDrive:
         )  # fmt: skip
         turn.run.spending.has_recorded_lost_call = spec.turn.key in self._charged
         live.is_recovered = False
+        live.since = time.monotonic()
         await turn.proceed(access)
+        live.worked += time.monotonic() - live.since
         live.is_over = bool(turn.status)
+
+    def _close(self, live: LiveTurn, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
+        """What the end of a turn writes, with the row that counts it for its agent."""
+        closing = self._orchestration.close(live.start, state, ending, cut)
+        agent_id = live.start.request.agent_id
+        if agent_id is None or self._head.kind == RunKind.CHAT or live.start.purpose != CallPurpose.ANSWER:
+            return closing
+        seconds = live.worked + time.monotonic() - live.since
+
+        def write(connection: Connection) -> None:
+            closing.write(connection)
+            record_turn(connection, self._head.id, agent_id, ending.status, seconds)
+
+        return msgspec.structs.replace(closing, write=write)
 
     def _on_input(self) -> None:
         self._may_have_inputs = True

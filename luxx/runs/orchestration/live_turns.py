@@ -12,7 +12,10 @@ from luxx.runs.turn.turn_log import TurnLog
 
 @dataclass(slots=True, eq=False, repr=False)
 class LiveTurn:
-    """A turn that has begun and not ended. `task` is None while it waits for a person."""
+    """A turn that has begun and not ended. `task` is None while it waits for a person.
+
+    `worked`: the seconds of its earlier tasks; `since`: when the present one began, on the monotonic clock.
+    """
 
     start: TurnStart
     log: TurnLog
@@ -20,6 +23,8 @@ class LiveTurn:
     is_recovered: bool
     task: asyncio.Task[None] | None = None
     is_over: bool = False
+    worked: float = 0.0
+    since: float = 0.0
 
 
 class LiveTurns:

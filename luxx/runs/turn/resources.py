@@ -87,6 +87,7 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
             tenant_id=spec.tenant_id,
             run_id=spec.run_id,
             subject_id=spec.subject_id,
+            agent_id=spec.request.agent_id,
             provider_id=self.target.provider_id,
             model=spec.request.model,
             kind=spec.kind,
@@ -191,8 +192,7 @@ class ResourceFinder:
     ) -> tuple[str, ChatRequest]:
         """The stored name of the user's agent, and the request of a run with the values that it has.
 
-        The tools are those of the request that the agent also has. Raises NotFound, InvalidInput or Conflict
-        for an agent or a provider that the user may not use.
+        Its tools are those that both have. Raises NotFound, InvalidInput or Conflict if it may not be used.
         """
         caller = user_as_caller(session.connection(), user_id)
         agent = checked_enabled(settings_of(agent_named(session, caller, name)))

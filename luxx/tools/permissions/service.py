@@ -49,13 +49,14 @@ PATTERN_LENGTH = 4000
 
 
 class RuleRow(Base):
-    """A rule of a tenant (no user), of a user, or of one of the user's projects or agents."""
+    """A rule of a tenant (no user), of a user, of one of the user's projects or agents, or of an agent that
+    comes with Luxx (no tenant and no user)."""
 
     __tablename__ = "permission_rules"
     __table_args__ = (Index("ix_permission_rules_tenant_id_user_id", "tenant_id", "user_id"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
     user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
     agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="CASCADE"), index=True)
@@ -68,20 +69,20 @@ class RuleRow(Base):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """The owner of a list: the tenant if there is no user; the project or agent if there is one; else the
-    user. An agent's `user_id` is its owner."""
+    """The owner of a list: the project or agent if there is one; the tenant if there is no user; else the
+    user. An agent's `user_id` is its owner; of one that comes with Luxx, there is neither user nor tenant."""
 
-    tenant_id: int
+    tenant_id: int | None
     user_id: int | None = None
     project_id: str | None = None
     agent_id: int | None = None
 
     @property
     def scope(self) -> RuleScope:
-        if self.user_id is None:
-            return RuleScope.TENANT
         if self.agent_id is not None:
             return RuleScope.AGENT
+        if self.user_id is None:
+            return RuleScope.TENANT
         return RuleScope.USER if self.project_id is None else RuleScope.PROJECT
 
 
@@ -102,28 +103,36 @@ _select_rules = select(
     _columns.action,
 ).order_by(_columns.place)
 _is_in_project = or_(_columns.project_id == bindparam("project_id"), _columns.project_id == _its_project)
+_is_of_agents = _columns.agent_id.in_(bindparam("agent_ids", expanding=True))
 _effective_rules = _select_rules.where(
-    _columns.tenant_id == bindparam("tenant_id"),
     or_(
-        and_(_columns.user_id.is_(None), _columns.scope == RuleScope.TENANT.value),
         and_(
-            _columns.agent_id.in_(bindparam("agent_ids", expanding=True)),
-            # The owner of a shared agent restricts others, but cannot allow calls in their name; nor does an
-            # agent allow calls of the agents that its runs delegate to.
+            _columns.tenant_id == bindparam("tenant_id"),
             or_(
-                _columns.action != RuleAction.ALLOW.value,
+                and_(_columns.user_id.is_(None), _columns.scope == RuleScope.TENANT.value),
                 and_(
-                    _columns.user_id == bindparam("user_id"), _columns.agent_id == bindparam("own_agent_id")
+                    _is_of_agents,
+                    # The owner of a shared agent restricts others, but cannot allow calls in their name; nor
+                    # does an agent allow calls of the agents that its runs delegate to.
+                    or_(
+                        _columns.action != RuleAction.ALLOW.value,
+                        and_(
+                            _columns.user_id == bindparam("user_id"),
+                            _columns.agent_id == bindparam("own_agent_id"),
+                        ),
+                    ),
+                ),
+                and_(
+                    _columns.user_id == bindparam("user_id"),
+                    or_(
+                        _columns.scope == RuleScope.USER.value,
+                        and_(_columns.scope == RuleScope.PROJECT.value, _is_in_project),
+                    ),
                 ),
             ),
         ),
-        and_(
-            _columns.user_id == bindparam("user_id"),
-            or_(
-                _columns.scope == RuleScope.USER.value,
-                and_(_columns.scope == RuleScope.PROJECT.value, _is_in_project),
-            ),
-        ),
+        # What comes with Luxx allows nothing either.
+        and_(_columns.tenant_id.is_(None), _is_of_agents, _columns.action != RuleAction.ALLOW.value),
     ),
 )
 
@@ -215,8 +224,8 @@ def append_rule(connection: Connection, owner: Owner, rule: PermissionRule) -> N
 
 def _owned_by(owner: Owner) -> Any:
     return and_(
-        _rules.c.tenant_id == owner.tenant_id,
         # `== None` becomes IS NULL.
+        _rules.c.tenant_id == owner.tenant_id,
         _rules.c.user_id == owner.user_id,
         _rules.c.scope == owner.scope.value,
         *([] if owner.project_id is None else [_rules.c.project_id == owner.project_id]),
@@ -352,7 +361,9 @@ class RuleService:
         if scope == RuleScope.AGENT and scope_id is not None:
             agent_id = _agent_id(scope_id)
             owner_id = self._check_agent(session, caller, agent_id, is_change)
-            return Owner(tenant_id=caller.tenant_id, user_id=owner_id or caller.user_id, agent_id=agent_id)
+            if owner_id is None:
+                return Owner(tenant_id=None, agent_id=agent_id)
+            return Owner(tenant_id=caller.tenant_id, user_id=owner_id, agent_id=agent_id)
         return Owner(tenant_id=caller.tenant_id, user_id=caller.user_id)
 
 

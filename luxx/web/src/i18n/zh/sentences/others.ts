@@ -249,6 +249,11 @@ export const SENTENCES: Record<string, string> = {
 
   // The roles of the agents that come with Luxx
   'general assistant': '通用助手',
+  'explorer who finds out how a workspace is built': '探索者，弄清工作区的构成',
+  'researcher who reads sources and reports with citations': '研究员，阅读来源并附引用地报告',
+  'programmer who carries out one programming task': '程序员，完成一项编程任务',
+  'reviewer who finds mistakes in changes and texts': '审查者，找出改动和文本中的错误',
+  'operator who runs commands and looks after services': '运维员，运行命令并照看服务',
   'planner who breaks a goal into steps and carries them out': '规划者，将目标拆分为步骤并执行',
   "programmer who works in the user's workspace": '程序员，在用户的工作区中工作',
 

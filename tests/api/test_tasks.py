@@ -161,6 +161,8 @@ def test_lists_are_ordered_by_urgency_and_leave_out_what_is_snoozed(
     assert found(order="priority", snoozed="true") == [hidden, soon, later, plain]
     assert found(priority="2") == [soon, later]
     assert found(due_before="2100-01-02T00:00:00Z") == [soon]
+    assert found(due_before="9999-12-31T23:59:59-12:00") == [soon, later]
+    assert found(due_before="0001-01-01T00:00:00+12:00") == []
     change_database(
         server, ("UPDATE tasks SET snoozed_until = '2020-01-01 00:00:00' WHERE id = :id", {"id": hidden})
     )

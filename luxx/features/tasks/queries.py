@@ -48,6 +48,7 @@ from luxx.features.tasks.models import (
     TaskVersionSummary,
     TaskView,
 )
+from luxx.features.tasks.times import EARLIEST, LATEST
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import contains_text
 from luxx.infra.store.tables import read_page
@@ -281,7 +282,8 @@ def _conditions(
     if task_filter.priority is not None:
         where.append(TaskRow.priority == task_filter.priority)
     if task_filter.due_before is not None:
-        where.append(TaskRow.due_at < task_filter.due_before)
+        # A time at the ends of what Python knows cannot be changed to UTC.
+        where.append(TaskRow.due_at < min(max(task_filter.due_before, EARLIEST), LATEST))
     if not task_filter.snoozed:
         where.append(or_(TaskRow.snoozed_until.is_(None), TaskRow.snoozed_until <= utc_now()))
     if task_filter.q:

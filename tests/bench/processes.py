@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -71,6 +72,12 @@ class MeasuredServer:
         """CPU seconds so far of the process tree."""
         parent = psutil.Process(self.process.pid)
         return sum(_cpu_of(each) for each in (parent, *parent.children(recursive=True)))
+
+    def cpu_with_ended(self) -> float:
+        """CPU seconds so far of the process tree, and of those of its processes that have ended."""
+        parent = psutil.Process(self.process.pid)
+        times = [each.cpu_times() for each in (parent, *parent.children(recursive=True))]
+        return self.cpu() + sum(each.children_user + each.children_system for each in times)
 
     def threads_cpu(self) -> float:
         """CPU seconds of all threads but the main one: in Luxx, the database's and the tools'."""
@@ -171,6 +178,19 @@ class Api:
         """A task with these steps, whose models answer as the marker says. Returns its id."""
         body = {"name": "Bench", "goal": marker, "steps": steps, "max_concurrent_steps": concurrent}
         return self._post("/tasks", body)["id"]
+
+    def new_base(self) -> str:
+        return self._post("/knowledge", {"name": "Bench", "description": "", "scope": "user"})["id"]
+
+    def add_document(self, base: str, name: str, data: bytes) -> str:
+        """Adds a document to a knowledge base. Returns its id."""
+        answer = self._http.post(f"/knowledge/{base}/documents", files=[("file", (name, data))])
+        if answer.is_error:
+            raise RuntimeError(f"{name}: {answer.status_code} {answer.text[:500]}")
+        return answer.json()["data"]["items"][0]["id"]
+
+    def document(self, base: str, document: str) -> dict[str, Any]:
+        return self._http.get(f"/knowledge/{base}/documents/{document}").json()["data"]
 
     def begin_waiting(self, conversation: str) -> None:
         """Starts a run that waits for an approval: its model calls a tool of high risk."""

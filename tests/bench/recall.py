@@ -139,8 +139,35 @@ def _fill(connection: Any) -> tuple[int, int]:
         "role": "admin", "permission_level": 4, "created_at": now,
     }  # fmt: skip
     connection.execute(insert(User), user)
+    scope_id, ids = _remember(connection, random_)
+    connection.execute(insert(EmbeddingModelRow), {"id": 1, "provider_id": 1, "name": "bench"})
+    rows = [
+        {
+            "model_id": 1, "scope_id": scope_id, "fact_id": id_,
+            "vector": struct.pack(f"<{DIMENSIONS}e", *_unit(random_)),
+        }
+        for id_ in ids
+    ]  # fmt: skip
+    connection.execute(insert(EmbeddingRow), rows)
+    return scope_id, 1
+
+
+def remember_facts(url: str) -> None:
+    """Stores 10,000 facts of the first user in the database of a server."""
+    with contextlib.closing(Store(open_engine(make_url(url)))) as store:
+        store.write_now(lambda session: _remember(session.connection(), random.Random(1)))
+
+
+def question(random_: random.Random) -> str:
+    """A text that fits some of the facts."""
+    return _question(random_)[0]
+
+
+def _remember(connection: Any, random_: random.Random) -> tuple[int, list[int]]:
+    """Stores the facts; returns the ids of the scope and of the facts."""
     scope = stored_scope(connection, visible_scopes(connection, ADMIN), USER_SCOPE)
-    writer = FactWriter()
+    assert scope.id is not None
+    writer, now = FactWriter(), utc_now()
     ids = [
         writer.add(
             connection,
@@ -154,14 +181,4 @@ def _fill(connection: Any) -> tuple[int, int]:
         )
         for number in range(FACTS)
     ]
-    connection.execute(insert(EmbeddingModelRow), {"id": 1, "provider_id": 1, "name": "bench"})
-    rows = [
-        {
-            "model_id": 1, "scope_id": scope.id, "fact_id": id_,
-            "vector": struct.pack(f"<{DIMENSIONS}e", *_unit(random_)),
-        }
-        for id_ in ids
-    ]  # fmt: skip
-    connection.execute(insert(EmbeddingRow), rows)
-    assert scope.id is not None
-    return scope.id, 1
+    return scope.id, ids

@@ -9,14 +9,18 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import msgspec
 
+from tests.bench.documents import documents_row
 from tests.bench.figures import Figures
 from tests.bench.graph import graph_row
 from tests.bench.lists import lists_row
@@ -25,7 +29,7 @@ from tests.bench.memories import memory_row
 from tests.bench.pages import pages_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
-from tests.bench.recall import recall_row
+from tests.bench.recall import question, recall_row, remember_facts
 from tests.bench.sandboxes import sandbox_row
 from tests.bench.turns import context_row, fold_row, room_row, rooms_row, steps_row
 from tests.bench.upstream import Upstream
@@ -205,6 +209,34 @@ async def chat_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIt
                 yield
 
 
+async def remembering_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """What 10,000 facts of a user add to a short answer: one server has them, another has none."""
+    with contextlib.ExitStack() as stack:
+        plain, api = start_luxx(stack, upstream)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="luxx-bench-facts-")))
+        url = f"sqlite:///{folder}/facts.db"
+        knowing = stack.enter_context(luxx_server({"LUXX_DATABASE__URL": url}))
+        knowing_api = Api(knowing.port)
+        knowing_api.connect_upstream(upstream.port)
+        await asyncio.to_thread(remember_facts, url)
+        for number in range(rounds + 1):
+            text = question(random.Random(number))
+            measured: list[Chats] = []
+            for server, its_api in ((plain, api), (knowing, knowing_api)):
+                target = luxx_target(server.port, its_api.token, tools=False)
+                conversations = await asyncio.to_thread(its_api.new_conversations, CHATS)
+                measured.append(await chats(upstream, target, conversations, server, text))
+            if number > 0:
+                without, with_facts = measured
+                first = [statistics.median(each.first_tokens) * 1e3 for each in measured]
+                cpu = with_facts.cpu - without.cpu
+                figures.add("remembering", "CPU of a request, no facts", without.cpu, "ms")
+                figures.add("remembering", "10,000 facts add to its CPU", cpu, "ms", at_most=0.3)
+                added = first[1] - first[0]
+                figures.add("remembering", "10,000 facts add to the first token", added, "ms", at_most=15)
+                yield
+
+
 class Chats(msgspec.Struct, frozen=True):
     """One user's chats in turn: seconds to each first token, CPU ms per chat, of it in other threads."""
 
@@ -214,13 +246,17 @@ class Chats(msgspec.Struct, frozen=True):
 
 
 async def chats(
-    upstream: Upstream, target: Target, conversations: list[str], server: MeasuredServer | None
+    upstream: Upstream,
+    target: Target,
+    conversations: list[str],
+    server: MeasuredServer | None,
+    text: str = "",
 ) -> Chats:
-    """A chat in each conversation, one after the other."""
+    """A chat in each conversation with this text, one after the other."""
     client = await Client.connect(target)
     await asyncio.sleep(QUIET_SECONDS)
     cpu, threads = (server.cpu(), server.threads_cpu()) if server is not None else (0.0, 0.0)
-    first_tokens = [await chat(upstream, client, each) for each in conversations]
+    first_tokens = [await chat(upstream, client, each, text) for each in conversations]
     await asyncio.sleep(QUIET_SECONDS)
     client.close()
     if server is None:
@@ -247,9 +283,9 @@ def _report_chats(
         figures.add("chat", "CPU of a request, fastapi relay, nothing kept", token_cost.cpu, "ms")
 
 
-async def chat(upstream: Upstream, client: Client, conversation: str) -> float:
+async def chat(upstream: Upstream, client: Client, conversation: str, text: str = "") -> float:
     stream = next(_stream_ids)
-    prompt = f"[[n={CHAT_TOKENS} closed={stream}]]"
+    prompt = f"[[n={CHAT_TOKENS} closed={stream}]]{text}"
     answer = await client.stream(conversation, prompt, CHAT_TOKENS, lambda _: upstream.release(stream))
     return answer.first_token
 
@@ -392,6 +428,8 @@ ROWS: dict[str, Row] = {
     "graph": graph_row,
     "memory": memory_row,
     "recall": recall_row,
+    "remembering": remembering_row,
+    "documents": documents_row,
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,

@@ -26,9 +26,10 @@ from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, cache_nev
 from luxx.tools.factory import tool
 from luxx.tools.files.walk import walk
 from luxx.tools.files.workspace import Workspace
-from luxx.tools.pattern import matches_wildcards
+from luxx.tools.pattern import join_words, matches_words
 from luxx.tools.permissions.programs import runs_other_programs
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOOL
+from luxx.tools.permissions.subjects import is_wild
 from luxx.wire.tool import SkillHead
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -236,11 +237,17 @@ def allowed_here(
     skill's files; a command that names one by its relative path is allowed with the whole path, too."""
     if written is None:
         return AllowedTools(entries=None)
-    known = [*names, *ALWAYS_ALLOWED, *_ASKING]
+    known = {*names, *ALWAYS_ALLOWED, *_ASKING}
+    joined = join_words(tuple(known))
+
+    def is_known(name: str) -> bool:
+        """One match for all names, because a list of skills has thousands of entries."""
+        return name in known or (is_wild(name) and matches_words(("*", name, "*"), joined))
+
     entries: list[str] = []
     unknown: list[str] = []
     for entry in written:
-        here = _translated(entry, lambda name: any(matches_wildcards(name, one) for one in known), folder)
+        here = _translated(entry, is_known, folder)
         entries += here
         if not here:
             unknown.append(entry)

@@ -76,6 +76,7 @@ async def _discard_old_calls(services: CoreServices) -> None:
         await delete_old_endings(services.store, now)
         await services.store.write_rows(delete_unused_pins)
         await services.store.write_rows(partial(delete_unused_files, now=now))
+    await services.skill_copies.remove_unused(services.store)
 
 
 async def _repeat(

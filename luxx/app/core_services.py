@@ -248,7 +248,9 @@ class CoreServices:
             # A source that can have no tools would only be asked in vain.
             *([self.mcp] if self.config.mcp.servers else []),
         )
-        self.skills = SkillService(self.store, self.skill_layers, self.shared_tools)
+        self.skills = SkillService(
+            self.store, self.skill_layers, self.shared_tools, self.config.files.quota_mb
+        )
         self.compositions = CompositionService(self.store, self.executor, self.shared_tools)
         self.tools = self.shared_tools.followed_by(self.compositions)
         for task_tool in TaskTools(ReferenceChecker(self.tools, self.skill_layers)).all(self.store):

@@ -15,14 +15,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Connection, delete, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
+from luxx.domain.conversations.models import ProjectRow
 from luxx.domain.skills.document import FILE, read_document
 from luxx.domain.skills.models import SkillFileRow, SkillRow
 from luxx.domain.skills.skill import Skill, SkillPin, SkillScope, SkillSet
-from luxx.domain.skills.upload import MAX_BYTES, MAX_FILES, check_sizes
-from luxx.errors import InvalidInput, NotFound, ToolFailed
+from luxx.domain.skills.upload import MAX_BYTES, MAX_FILES, MIB, check_sizes
+from luxx.errors import InvalidInput, NotFound, TooLarge, ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
@@ -36,7 +37,10 @@ _SYSTEM = "system"
 KEPT_DAYS = 7
 """How long the files of a changed or deleted skill stay for the runs that began with them."""
 
-_files, _skills = table_of(SkillFileRow), table_of(SkillRow)
+MOST_UNUSED = 100 * MIB
+"""Bytes of these files in a tenant. Otherwise changes in a row would fill the database."""
+
+_files, _skills, _projects = table_of(SkillFileRow), table_of(SkillRow), table_of(ProjectRow)
 _is_unused = ~exists().where(_skills.c.tenant_id == _files.c.tenant_id, _skills.c.digest == _files.c.digest)
 
 
@@ -61,10 +65,42 @@ def store_files(connection: Connection, tenant_id: int, digest: str, files: Mapp
     connection.execute(insert(_files), rows)
 
 
+def check_quota(connection: Connection, owner_id: int, quota_mb: float) -> None:
+    """Raises TooLarge if the skills of this user's projects have more. Call it after a change."""
+    digests = (
+        select(_skills.c.tenant_id, _skills.c.digest)
+        .distinct()
+        .join(_projects, _projects.c.id == _skills.c.project_id)
+        .where(_projects.c.user_id == owner_id)
+        .subquery()
+    )
+    is_same = (_files.c.tenant_id == digests.c.tenant_id) & (_files.c.digest == digests.c.digest)
+    size = select(func.sum(func.length(_files.c.content))).join_from(_files, digests, is_same)
+    if int(connection.scalar(size) or 0) > quota_mb * MIB:
+        raise TooLarge(
+            f"the skills of your projects would have more than {quota_mb:g} MiB together (files.quota_mb); "
+            "delete skills that are no longer needed",
+            kind="quota_exceeded",
+        )
+
+
 def note_unused(connection: Connection, tenant_id: int) -> None:
-    """Notes which files of the tenant no skill has any more. Call it after a change or a deletion."""
+    """Notes which files of the tenant no skill has any more, and deletes the oldest of more than MOST_UNUSED.
+    Call it after a change or a deletion."""
     of_tenant = (_files.c.tenant_id == tenant_id, _files.c.unused_since.is_(None))
     connection.execute(update(_files).where(*of_tenant, _is_unused).values(unused_since=utc_now()))
+    newest_first = (
+        select(_files.c.digest, func.sum(func.length(_files.c.content)).label("size"))
+        .where(_files.c.tenant_id == tenant_id, _files.c.unused_since.is_not(None))
+        .group_by(_files.c.digest)
+        .order_by(func.min(_files.c.unused_since).desc())
+    )
+    total = 0
+    for row in connection.execute(newest_first).all():
+        total += int(row.size)
+        if total > MOST_UNUSED:
+            same = (_files.c.tenant_id == tenant_id, _files.c.digest == row.digest)
+            connection.execute(delete(_files).where(*same, _is_unused))
 
 
 def read_files(session: Session, tenant_id: int, digest: str) -> dict[str, bytes]:
@@ -95,6 +131,14 @@ def delete_unused_files(connection: Connection, now: datetime) -> None:
     connection.execute(delete(_files).where(old, _is_unused))
 
 
+_stored = select(_files.c.tenant_id, _files.c.digest).distinct()
+
+
+def _remove_all(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class SkillCopies:
     """The copies of one data directory. Two servers may use it at once."""
 
@@ -111,6 +155,20 @@ class SkillCopies:
             self._write(self.folder(None, digest), {FILE: content})
         except OSError:
             return
+
+    async def remove_unused(self, store: Store) -> None:
+        """Removes the copies whose files are not stored any more."""
+        copies = await asyncio.to_thread(self._copies_of_tenants)
+        if not copies:
+            return
+        rows = await store.read(lambda session: session.execute(_stored).all())
+        stored = {(str(row.tenant_id), row.digest) for row in rows}
+        unused = [folder for key, folder in copies.items() if key not in stored]
+        await asyncio.to_thread(_remove_all, unused)
+
+    def _copies_of_tenants(self) -> dict[tuple[str, str], Path]:
+        folders = [folder for folder in self._root.glob("*/*") if folder.parent.name != _SYSTEM]
+        return {(folder.parent.name, folder.name): folder for folder in folders if "." not in folder.name}
 
     def text_of(self, digest: str) -> bytes | None:
         """The kept SKILL.md of a directory's skill."""

@@ -22,7 +22,7 @@ from luxx.domain.skills.changes import (
     set_document,
 )
 from luxx.domain.skills.document import FILE, SkillDocument, folder_warning, read_document, with_values
-from luxx.domain.skills.files import digest_of, note_unused, read_files, store_files
+from luxx.domain.skills.files import check_quota, digest_of, note_unused, read_files, store_files
 from luxx.domain.skills.layers import ConfigAction, SkillConfig, SkillLayers, config_of
 from luxx.domain.skills.models import SkillRow, TenantSkillConfigRow
 from luxx.domain.skills.registry import MOST_SKILLS
@@ -40,10 +40,11 @@ T = TypeVar("T")
 
 
 class SkillService:
-    """One per process."""
+    """One per process. `quota_mb` bounds the skills of all projects of a user."""
 
-    def __init__(self, store: Store, layers: SkillLayers, tools: ToolSources) -> None:
+    def __init__(self, store: Store, layers: SkillLayers, tools: ToolSources, quota_mb: float) -> None:
         self._store = store
+        self._quota_mb = quota_mb
         self._layers = layers
         self._tools = tools
 
@@ -113,8 +114,8 @@ class SkillService:
                 id=new_id(), tenant_id=caller.tenant_id, project_id=project_id, user_id=caller.user_id,
                 scope=scope.value, enabled=True, origin=origin, created_at=now, updated_at=now,
             )  # fmt: skip
-            self._set_files(session, row, document, given)
             session.add(row)
+            self._set_files(session, row, document, given)
             _record(session, caller, Action.SKILL_CREATE, row)
             return row.id
 
@@ -332,14 +333,16 @@ class SkillService:
         if skill_key(document.name) != skill_key(row.name):
             self._lock_names(session, caller, row.project_id, document.name, is_new=False)
         self._set_files(session, row, document, GivenFiles(files={**files, FILE: content}))
-        session.flush()
         note_unused(session.connection(), row.tenant_id)
 
     def _set_files(self, session: Session, row: SkillRow, document: SkillDocument, given: GivenFiles) -> None:
         set_document(row, document)
         row.digest = digest_of(given.files)
         row.warning = None if given.folder is None else folder_warning(document.name, given.folder)
+        session.flush()
         store_files(session.connection(), row.tenant_id, row.digest, given.files)
+        if row.project_id is not None and row.user_id is not None:
+            check_quota(session.connection(), row.user_id, self._quota_mb)
 
 
 def _require_admin(caller: Caller) -> None:

@@ -65,6 +65,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /chat-rooms/{room_id}/agents/{seat_id}": {"muted": True},
     "POST /chat-rooms/{room_id}/members": {"username": "admin", "right": "watch"},
     "PUT /chat-rooms/{room_id}/members/{user_id}": {"right": "speak"},
+    "POST /skills/match": {"text": "new"},
     "POST /skills": {"name": "new", "description": "new", "scope": "project", "content": "new"},
     "PUT /skills/{skill_id}": {"description": "changed"},
     "POST /knowledge": {"name": "new", "scope": "project"},

@@ -304,7 +304,8 @@ class Services(CoreServices):
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(
             self.providers, self.executor, self.workspaces, self.replay, self.tools, self.skill_layers,
-            self.tool_images.read_images, self.tool_images.store_images, self.memory_recall,
+            self.skill_places, self.tool_images.read_images, self.tool_images.store_images,
+            self.memory_recall,
         )  # fmt: skip
 
     def _request_resolver(self) -> RequestResolver:

@@ -22,7 +22,7 @@ from luxx.infra.store.tables import first_given, lost_error, read_once, strictes
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.routing import with_demanded
+from luxx.runs.routing import with_demanded, with_given_skills
 from luxx.runs.turn.rights import MCP_PREFIX, by_failures, check_skills, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
 from luxx.tools.core import ToolSet
@@ -39,9 +39,9 @@ class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
     """Options of an answer; None means the default.
 
     `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
-    tools.
-    `response_schema` is a JSON schema for the answer's text. `when_asked`: whether the run waits when it must
-    ask a person. `stop`: texts that end a completion. `warnings`: what the run begins with.
+    tools. `skills`: those that a person activates. `response_schema`: a JSON schema for the answer's text.
+    `when_asked`: whether the run waits when it must ask a person. `stop`: texts that end a completion.
+    `warnings`: what the run begins with.
     """
 
     tools: bool | list[str] | None = None
@@ -51,6 +51,7 @@ class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
     when_asked: WhenAsked | None = None
     stop: list[str] = []
     warnings: list[str] = []
+    skills: list[str] = []
 
 
 Source = AnswerOptions | ConversationRow | AgentSettings
@@ -62,7 +63,6 @@ class NewMessage(AnswerOptions, frozen=True, kw_only=True):
     of a plan may answer it."""
 
     planning: PlanningMode | None = None
-
     conversation_id: str
     text: str
     attachments: list[GivenAttachment] = []
@@ -102,8 +102,7 @@ class Regeneration(AnswerOptions, frozen=True, kw_only=True):
 
 
 class NewCompression(AnswerOptions, frozen=True, kw_only=True):
-    """What a person wants when less of a conversation is to be sent from now on: a run that decides it, and
-    keeps it with the newest answer."""
+    """A wish that less of a conversation is sent from now on: a run decides it and the answer keeps it."""
 
     conversation_id: str
     message_id: str
@@ -146,6 +145,9 @@ class RequestResolver:
         asked = Compression if isinstance(options, NewCompression) else InConversation
         origin = asked(message_id=message_id)
         values = {"planning": planning or PlanningMode.OFF, "project_id": conversation.project_id}
+        if options.skills:
+            known = self.skills.for_caller(session, caller, conversation.project_id)
+            values |= with_given_skills(known, options.skills, agent)
         return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
 
     def resolve_invocation(

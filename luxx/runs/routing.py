@@ -1,9 +1,9 @@
 """Which skills and agents of a caller a text asks for: the items that may be chosen, and the match."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -11,15 +11,17 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.agents.queries import routed_agents
+from luxx.domain.agents.queries import AgentSettings, routed_agents
 from luxx.domain.conversations.service import own_project
 from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatches
 from luxx.domain.skills.layers import SkillLayers
-from luxx.domain.skills.skill import Skill
+from luxx.domain.skills.skill import Skill, SkillSet
+from luxx.errors import InvalidInput
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow
 from luxx.tools.pattern import matches_wildcards
+from luxx.wire.model_settings import PlanningMode
 
 MOST_MATCHES = 10
 """Items that an answer names."""
@@ -110,6 +112,28 @@ def with_demanded(
         for wanted in _asked_for(skills.for_caller(session, caller).values(), left_out, text):
             left_out -= wanted
     return [name for name in names if name not in left_out]
+
+
+def with_given_skills(skills: SkillSet, names: Iterable[str], agent: AgentSettings) -> dict[str, Any]:
+    """The values of a request for an answer of this agent for which a person activates these skills; they
+    stand in place of a plan. Raises InvalidInput."""
+    unknown = [name for name in names if name not in skills]
+    if unknown:
+        raise InvalidInput(
+            f"there is no skill named {', '.join(unknown)} for you here; GET /skills lists them",
+            kind="skill_unknown",
+            field="$.skills",
+        )
+    given = list(dict.fromkeys(skills[name].name for name in names))
+    of_agent = {skill.name for skill in skills.named(agent.skills)} if agent.skills is not None else given
+    if refused := [name for name in given if name not in of_agent]:
+        raise InvalidInput(
+            f"the agent '{agent.name}' may not use the skill {', '.join(refused)}; choose another agent, or "
+            "change its skills",
+            kind="skill_refused",
+            field="$.skills",
+        )
+    return {"given_skills": given, "planning": PlanningMode.OFF}
 
 
 def _asked_for(skills: Collection[Skill], names: Set[str], text: str) -> list[Set[str]]:

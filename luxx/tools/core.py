@@ -21,6 +21,7 @@ from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Question
 from luxx.wire.todos import TodoItem
 from luxx.wire.tool import (
+    ActiveSkill,
     CommandPermission,
     MemberEnded,
     Narrowing,
@@ -237,7 +238,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     read_result: Callable[[str, int, int], Awaitable[StoredOutput]] = _unavailable("stored outputs are")
     read_on: str = ""
     delegate: Callable[[Delegation], Awaitable[Sequence[TaskOutcome]]] = _unavailable("delegation is")
-    activate: Callable[[SkillHead], None] = lambda skill: None
+    activate: Callable[[ActiveSkill], None] = lambda skill: None
     write_todos: Callable[[list[TodoItem]], None] = _no_todos
     cancelled: Callable[[], bool] = lambda: False
     may_commit: Callable[[], bool] = lambda: True

@@ -158,13 +158,15 @@ class PromptImage(msgspec.Struct, frozen=True, kw_only=True):
 class UserPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="user"):
     """A user's message. `offsets`: of each image, how many characters of the text come before it; without
     them the images come first. `name`: the author, where a client tells several apart. `is_inner`: it stands
-    within a turn (a person or Luxx said it meanwhile), so that no other turn begins with it."""
+    within a turn (a person or Luxx said it meanwhile), so that no other turn begins with it. `is_skill`: it
+    is the text of a skill."""
 
     text: str
     images: tuple[PromptImage, ...] = ()
     offsets: tuple[int, ...] = ()
     name: str = ""
     is_inner: bool = False
+    is_skill: bool = False
 
     def parts(self) -> "list[str | PromptImage]":
         """The texts and images in their order, see `joined_parts`."""

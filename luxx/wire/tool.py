@@ -118,6 +118,19 @@ class SkillHead(msgspec.Struct, frozen=True, kw_only=True):
     allowed_tools: tuple[str, ...] | None = None
 
 
+class ActiveSkill(SkillHead, frozen=True, kw_only=True):
+    """A skill that is active in a run, in the layer `scope`, with the text of this `digest`. Both are empty
+    in older logs."""
+
+    scope: str = ""
+    digest: str = ""
+
+
+SKILL_STEP = "skill"
+"""The `name` of the step of the type `user` with the text of a skill that a person activated; `id_ref` is
+the name of the skill."""
+
+
 def skill_key(name: str) -> str:
     """What two names of one skill have in common: width, case, and `_` or `-` make no difference."""
     return unicodedata.normalize("NFKC", name.strip()).casefold().replace("_", "-")

@@ -127,11 +127,16 @@ class MembersEnded(EventBase, frozen=True, kw_only=True, tag="members_ended"):
 
 class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"):
     """The skill `name` is active for the rest of the run. With `allowed_tools` the run may only use these
-    tools; each active skill must allow a call."""
+    tools; each active skill must allow a call. `scope` and `digest`: its layer and its text, empty in older
+    logs. `score`: of the match, if the router activated it."""
 
     name: str
     description: str
     allowed_tools: list[str] | None = None
+    scope: str = ""
+    digest: str = ""
+    by: ChosenBy = ChosenBy.MODEL
+    score: float | None = None
 
 
 class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):

@@ -54,6 +54,8 @@ InjectedRecall = NamedDependency[MemoryRecall]
 
 MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
+SkillName = Annotated[str, Meta(min_length=1, max_length=64)]
+MOST_GIVEN_SKILLS = 5
 RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -89,9 +91,11 @@ CUT_TEXT = (
 
 
 class AnswerOptionsBody(InvocationOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of an answer in a conversation. `planning`: whether it may be made by a plan of steps."""
+    """Options of an answer in a conversation. `planning`: whether it may be made by a plan of steps.
+    `skills`: names of skills to activate for it."""
 
     planning: PlanningMode | None = None
+    skills: Annotated[list[SkillName], Meta(max_length=MOST_GIVEN_SKILLS)] = []
 
 
 class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -259,6 +263,7 @@ async def _new_message(request: Request[Any, Any, Any], body: MessageBody) -> Ne
         attachments=[*body.attachments],
         parent_id=body.parent_id,
         planning=body.planning,
+        skills=body.skills,
         **await answer_options(request, body),
     )
 
@@ -318,7 +323,9 @@ class MessageBranchController(Controller):
         `Accept: application/json`: 202 and the run.
         """
         options = await answer_options(request, data)
-        regeneration = Regeneration(message_id=message_id, planning=data.planning, **options)
+        regeneration = Regeneration(
+            message_id=message_id, planning=data.planning, skills=data.skills, **options
+        )
         return await streams.follow_started(
             request,
             caller,

@@ -213,8 +213,10 @@ class History:
         return unit.place < record.cleared and found is unit
 
     def is_protected(self, unit: Unit) -> bool:
-        """Whether it has a result of a protected tool."""
-        return any(isinstance(each, ToolPrompt) and each.name in self._protected for each in unit.prompts)
+        """Whether it has a result of a protected tool, or the text of a skill."""
+        first, results = unit.prompts[0], (each for each in unit.prompts if isinstance(each, ToolPrompt))
+        is_skill = isinstance(first, UserPrompt) and first.is_skill
+        return is_skill or any(each.name in self._protected for each in results)
 
     def _short(self, message: PromptMessage) -> PromptMessage:
         if not isinstance(message, ToolPrompt) or not message.success or message.name in self._protected:

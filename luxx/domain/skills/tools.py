@@ -30,7 +30,7 @@ from luxx.tools.pattern import join_words, matches_words
 from luxx.tools.permissions.programs import runs_other_programs
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOOL
 from luxx.tools.permissions.subjects import is_wild
-from luxx.wire.tool import SkillHead
+from luxx.wire.tool import ActiveSkill
 
 MAX_FILE_BYTES = 1024 * 1024
 _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}
@@ -102,27 +102,63 @@ def _activate_tool(places: SkillPlaces) -> ToolDefinition:
         keeps=cache_never,
     )
     async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        skill = _find(skills_in(context), arguments["name"])
-        files = await places.folder_of(skill)
-        instructions = skill.instructions or await asyncio.to_thread(_instructions, files)
-        folder = places.shown(skill)
-        # Of all tools that exist for the caller, also those above the caller's level.
-        names = [tool.name for tool in context.tools_or(ToolRegistry()).list_all()]
-        allowed = allowed_here(skill.allowed_tools, names, folder)
-        context.actions.activate(
-            SkillHead(name=skill.name, description=skill.description, allowed_tools=allowed.entries)
-        )
-        context.metadata.is_untrusted = not skill.is_reviewed
-        activated: dict[str, Any] = {
-            "skill": skill.name,
-            "instructions": instructions,
-            "allowed_tools": None if allowed.entries is None else list(allowed.entries),
-        }
-        if allowed.note is not None:
-            activated |= {"unknown_tools": list(allowed.unknown), "note": allowed.note}
-        return activated | await asyncio.to_thread(_files_note, files, folder)
+        loaded = await load_skill(places, context, arguments["name"])
+        context.actions.activate(loaded.skill)
+        context.metadata.is_untrusted = not loaded.is_reviewed
+        return loaded.content
 
     return replace(activate_skill.definition, keeps_lines=True)
+
+
+class LoadedSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill that is about to become active, and what the model is told: its instructions, the tools that
+    can be used, its files."""
+
+    skill: ActiveSkill
+    is_reviewed: bool
+    content: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """What the model is told, as the text of a message."""
+        others = {
+            name: value for name, value in self.content.items() if name not in ("skill", "instructions")
+        }
+        lines = [
+            f"(From Luxx: the person has activated the skill {self.skill.name}. Do as its instructions say.)",
+            "",
+            self.content["instructions"].strip(),
+        ]
+        if any(value is not None for value in others.values()):
+            lines += ["", msgspec.json.encode(others).decode()]
+        return "\n".join(lines)
+
+
+async def load_skill(places: SkillPlaces, context: ToolContext, name: str) -> LoadedSkill:
+    """The skill of this name that the call may use. Raises ToolFailed."""
+    skill = _find(skills_in(context), name)
+    files = await places.folder_of(skill)
+    instructions = skill.instructions or await asyncio.to_thread(_instructions, files)
+    folder = places.shown(skill)
+    # Of all tools that exist for the caller, also those above the caller's level.
+    names = [tool.name for tool in context.tools_or(ToolRegistry()).list_all()]
+    allowed = allowed_here(skill.allowed_tools, names, folder)
+    content: dict[str, Any] = {
+        "skill": skill.name,
+        "instructions": instructions,
+        "allowed_tools": None if allowed.entries is None else list(allowed.entries),
+    }
+    if allowed.note is not None:
+        content |= {"unknown_tools": list(allowed.unknown), "note": allowed.note}
+    content |= await asyncio.to_thread(_files_note, files, folder)
+    active = ActiveSkill(
+        name=skill.name,
+        description=skill.description,
+        allowed_tools=allowed.entries,
+        scope=skill.scope.value,
+        digest=skill.digest,
+    )
+    return LoadedSkill(skill=active, is_reviewed=skill.is_reviewed, content=content)
 
 
 def _instructions(folder: Workspace) -> str:

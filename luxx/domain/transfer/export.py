@@ -32,6 +32,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, table_of
 from luxx.wire.message import UserContent, fenced
 from luxx.wire.todos import REMINDER
+from luxx.wire.tool import SKILL_STEP
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -100,6 +101,8 @@ def _step(step: Step) -> list[str]:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
         case StepType.USER if step.name == REMINDER:
             return ["*The model was reminded of open to-dos.*"]
+        case StepType.USER if step.name == SKILL_STEP:
+            return [f"*The person activated the skill {inline(str(step.id_ref))}.*"]
         case StepType.USER:
             return ["**While it was answering:**", "", *quoted(step.content)]
         case StepType.THINKING:

@@ -117,7 +117,7 @@ class ChatQueue:
         if message.attachments:
             attached = await self.chats.attachments.read_attachments(caller, message.attachments)
         if mode is WhenBusy.STEER:
-            _check_steer(bool(attached.images))
+            _check_steer(bool(attached.images), bool(message.skills))
         content, request = _stored(message, attached)
         size = len(content) + len(request)
         storage = self.chats.admission.services.storage
@@ -187,7 +187,8 @@ class ChatQueue:
             row = _row_of(session, conversation, queue_id)
             content, size = user_content(row.content), row.stored_bytes
             if mode is WhenBusy.STEER and conversation.run_id is not None:
-                _check_steer(bool(_request.decode(row.request).images))
+                request = _request.decode(row.request)
+                _check_steer(bool(request.images), bool(request.options.skills))
             if text is not None:
                 content = msgspec.structs.replace(content, text=text)
                 row.content = _encode(content).decode()
@@ -321,7 +322,13 @@ def _queue_full() -> Conflict:
     return Conflict(problem, kind="queue_full")
 
 
-def _check_steer(has_images: bool) -> None:
+def _check_steer(has_images: bool, has_skills: bool) -> None:
+    if has_skills:
+        raise InvalidInput(
+            "a skill cannot be activated for an answer in progress; queue the message instead",
+            kind="skills_not_steered",
+            field="$.skills",
+        )
     if has_images:
         raise InvalidInput(
             "an answer in progress takes no images; queue the message, or attach them to the next one",

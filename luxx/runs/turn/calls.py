@@ -46,7 +46,7 @@ from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
 from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
 from luxx.wire.todos import TodoItem
-from luxx.wire.tool import SkillHead
+from luxx.wire.tool import ActiveSkill, SkillHead
 from luxx.wire.turn import Step, StepStatus
 from luxx.wire.turn_event import DoomLoopDetected, PlanUpdated, Warning
 
@@ -70,7 +70,7 @@ class ToolCalls:
         self._is_unattended = run.spec.request.when_asked == WhenAsked.DENY
         self._asker = QuestionAsker(run)
         self._delegator = delegator
-        self._activated_skills: dict[str, SkillHead] = {}
+        self._activated_skills: dict[str, ActiveSkill] = {}
         """Skills that calls of this drive have activated, by call id."""
         self._todos: dict[str, list[TodoItem]] = {}
         """To-do lists that calls of this drive have written, by call id."""
@@ -175,7 +175,7 @@ class ToolCalls:
             executed = with_correction(self._log.state, call, executed)
         return self._asker.with_taint(self._delegator.with_taint(executed))
 
-    def _activate(self, call_id: str, skills: Mapping[str, SkillHead], skill: SkillHead) -> None:
+    def _activate(self, call_id: str, skills: Mapping[str, SkillHead], skill: ActiveSkill) -> None:
         allowed = self._spec.request.skills
         if allowed is not None and skill.name not in {
             skills[name].name for name in allowed if name in skills

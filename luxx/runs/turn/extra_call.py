@@ -20,8 +20,8 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.completion import CompletionReader
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import RunSpec, TurnState, add_cost
-from luxx.wire.event import CallPurpose, CompletionNote, CostUpdate
+from luxx.runs.turn.state import RunSpec, TurnState
+from luxx.wire.event import CallPurpose, CompletionNote, CostUpdate, add_cost
 from luxx.wire.turn import WITHHELD, FinishReason, Step, StepStatus, steps_text
 
 THINKING_TOKENS = 8_000

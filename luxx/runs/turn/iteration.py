@@ -26,11 +26,11 @@ from luxx.runs.turn.compaction import Compactor, NotCompressed
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
-from luxx.runs.turn.prompting import TurnPrompt, log_recalled
+from luxx.runs.turn.prompting import TurnPrompt, log_given_skills, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools
-from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, add_cost, unfinished_steps
+from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
-from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
+from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, add_cost
 from luxx.wire.run import RunPhase
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, steps_text
 from luxx.wire.turn_event import Retrying, Warning
@@ -85,6 +85,8 @@ class Iteration:
         Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
         does not fit the run's limits.
         """
+        if self._spec.request.given_skills:
+            await log_given_skills(self._run, self.resources)
         state, turn = self._log.state, self._spec.turn
         text = steps_text(state.steps)
         reader = CompletionReader(

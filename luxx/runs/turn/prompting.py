@@ -25,21 +25,25 @@ from luxx.domain.context.window import (
     truncated,
     window_limits,
 )
-from luxx.errors import ContextTooLong
+from luxx.domain.skills.tools import load_skill
+from luxx.errors import Conflict, ContextTooLong, ToolFailed
 from luxx.infra.config.schema import ContextConfig
 from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.context import Recall, RunContext
-from luxx.runs.turn.resources import PromptResources, asks_to_think
+from luxx.runs.turn.resources import PromptResources, RunResources, asks_to_think
+from luxx.runs.turn.rights import activation_entry, tainted_by
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
+from luxx.runs.turn.turn_log import may_be_steered
 from luxx.runs.turn.verification import objection_text
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.wire.event import CallPurpose, CutNote, RecallNote
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
+from luxx.wire.event import CallPurpose, CutNote, ProcessStep, RecallNote
 from luxx.wire.message import CompressionStrategy, ContextRecord, PromptMessage, objection_note, tool_images
-from luxx.wire.run import RunKind
-from luxx.wire.tool import ToolChoice, ToolChoiceMode
-from luxx.wire.turn import ReplayNote, Usage, steps_text
+from luxx.wire.run import ChosenBy, RunKind, RunPhase
+from luxx.wire.tool import SKILL_STEP, ToolChoice, ToolChoiceMode
+from luxx.wire.turn import ReplayNote, Step, StepType, Usage, step_id, steps_text
 from luxx.wire.turn_event import ContextCompressed, MemoryRecalled, Tainted
 
 LEARNED_SHARE = 0.9
@@ -357,3 +361,34 @@ def query_of(past: list[PastMessage]) -> str:
 
 def _text(message: PastMessage) -> str:
     return (steps_text(message.steps) if message.user is None else message.user.text).strip()
+
+
+# Skills that a person activates
+
+
+async def log_given_skills(run: RunContext, resources: RunResources) -> None:
+    """Logs the texts of the skills that the request names before the first model call of its turn, once.
+
+    Raises Conflict for one that is gone since the message was sent.
+    """
+    state, spec = run.log.state, run.spec
+    if state.notes or state.skills or not may_be_steered(spec, state):
+        return
+    context, entries = resources.make_context(), list[LogEntry]()
+    is_tainted = tainted_by(state, spec) is not None
+    for index, name in enumerate(spec.request.given_skills, len(state.steps)):
+        try:
+            loaded = await load_skill(resources.places, context, name)
+        except ToolFailed as error:
+            raise Conflict(
+                error.message, kind="skill_unknown", detail={"lost": {"skills": [name]}}
+            ) from error
+        step = Step(
+            id=step_id(index), index=index, type=StepType.USER, name=SKILL_STEP, id_ref=loaded.skill.name,
+            content=loaded.text, is_untrusted=UNSET if loaded.is_reviewed else True,
+        )  # fmt: skip
+        entries += [ProcessStep(step=step), activation_entry(loaded.skill, ChosenBy.PERSON)]
+        if not (loaded.is_reviewed or is_tainted):
+            is_tainted = True
+            entries.append(Tainted(by=ACTIVATE_TOOL))
+    await run.log.append(entries, phase=RunPhase.THINKING)

@@ -25,6 +25,7 @@ from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, attached_bases
 from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.skills.registry import skills_prompt
 from luxx.domain.skills.skill import NO_SKILLS, SkillSet
+from luxx.domain.skills.tools import SkillPlaces
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
@@ -55,8 +56,7 @@ THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf
 
 
 class PromptResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the prompts of a turn have besides its messages: `tools` are offered to the model, `sections` are
-    texts."""
+    """What the prompts of a turn have besides its messages: tools that are offered, and texts."""
 
     card: ModelCard
     tools: list[ToolSpec]
@@ -67,8 +67,7 @@ class PromptResources(msgspec.Struct, frozen=True, kw_only=True):
 class RunResources(PromptResources, frozen=True, kw_only=True):
     """The resources of one drive. `make_context` takes the user's permissions at its start; `read_context`
     reads permissions and rules again, so that a demotion applies at once. `known_tools` exist for the user.
-    `pins` are stored when the first calls start, unless they are already (`is_pinned`). `recall`: None where
-    nothing can be remembered.
+    `pins` are stored when the first calls start, unless they are already (`is_pinned`). `recall` may be None.
     """
 
     target: Target
@@ -79,6 +78,7 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
     read_context: Callable[[Connection], ToolContext | LuxxError]
     store_images: Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
     recall: Recall | None = None
+    places: SkillPlaces
 
     def usage_entry(self, spec: RunSpec, usage: Usage, *, is_estimated: bool = False) -> UsageEntry:
         """The ledger entry of one completion."""
@@ -125,8 +125,8 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
-    skills, and the rules for these. `pins`: what the turn's prompts began with in an earlier drive.
-    `knowledge` lists the attached bases. `may_recall`: something may be remembered for it."""
+    skills, and the rules for these; what is attached (`knowledge`) and may be remembered (`may_recall`).
+    `pins`: what the turn's prompts began with in an earlier drive."""
 
     caller: Caller
     provider_choice: ProviderSelection
@@ -148,6 +148,7 @@ class ResourceFinder:
     replay: ReplayService
     tools: ToolSources
     skills: SkillLayers
+    places: SkillPlaces
     read_images: ReadImages
     store_images: StoreImages
     recall: Recall
@@ -155,8 +156,7 @@ class ResourceFinder:
     def read(self, session: Session, spec: RunSpec) -> UserAccess:
         """Reads what the user may use, in the transaction that reads the `RunSpec`.
 
-        Raises NotAllowed for a disabled user, Conflict for a deleted provider, InvalidInput for a disabled
-        one.
+        Raises NotAllowed for a disabled user, Conflict for a lost provider, InvalidInput for a disabled one.
         """
         caller, request = caller_of_turn(session, spec.user_id), spec.request
         try:
@@ -173,7 +173,7 @@ class ResourceFinder:
             else (),
             tools=self.tools.for_caller(session, caller, request.tools) if request.tools else None,
             skills=self.skills.for_run(session, caller, request.project_id, pins and pins.begun)
-            if request.skills or request.tools
+            if request.skills or request.tools or request.given_skills
             else NO_SKILLS,
             knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
             pins=pins,
@@ -279,6 +279,7 @@ class ResourceFinder:
             read_files=self.read_images,
             store_images=partial(self._store_images, spec),
             recall=self.recall if access.may_recall else None,
+            places=self.places,
         )
 
     def _new_pins(self, spec: RunSpec, access: UserAccess, names: frozenset[str]) -> Pins:
@@ -309,8 +310,7 @@ class ResourceFinder:
         if access.tools is not None:
             await self.tools.wait_for(spec.request.tools)
             check_tools(access.tools, spec.request.tools)
-        if skills := spec.request.skills:
-            check_skills(access.skills, skills, "this run")
+        check_skills(access.skills, spec.request.skills, "this run")
 
     async def _workspace(self, spec: RunSpec) -> Path:
         """The user's workspace; a run with tools creates it."""

@@ -24,8 +24,8 @@ from luxx.runs.turn.state import ChatRequest, FallbackTarget, RunSpec, TurnState
 from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.service import has_rules, read_effective_rules
-from luxx.wire.run import Delegated
-from luxx.wire.tool import PlacedRule, SkillHead
+from luxx.wire.run import ChosenBy, Delegated
+from luxx.wire.tool import ActiveSkill, PlacedRule
 from luxx.wire.turn_event import SkillActivated, Tainted
 
 MCP_PREFIX = "mcp__"
@@ -142,7 +142,7 @@ def _earlier_taint(spec: RunSpec) -> str | None:
 
 
 def skill_entries(
-    state: TurnState, activated_by_call: Mapping[str, SkillHead], results: Sequence[Executed]
+    state: TurnState, activated_by_call: Mapping[str, ActiveSkill], results: Sequence[Executed]
 ) -> list[LogEntry]:
     """The entries for the skills that successful calls activated.
 
@@ -158,11 +158,21 @@ def skill_entries(
     for skill in skills:
         if skill not in active_skills:
             active_skills.append(skill)
-            allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
-            entries.append(
-                SkillActivated(name=skill.name, description=skill.description, allowed_tools=allowed)
-            )
+            entries.append(activation_entry(skill, ChosenBy.MODEL))
     return entries
+
+
+def activation_entry(skill: ActiveSkill, by: ChosenBy) -> SkillActivated:
+    """The entry with which the skill becomes active."""
+    allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
+    return SkillActivated(
+        name=skill.name,
+        description=skill.description,
+        allowed_tools=allowed,
+        scope=skill.scope,
+        digest=skill.digest,
+        by=by,
+    )
 
 
 def by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[FallbackTarget], list[str]]:

@@ -28,6 +28,7 @@ from luxx.wire.event import (
     QuestionAnswered,
     QuestionAsked,
     RecallNote,
+    add_cost,
 )
 from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
@@ -43,7 +44,7 @@ from luxx.wire.run import (
     WhenAsked,
 )
 from luxx.wire.todos import REMINDER
-from luxx.wire.tool import Narrowing, SkillHead, ToolChoice, ToolSpec
+from luxx.wire.tool import ActiveSkill, Narrowing, ToolChoice, ToolSpec
 from luxx.wire.turn import CHAT_TURN, FinishReason, ModelUsed, Step, StepStatus, StepType, TurnRef, Usage
 from luxx.wire.turn_event import (
     PERSON,
@@ -91,10 +92,11 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     """The request of a run or a turn. Every default is resolved at its start: later changes do not alter it.
 
     `agent_id`: where the values come from. `max_iterations`: model calls with tools; None: as configured.
-    `skills`: those that it may activate; None: all. The model gets `tools`, and images with `takes_images`.
-    `response_schema`: of the answer's text. `when_asked`: whether it waits when it must ask. `stop`: texts
-    that end a completion. `warnings` begin the log. `planning`: whether a plan may answer. `memory`, a mode,
-    and `knowledge`, bases, are of agent and conversation, `project_id` of the conversation."""
+    `skills`: those that it may activate; None: all. `given_skills`: those that a person activates. The model
+    gets `tools`, and images with `takes_images`. `response_schema`: of the answer's text. `when_asked`:
+    whether it waits when it must ask. `stop`: texts that end a completion. `warnings` begin the log.
+    `planning`: whether a plan may answer. `memory`, a mode, and `knowledge`, bases, are of agent and
+    conversation, `project_id` of the conversation."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -103,6 +105,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     agent_id: int | None = None
     max_iterations: int | None = None
     skills: list[str] | None = None
+    given_skills: list[str] = []
     project_id: str | None = None
     fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
@@ -191,7 +194,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     questions: tuple[QuestionRecord, ...] = ()
     tainted_by: str | None = None
     members_ended: tuple[MembersEnded, ...] = ()
-    skills: tuple[SkillHead, ...] = ()
+    skills: tuple[ActiveSkill, ...] = ()
     narrowed: tuple[Narrowing, ...] = ()
     subagents: tuple[SubagentAssigned, ...] = ()
     fallback: int = 0
@@ -337,7 +340,8 @@ def decide(state: TurnState) -> NextAction:
 
 def _with_skill(state: TurnState, event: SkillActivated) -> TurnState:
     allowed = None if event.allowed_tools is None else tuple(event.allowed_tools)
-    skill = SkillHead(name=event.name, description=event.description, allowed_tools=allowed)
+    head = {"name": event.name, "description": event.description, "scope": event.scope}
+    skill = ActiveSkill(**head, digest=event.digest, allowed_tools=allowed)
     narrowing = () if allowed is None else (Narrowing(by=event.name, entries=allowed),)
     return replace(state, skills=(*state.skills, skill), narrowed=(*state.narrowed, *narrowing))
 
@@ -380,11 +384,6 @@ def _with_steps(state: TurnState, events: Sequence[LoggedEvent]) -> TurnState:
     loops = state.loops.with_results(ended, state.iterations) if ended else state.loops
     after = replace(state, finished_count=finished_count, is_answered=is_answered, loops=loops)
     return replace(after, steps=tuple(steps), seq=seq)
-
-
-def add_cost(total: float | None, cost: float | None) -> float | None:
-    """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
-    return None if cost is None else (total or 0.0) + cost
 
 
 def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUsed:

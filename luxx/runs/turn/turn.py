@@ -35,7 +35,7 @@ from luxx.runs.turn.iteration import (
 from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import TurnServices, UserAccess, has_checks, with_fallback
 from luxx.runs.turn.spending import Spending
-from luxx.runs.turn.state import NextAction, RunSpec, TurnState, add_cost, decide, open_calls
+from luxx.runs.turn.state import NextAction, RunSpec, TurnState, decide, open_calls
 from luxx.runs.turn.steering import (
     SteersLeft,
     TodosLeft,
@@ -65,6 +65,7 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.runs.turn.verification import Verification, kept_answer
 from luxx.tools.schema import answer_problem
+from luxx.wire.event import add_cost
 from luxx.wire.run import ENDED, Compression, RunKind
 from luxx.wire.turn import StepStatus, Usage, last_text
 from luxx.wire.turn_event import Warning, WarningCode

@@ -23,6 +23,7 @@ from luxx.features.tasks.turns import PLAN
 from luxx.wire.event import DoneStatus
 from luxx.wire.run import StopReason
 from luxx.wire.todos import REMINDER
+from luxx.wire.tool import SKILL_STEP
 from luxx.wire.turn import StepType
 
 QUESTION_COLOR = "#d7af5f"
@@ -114,6 +115,8 @@ class AnswerTranscript(RunTranscript):
                 step = frame.step
                 if step.type == StepType.USER and step.name == REMINDER:
                     return [note("The model is reminded of open to-dos.")] if frame.seq else []
+                if step.type == StepType.USER and step.name == SKILL_STEP:
+                    return [note(f"The skill {step.id_ref} is active.")] if frame.seq else []
                 if step.type == StepType.USER:
                     return [note(f"> {step.content}")] if frame.seq else []
                 if step.type == StepType.TEXT:

@@ -95,6 +95,7 @@ const en = {
     page ? `p. ${page}` : slide ? `slide ${slide}` : row ? (last && last !== row ? `rows ${row} to ${last}` : `row ${row}`) : '',
   steered: 'You wrote while it was answering:',
   reminded: 'The model was reminded of open to-dos.',
+  skillGiven: (name: string) => `You activated the skill ${name}.`,
 }
 
 export type StepsText = Texts<typeof en>

@@ -88,6 +88,7 @@ const zh: StepsText = {
     page ? `第 ${page} 页` : slide ? `第 ${slide} 张` : row ? (last && last !== row ? `第 ${row} 至 ${last} 行` : `第 ${row} 行`) : '',
   steered: '你在回答进行时写道：',
   reminded: '已提醒模型还有未完成的待办。',
+  skillGiven: (name: string) => `已启用技能 ${name}。`,
 }
 
 export default zh

@@ -1,0 +1,123 @@
+"""Skills that a person activates with a message: their texts in prompts, their limits, what is refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api.client import ApiClient, document_of
+from api.conftest import answering
+from api.server_process import ServerProcess
+
+from luxx.providers.scripted import Call, Finish, Rule, ScriptedProvider, Text, When
+
+STRICT = (
+    "---\nname: strict\ndescription: Reads only.\nallowed-tools: file_read\n---\n\nOnly read, never list.\n"
+)
+LOOSE = "---\nname: own-style\ndescription: A style.\n---\n\nWrite in capitals.\n"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ScriptedProvider]:
+    """Lists files, although the skill forbids it, then answers."""
+    called = Call(name="file_list", arguments={}, id="call-1")
+    rules = [
+        Rule(when=When(user=said, has_tool_result=False), reply=[called, Finish(reason="tool_calls")])
+        for said in ("Only read, never list.", "list them")
+    ]
+    rules += [
+        Rule(reply=[Text(text="Done."), Finish()]),
+    ]
+    with answering(rules) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def admin(tmp_path_factory: pytest.TempPathFactory, model: ScriptedProvider) -> Iterator[ApiClient]:
+    data_dir = tmp_path_factory.mktemp("given") / "data"
+    (data_dir / "skills" / "strict").mkdir(parents=True)
+    Path(data_dir / "skills" / "strict" / "SKILL.md").write_text(STRICT, "utf-8")
+    with (
+        ServerProcess(data_dir.parent, data_dir=data_dir) as server,
+        ApiClient(server, document_of(server)).sign_in() as person,
+    ):
+        person.good("PUT", "/admin/allowed-hosts", json={"hosts": [model.url.removeprefix("http://")]})
+        body = {"name": "scripted", "provider_type": "openai", "base_url": f"{model.url}/v1"}
+        keys = {"api_key": "sk-a-key", "default_model": "scripted"}
+        provider = person.good("POST", "/providers", json={**body, **keys})
+        person.good("PUT", "/settings", json={"default_provider_id": provider["id"]})
+        yield person
+
+
+def sent(person: ApiClient, conversation: str, content: str, **more: Any) -> dict[str, Any]:
+    body = {"conversation_id": conversation, "content": content, **more}
+    return person.good("POST", "/messages", json=body)
+
+
+def events_of(person: ApiClient, conversation: str) -> list[dict[str, Any]]:
+    return person.good("GET", f"/conversations/{conversation}/events", params={"limit": 200})["events"]
+
+
+def test_a_skill_of_a_message_follows_it_in_all_later_prompts_and_limits_the_tools(
+    admin: ApiClient, model: ScriptedProvider
+) -> None:
+    conversation = admin.good("POST", "/conversations", json={})["id"]
+    # `_` and `-` are equal in names, and a skill that is named twice is activated once.
+    given = {"skills": ["strict", "Strict"], "tools": ["file_list", "file_read"]}
+    before = len(model.requests)
+    answer = sent(admin, conversation, "list them", **given)
+    first, second = (request.json for request in model.requests[before:])
+    assert [message["role"] for message in first["messages"]][-2:] == ["user", "user"]
+    assert "Only read, never list." in first["messages"][-1]["content"]
+    assert second["tools"] == first["tools"]
+    assert second["messages"][: len(first["messages"])] == first["messages"]
+    result = next(step for step in answer["steps"] if step["type"] == "tool_result")
+    assert (result["success"], "strict" in result["content"], answer["text"]) == (False, True, "Done.")
+    (active,) = (one for one in events_of(admin, conversation) if one["type"] == "skill_activated")
+    listed = next(one for one in admin.good("GET", "/skills")["items"] if one["name"] == "strict")
+    assert {name: active[name] for name in ("name", "by", "scope", "digest", "score", "allowed_tools")} == {
+        "name": "strict",
+        "by": "person",
+        "scope": "system",
+        "digest": listed["digest"],
+        "score": None,
+        "allowed_tools": ["file_read"],
+    }
+    # The next message repeats the prompt, but its tools are free again.
+    later = sent(admin, conversation, "list them again", tools=given["tools"])
+    third = model.requests[before + 2].json
+    assert third["messages"][: len(second["messages"])] == second["messages"]
+    assert [step["success"] for step in later["steps"] if step["type"] == "tool_result"] == [True]
+
+
+def test_a_skill_without_a_review_taints_also_where_the_model_has_no_tools(
+    admin: ApiClient, model: ScriptedProvider
+) -> None:
+    admin.good(
+        "POST",
+        "/skills",
+        json={"name": "own-style", "description": "A style.", "scope": "tenant", "content": LOOSE},
+    )
+    conversation = admin.good("POST", "/conversations", json={})["id"]
+    answer = sent(admin, conversation, "Hello", skills=["own_style"], tools=False)
+    assert "Write in capitals." in model.requests[-1].json["messages"][-1]["content"]
+    assert answer["text"] == "Done."
+    assert [one["by"] for one in events_of(admin, conversation) if one["type"] == "tainted"] == [
+        "activate_skill"
+    ]
+    again = admin.good("GET", "/search", params={"q": "capitals"})
+    assert again["items"] == []
+
+
+def test_unknown_skills_and_skills_that_an_agent_has_not_are_refused(admin: ApiClient) -> None:
+    conversation = admin.good("POST", "/conversations", json={})["id"]
+    body = {"conversation_id": conversation, "content": "Hello"}
+    unknown = admin.bad("POST", "/messages", 400, json={**body, "skills": ["missing"]})
+    assert (unknown["detail"]["kind"], "missing" in str(unknown)) == ("skill_unknown", True)
+    agent = admin.good("POST", "/agents", json={"name": "Plain", "skills": []})["id"]
+    with_agent = admin.good("POST", "/conversations", json={"agent_id": agent})["id"]
+    refused = admin.bad(
+        "POST", "/messages", 400, json={**body, "conversation_id": with_agent, "skills": ["strict"]}
+    )
+    assert refused["detail"]["kind"] == "skill_refused"
+    assert admin.good("GET", "/messages", params={"conversation_id": conversation})["items"] == []

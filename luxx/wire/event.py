@@ -96,11 +96,6 @@ class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
     reasoning_details: list[dict[str, Any]] | UnsetType = UNSET
 
 
-def add_cost(total: float | None, cost: float | None) -> float | None:
-    """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
-    return None if cost is None else (total or 0.0) + cost
-
-
 class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     """The run waits for a person. `call_id` is the tool call that asks; other fields as in `Question`."""
 

@@ -118,3 +118,8 @@ def clamped(usage: Usage) -> Usage:
     """The usage with counts that a database column can hold: the provider may send any number."""
     counts = {name: min(max(getattr(usage, name), 0), MAX_TOKENS) for name in usage.__struct_fields__}
     return Usage(**counts)
+
+
+def add_cost(total: float | None, cost: float | None) -> float | None:
+    """The cost of a run with one more completion; None (unknown) if that completion's cost is unknown."""
+    return None if cost is None else (total or 0.0) + cost

@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from luxx.domain.usage.ledger import add_cost
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.events import LogEntry, LostRun, RunLog
-from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, QuestionAsked, add_cost
+from luxx.wire.event import CompletionNote, CostUpdate, LoggedEvent, ProcessStep, QuestionAsked
 from luxx.wire.run import ENDED
 from luxx.wire.turn import CHAT_TURN, StepType, TurnRef, Usage, turn_of
 from luxx.wire.turn_event import SubagentAssigned

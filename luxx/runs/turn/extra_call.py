@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from luxx.domain.usage.ledger import UsageEntry
+from luxx.domain.usage.ledger import UsageEntry, add_cost
 from luxx.errors import LimitReached, ProviderError
 from luxx.infra.observe import Metrics
 from luxx.providers.adapter import CompletionRequest
@@ -21,7 +21,7 @@ from luxx.runs.turn.completion import CompletionReader
 from luxx.runs.turn.resources import RunResources
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import RunSpec, TurnState
-from luxx.wire.event import CallPurpose, CompletionNote, CostUpdate, add_cost
+from luxx.wire.event import CallPurpose, CompletionNote, CostUpdate
 from luxx.wire.turn import WITHHELD, FinishReason, Step, StepStatus, steps_text
 
 THINKING_TOKENS = 8_000

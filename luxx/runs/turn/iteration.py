@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from luxx.domain.context.prompt import ESTIMATOR
 from luxx.domain.context.window import Cut
-from luxx.domain.usage.ledger import UsageEntry, record
+from luxx.domain.usage.ledger import UsageEntry, add_cost, record
 from luxx.errors import ContentRefused, ContextTooLong, LuxxError, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
 from luxx.providers.choosing import note_failure
@@ -30,7 +30,7 @@ from luxx.runs.turn.prompting import TurnPrompt, log_given_skills, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
-from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep, add_cost
+from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, steps_text
 from luxx.wire.turn_event import Retrying, Warning

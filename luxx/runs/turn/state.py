@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from luxx.domain.agents.models import Check
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.context.prompt import context_after
+from luxx.domain.usage.ledger import add_cost
 from luxx.runs.turn.repetition import MAX_PAIRS, LoopState, call_of_result
 from luxx.wire.check import Verdict
 from luxx.wire.event import (
@@ -28,7 +29,6 @@ from luxx.wire.event import (
     QuestionAnswered,
     QuestionAsked,
     RecallNote,
-    add_cost,
 )
 from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from luxx.domain.usage.ledger import UsageEntry
+from luxx.domain.usage.ledger import UsageEntry, add_cost
 from luxx.domain.usage.reserve import charge_orphaned_reserve, limits_of
 from luxx.errors import Conflict, ContextTooLong, InvalidInput, LimitReached, LuxxError
 from luxx.infra.store.tables import table_of
@@ -65,7 +65,6 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.runs.turn.verification import Verification, kept_answer
 from luxx.tools.schema import answer_problem
-from luxx.wire.event import add_cost
 from luxx.wire.run import ENDED, Compression, RunKind
 from luxx.wire.turn import StepStatus, Usage, last_text
 from luxx.wire.turn_event import Warning, WarningCode

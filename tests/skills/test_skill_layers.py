@@ -145,7 +145,7 @@ def test_a_tenant_disables_and_replaces_skills_of_the_system(
     anna.bad("POST", "/tenant/skills/disable", 403, json={"skill_name": "replaced"})
     admin.bad("POST", "/tenant/skills/disable", 404, json={"skill_name": "no-such"})
     tenant_id = admin.good("POST", "/admin/tenants", json={"name": "Others"})["id"]
-    body = {"username": "berta", "password": "a-password-of-a-test-1", "permission_level": 4}
+    body: dict[str, Any] = {"username": "berta", "password": "a-password-of-a-test-1", "permission_level": 4}
     admin.good("POST", "/auth/users", json={**body, "tenant_id": tenant_id})
     with ApiClient(server, document).sign_in("berta", body["password"]) as berta:
         connect(berta, model)

@@ -296,21 +296,21 @@ class ResourceFinder:
             and allows_name(narrowed, tool.name, only_asks=tool.only_asks)
             and (not access.skills.is_empty or tool.name not in (ACTIVATE_TOOL, READ_TOOL))
         ]
-        may_activate = any(tool.name == ACTIVATE_TOOL for tool in offered)
-        text = skills_prompt(access.skills, spec.request.skills) if may_activate else ""
-        may_search = any(tool.name == KNOWLEDGE_SEARCH for tool in offered)
+        named = {tool.name for tool in offered}
+        text = skills_prompt(access.skills, spec.request.skills) if ACTIVATE_TOOL in named else ""
         return Pins(
             tools=offered,
             skills=text,
-            knowledge=access.knowledge if may_search else "",
-            begun=pins_of(access.skills) if may_activate else None,
+            knowledge=access.knowledge if KNOWLEDGE_SEARCH in named else "",
+            begun=pins_of(access.skills) if ACTIVATE_TOOL in named else None,
         )
 
     async def _await_names(self, spec: RunSpec, access: UserAccess) -> None:
         if access.tools is not None:
             await self.tools.wait_for(spec.request.tools)
             check_tools(access.tools, spec.request.tools)
-        check_skills(access.skills, spec.request.skills, "this run")
+        if skills := spec.request.skills:
+            check_skills(access.skills, skills, "this run")
 
     async def _workspace(self, spec: RunSpec) -> Path:
         """The user's workspace; a run with tools creates it."""

@@ -2,10 +2,12 @@
 read or to work on. `test_event_loop.py` sends them."""
 
 import base64
+import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -299,6 +301,44 @@ PROMPTS = [
     "{{" + "\t" * 49_000,
     "".join(f"{{{{v{n}}}}}" for n in range(5_000)),
 ]
+
+
+def skill_texts() -> dict[str, bytes]:
+    """Front matter of the most characters that is slow to parse, and texts of the largest size."""
+    fronts = {
+        "deep": "x: " + "[" * 8_000,
+        "keys": "".join(f"k{n}: 1\n" for n in range(900)),
+        "blocks": "".join(" " * n + "- \n" for n in range(100)),
+        "marks": f"triggers: ['{marks(190)}']",
+        "entries": "allowed-tools: " + " ".join(f"*{n}?*a*(b*c*{n})" for n in range(100)),
+    }
+    head = "---\nname: worst\ndescription: d\n{}\n---\n\nx".format
+    texts = {name: head(front).encode() for name, front in fronts.items()}
+    return {**texts, "text": (head("a: b") + marks(13_000)).encode(), "lines": b"---\n" * 9_000}
+
+
+def skill_uploads() -> Iterator[Body]:
+    """Forms with each of these texts, and with archives of many bytes or entries."""
+    files: dict[str, Callable[[], bytes]] = {
+        name: lambda text=text: text for name, text in skill_texts().items()
+    }
+    files["zeros"] = lambda: archive_of({"zeros": bytes(100_000_000)})
+    files["entries"] = lambda: archive_of({f"{n}/": b"" for n in range(60_000)})
+    scope = b'--x\r\ncontent-disposition: form-data; name="scope"\r\n\r\ntenant\r\n'
+    for name, make in files.items():
+        form = f"{MULTIPART}; boundary=x"
+        yield Body(name, lambda _ids, make=make: scope + parts(b"a", make()), media_type=form)
+
+
+def archive_of(entries: dict[str, bytes]) -> bytes:
+    """A ZIP file of a skill with these entries."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in {"SKILL.md": skill_texts()["text"], **entries}.items():
+            archive.writestr(path, content)
+    return packed.getvalue()
+
+
 SEATS = [{"name": f"a{n}", "system_prompt": marks(50_000), "tools": ["t" * 200] * 200} for n in range(20)]
 ROOM = {"title": "t", "task": marks(100_000)}
 TASK = {"name": "t", "goal": marks(10_000), "metadata": {f"k{n}": n for n in range(50_000)}}
@@ -355,6 +395,11 @@ WORST: dict[str, list[Body]] = {
         Body("arguments", lambda _: {"answer": "once", "arguments": {f"k{n}": n for n in range(99_000)}})
     ],
     "POST /setup": [Body("fields", lambda _: b"&".join(b"a%d=1" % n for n in range(8_000)), media_type=FORM)],
+    "POST /skills/upload": [*skill_uploads()],
+    "PUT /skills/{skill_id}/content": [
+        Body(name, lambda _ids, sent=sent: sent, media_type="text/markdown")
+        for name, sent in skill_texts().items()
+    ],
     "POST /task-templates": [
         Body("steps", lambda _: {"name": "t", "document": {**TASK, "version": 1, "steps": STEPS}})
     ],

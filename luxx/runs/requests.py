@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, NO_BASES, bases_of
 from luxx.domain.skills.layers import SkillLayers
+from luxx.domain.skills.skill import SkillSet
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.infra.config.schema import LimitsConfig
@@ -56,6 +58,7 @@ class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
 
 Source = AnswerOptions | ConversationRow | AgentSettings
 """What may choose a provider and a model."""
+Defaults = Sequence[ConversationRow | AgentSettings]
 
 
 class NewMessage(AnswerOptions, frozen=True, kw_only=True):
@@ -146,8 +149,7 @@ class RequestResolver:
         origin = asked(message_id=message_id)
         values = {"planning": planning or PlanningMode.OFF, "project_id": conversation.project_id}
         if options.skills:
-            known = self.skills.for_caller(session, caller, conversation.project_id)
-            values |= with_given_skills(known, options.skills, agent)
+            values |= with_given_skills(self._skills(session, caller, [conversation]), options.skills, agent)
         return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
 
     def resolve_invocation(
@@ -158,17 +160,14 @@ class RequestResolver:
         attached: MessageAttachments,
         message_id: str,
     ) -> ChatRequest:
-        """The request for an agent's answer to a message without a conversation. Raises what `resolve`
-        raises."""
+        """The request for an agent's answer without a conversation. Raises what `resolve` raises."""
         agent = read_agent(session, caller, invocation.agent_id)
         request = self._resolve(session, caller, invocation, (agent,), agent, attached)
         return msgspec.structs.replace(request, origin=Invocation(message_id=message_id))
 
     def resolve_call(self, session: Session, caller: Caller, call: NewCall) -> ChatRequest:
-        """The request for a call without a conversation. Raises what `resolve` raises.
-
-        A model alone gets no tools of the server and none of the caller's settings.
-        """
+        """The request for a call without a conversation; a model alone gets no tools of the server and none
+        of the caller's settings. Raises what `resolve` raises."""
         agent = NO_AGENT if call.agent_id is None else read_agent(session, caller, call.agent_id)
         options = call if call.agent_id is not None else msgspec.structs.replace(call, tools=False)
         attached = MessageAttachments(images=call.images)
@@ -194,7 +193,7 @@ class RequestResolver:
         session: Session,
         caller: Caller,
         options: AnswerOptions,
-        defaults: Sequence[ConversationRow | AgentSettings],
+        defaults: Defaults,
         agent: AgentSettings,
         attached: MessageAttachments,
         last_defaults: AgentSettings | None = None,
@@ -220,8 +219,7 @@ class RequestResolver:
             self.providers.model_lists.check(selection.row, choice.model)
         self._check(choice, attached)
         if agent.skills:
-            known_skills = self.skills.for_caller(session, caller)
-            check_skills(known_skills, agent.skills, agent.chosen_by or f"the agent '{agent.name}'")
+            check_skills(self._skills(session, caller, defaults), agent.skills, _chooser(agent))
         tools = self._tools(session, caller, options.tools, agent, choice.card)
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         order, warnings = [_target(choice), *self._fallbacks(session, caller, agent)], list[str]()
@@ -304,20 +302,22 @@ class RequestResolver:
         return [name for name in available if name in wanted_tools]
 
     def _demanded(
-        self,
-        session: Session,
-        caller: Caller,
-        options: AnswerOptions,
-        defaults: Sequence[ConversationRow | AgentSettings],
-        names: list[str],
+        self, session: Session, caller: Caller, asked: AnswerOptions, defaults: Defaults, names: list[str]
     ) -> list[str]:
         """Without the tools on demand that nobody named and nothing in the message asks for."""
-        has_named = any(isinstance(one, AgentSettings) and one.tools for one in defaults)
-        if not names or options.tools is not None or has_named:
+        named = asked.tools is not None or any(
+            isinstance(one, AgentSettings) and one.tools for one in defaults
+        )
+        if named or not names:
             return names
-        text = options.text if isinstance(options, NewMessage | NewInvocation) else ""
-        conversation_id = defaults[0].id if isinstance(defaults[0], ConversationRow) else None
-        return with_demanded(session, caller, self.skills, self.tools.on_demand, names, text, conversation_id)
+        text = asked.text if isinstance(asked, NewMessage | NewInvocation) else ""
+        known = partial(self._skills, session, caller, defaults)
+        subject = defaults[0].id if isinstance(defaults[0], ConversationRow) else None
+        return with_demanded(session, known, self.tools.on_demand, names, text, asked.skills, subject)
+
+    def _skills(self, session: Session, caller: Caller, defaults: Defaults) -> SkillSet:
+        project_id = defaults[0].project_id if isinstance(defaults[0], ConversationRow) else None
+        return self.skills.for_caller(session, caller, project_id)
 
     def _late_tools(
         self, session: Session, caller: Caller, agent: AgentSettings, tools: ToolSet
@@ -337,7 +337,7 @@ class RequestResolver:
         late = [name for name in missing if name.startswith(MCP_PREFIX)]
         if len(late) < len(missing):
             gone = [name for name in missing if name not in late]
-            raise lost_names_error("tool", gone, agent.chosen_by or f"the agent '{agent.name}'")
+            raise lost_names_error("tool", gone, _chooser(agent))
         return late
 
 

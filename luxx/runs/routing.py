@@ -1,6 +1,6 @@
 """Which skills and agents of a caller a text asks for: the items that may be chosen, and the match."""
 
-from collections.abc import Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -92,24 +92,26 @@ class RequestRouter:
 
 def with_demanded(
     session: Session,
-    caller: Caller,
-    skills: SkillLayers,
+    known: Callable[[], SkillSet],
     on_demand: Set[str],
     names: list[str],
     text: str,
+    given_skills: Sequence[str],
     conversation_id: str | None,
 ) -> list[str]:
     """The names without those of tools on demand, but for what a message with this text needs: what the run
-    before it in the conversation had, so that the prompts begin the same, and the tools of a skill that the
-    text asks for."""
+    before it in the conversation had, so that the prompts begin the same, and the tools of skills that the
+    text asks for or the message names."""
     left_out: Set[str] = on_demand & set(names)
     if not left_out:
         return names
     if conversation_id is not None:
         request = session.connection().scalar(_newest_request, {"subject": conversation_id})
         left_out = left_out if request is None else left_out - set(_request_tools.decode(request).tools)
-    if left_out and text.strip():
-        for wanted in _asked_for(skills.for_caller(session, caller).values(), left_out, text):
+    if left_out and (text.strip() or given_skills):
+        skills = known()
+        of_given = [_named_by(skill, left_out) for skill in skills.named(given_skills)]
+        for wanted in (*of_given, *_asked_for(skills.values(), left_out, text)):
             left_out -= wanted
     return [name for name in names if name not in left_out]
 

@@ -38,10 +38,10 @@ def script() -> Script:
 async def test_only_messages_that_ask_for_tasks_have_their_tools(server: ServerProcess) -> None:
     async with ScriptedProvider(script()) as model, AsyncApiClient(server.url) as ann:
 
-        async def offered(conversation: str, content: str) -> bool:
+        async def offered(conversation: str, content: str, **more: list[str]) -> bool:
             """Whether the first request for the answer to this message had the tools of tasks."""
             before = len(model.requests)
-            await ann.post("/messages", {"conversation_id": conversation, "content": content})
+            await ann.post("/messages", {"conversation_id": conversation, "content": content, **more})
             tools = {tool["function"]["name"] for tool in model.requests[before].json.get("tools", [])}
             assert "file_read" in tools
             return "task_create" in tools
@@ -52,6 +52,8 @@ async def test_only_messages_that_ask_for_tasks_have_their_tools(server: ServerP
         [task] = (await ann.get("/tasks"))["items"]
         assert (task["name"], task["due_at"]) == ("Bank", "2100-01-01T15:00:00Z")
         assert await offered(about_tasks, "Thank you."), "the prompts of a conversation begin the same"
+        named = await ann.conversation(model.url)
+        assert await offered(named, "The bank, please.", skills=["task-manager"])
         chinese = await ann.conversation(model.url)
         assert await offered(chinese, "帮我创建任务：明天给银行打电话")
         for other in ("Translate this text into French.", "把这段话翻译成法语"):

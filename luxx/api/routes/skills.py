@@ -250,7 +250,7 @@ class SkillController(Controller):
 
 class TenantSkillController(Controller):
     path = "/tenant/skills"
-    tags = ("skills",)
+    tags = ("tenants",)
 
     @get("/config")
     async def show_configs(self, caller: InjectedCaller, skills: InjectedSkills) -> Success[SkillConfigs]:

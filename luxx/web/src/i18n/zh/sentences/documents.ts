@@ -239,6 +239,14 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'the part scope of the form must be tenant or project': '表单的 scope 必须是 tenant 或 project。',
   'the form has no part file': '表单中没有文件。',
   'the form cannot be read: {}': '无法读取表单：{1}',
+  'the skills of your projects would have more than {} MiB together (files.quota_mb); delete skills that are no longer needed':
+    '您的项目的技能合计将超过 {1} MiB（files.quota_mb）；请删除不再需要的技能。',
+  'a skill cannot be activated for an answer in progress; queue the message instead': '正在进行的回答不能再激活技能；请将消息排队。',
+  'this task was not started at its time: {}': '此任务未能按时开始：{1}',
+  'there is no skill named {} for you here; GET /skills lists them': '您在此处没有名为 {1} 的技能。',
+  "the agent '{}' may not use the skill {}; choose another agent, or change its skills":
+    '智能体“{1}”不能使用技能 {2}；请选择其他智能体，或更改其技能。',
+  'a run of this task has not ended; the person has to cancel it first': '此任务的一次运行尚未结束；须先由本人取消。',
   'it cannot be read: {}': '无法读取：{1}',
   '{} has more than {} folders; only the first ones are read': '{1} 中的文件夹超过 {2} 个；只读取前面的。',
   'the limit of {} skills is reached': '已达到 {1} 个技能的上限。',

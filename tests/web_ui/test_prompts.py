@@ -3,6 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
+from luxx.providers.scripted import Rule, Script, Text
 from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE
 from web_ui.person import Person
@@ -14,6 +15,11 @@ TRANSLATE = {
     "title": "Translate a text",
     "content": "Into {{language:French}}: {{text}}",
 }
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script(rules=[Rule(reply=[Text(text="Done.")])])
 
 
 def test_a_prompt_is_created_changed_and_deleted_and_a_taken_name_loses_nothing_typed(person: Person) -> None:
@@ -126,3 +132,28 @@ def test_the_library_on_a_phone(person: Person) -> None:
         check_both_themes(tab, "prompts-phone-edit")
         page.get_by_role("link", name="Back").click()
         expect(page.get_by_role("link", name="/translate")).to_be_visible()
+
+
+def test_a_slash_activates_a_skill_for_one_message(person: Person) -> None:
+    name = f"minutes-{person.name}"
+    body = {"name": name, "description": "Writes minutes.", "scope": "tenant", "content": "Be brief."}
+    with person.sign_in_as_admin() as admin:
+        skill = admin.post("/skills", json=body).raise_for_status().json()["data"]
+        admin.post(f"/skills/{skill['id']}/review", json={}).raise_for_status()
+        with person.tab() as tab:
+            page = tab.open()
+            field = page.get_by_label("Message", exact=True)
+            field.press_sequentially(f"/{name}")
+            page.get_by_role("option", name=f"/{name}").click()
+            chips = page.get_by_role("list", name="Skills of this message")
+            expect(chips.get_by_role("listitem")).to_have_text([name])
+            expect(field).to_have_value("")
+            page.reload()
+            expect(chips.get_by_role("listitem")).to_have_text([name])
+            field.fill("Hello")
+            field.press("Enter")
+            expect(page.get_by_role("article", name="Answer").get_by_text("Done.")).to_be_visible()
+            expect(chips).to_have_count(0)
+            expect(page.get_by_text(f"You activated the skill {name}.")).to_be_visible()
+            check_both_themes(tab, "skill-of-a-message")
+        admin.delete(f"/skills/{skill['id']}").raise_for_status()

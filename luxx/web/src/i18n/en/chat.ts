@@ -54,6 +54,8 @@ const en = {
   stop: 'Stop',
   attach: 'Attach files',
   dropHere: 'Drop files to attach them',
+  skills: 'Skills of this message',
+  removeSkill: (name: string) => `Do not use ${name}`,
   removeFile: (name: string) => `Remove ${name}`,
   tooManyFiles: (count: number) => `A message takes at most ${count} files.`,
   tooManyImages: (count: number, megabytes: number) => `A message takes at most ${count} images, of ${megabytes} MiB together.`,

@@ -54,6 +54,8 @@ const zh: ChatText = {
   stop: '停止',
   attach: '添加附件',
   dropHere: '松开以添加附件',
+  skills: '此消息使用的技能',
+  removeSkill: (name) => `不使用 ${name}`,
   removeFile: (name) => `移除 ${name}`,
   tooManyFiles: (count) => `一条消息最多 ${count} 个文件。`,
   tooManyImages: (count, megabytes) => `一条消息最多 ${count} 张图片，合计不超过 ${megabytes} MiB。`,

@@ -1,6 +1,7 @@
 /** Slash commands: what a composer that begins with `/` offers. */
 import { useQuery } from '@pinia/colada'
 import { computed, type Ref, ref, watch } from 'vue'
+import { listSkills } from '@/api/lists'
 import { useOptionKeys } from '@/components/forms/optionList'
 import { usePromptsText } from '@/i18n/en/prompts'
 import { listAllPrompts, type Prompt, PROMPTS_KEY } from '@/stores/prompts'
@@ -13,6 +14,8 @@ export interface SlashOption {
   about: string
   command?: SlashCommand
   prompt?: Prompt
+  /** The name of a skill that the next message activates. */
+  skill?: string
 }
 
 /** `offered`: the commands that can be carried out now. */
@@ -21,12 +24,17 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
   const isDismissed = ref(false)
   const words = computed(() => /^\/(\S*)$/u.exec(typed.value)?.[1]?.toLowerCase() ?? null)
   const prompts = useQuery({ key: [...PROMPTS_KEY, 'all'], enabled: () => words.value !== null, query: listAllPrompts })
+  const skills = useQuery({ key: ['skills', 'whole'], enabled: () => words.value !== null, query: listSkills })
 
   const options = computed<SlashOption[]>(() => {
     const part = words.value
     if (part === null || isDismissed.value) return []
     const commands = offered().map((name) => ({ name, about: text.about[name], command: name }))
-    const own = (prompts.data.value ?? []).map((prompt) => ({ name: prompt.name, about: prompt.title || prompt.description, prompt }))
+    const own: SlashOption[] = (prompts.data.value ?? []).map((prompt) => ({ name: prompt.name, about: prompt.title || prompt.description, prompt }))
+    const usable = (skills.data.value ?? []).filter(
+      (each) => each.enabled && !each.problem && !each.is_disabled && !each.is_overridden && (each.is_reviewed || each.is_own),
+    )
+    own.push(...usable.map(({ name, description }) => ({ name, about: description ?? '', skill: name })))
     const isNamed = ({ name }: SlashOption): boolean => name.startsWith(part)
     const matching = [
       ...commands.filter(isNamed),

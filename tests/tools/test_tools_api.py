@@ -15,8 +15,16 @@ from sample_user import add_user
 
 from luxx.api.http.errors import HANDLERS
 from luxx.api.http.request_input import JsonRequest
-from luxx.api.routes.tools import ClearCache, RulesAndTools, ToolController, ToolsOf, WorkspaceOf
+from luxx.api.routes.tools import (
+    ClearCache,
+    RulesAndTools,
+    SkillsOf,
+    ToolController,
+    ToolsOf,
+    WorkspaceOf,
+)
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.skills.skill import NO_SKILLS, SkillSet
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
@@ -55,6 +63,14 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+async def skills_of(caller: Caller) -> SkillSet:
+    return NO_SKILLS
+
+
+async def given_skills() -> SkillsOf:
+    return skills_of
 
 
 @pytest.fixture
@@ -116,6 +132,7 @@ def client_at(workspace: Path, tmp_path: Path, clock: Clock) -> Iterator[ClientA
                     "workspace_of": Provide(given_workspace),
                     "rules_and_tools": Provide(given_rules_and_tools),
                     "tools_of": Provide(given_tools),
+                    "skills_of": Provide(given_skills),
                 },
                 exception_handlers=HANDLERS,
             )

@@ -205,7 +205,12 @@ def pages(owner: Person) -> dict[str, str]:
         {"name": LONG, "provider_type": "openai_compatible", "base_url": f"{address}/{LONG}", "api_key": "k"},
     )["id"]
     owner.post("/keys", {"name": LONG, "scopes": ["chat"]})
-    owner.post("/projects", {"name": LONG})
+    project = owner.post("/projects", {"name": LONG})["id"]
+    skill = owner.post(
+        "/skills",
+        {"name": LONG[:64].lower(), "description": WIDE[:1_000], "scope": "project", "project_id": project}
+        | {"content": WIDE, "tags": [LONG[:90]], "trigger_patterns": [{"pattern": LONG[:150]}]},
+    )["id"]
     owner.put(
         "/permissions/rules?scope=user",
         [{"tool": "shell_execute", "action": "ask", "pattern": f"{LONG} {LONG}"}],
@@ -224,6 +229,7 @@ def pages(owner: Person) -> dict[str, str]:
         "/knowledge/:id": f"/knowledge/{base}",
         "/knowledge/:id/:documentId": f"/knowledge/{base}/{document}",
         "/prompts/:id": f"/prompts/{prompt}",
+        "/tools/skills/:id": f"/tools/skills/{skill}",
         "/providers/:id(\\d+)": f"/providers/{provider}",
         "/files/:path(.*)?": f"/files?open={LONG}.md",
         "/:path(.*)*": "/no-such-page",

@@ -3,10 +3,11 @@
 import pytest
 from playwright.sync_api import expect
 
-from luxx.providers.scripted import Rule, Script, Text
+from luxx.providers.scripted import Rule, Script, Text, When
 from web_ui.axe import check_both_themes
 from web_ui.browser import PHONE
 from web_ui.person import Person
+from web_ui.scripts import SCRIPT
 
 pytestmark = pytest.mark.heavy
 
@@ -19,7 +20,8 @@ TRANSLATE = {
 
 @pytest.fixture(scope="module")
 def script() -> Script:
-    return Script(rules=[Rule(reply=[Text(text="Done.")])])
+    of_skill = Rule(when=When(user="has activated the skill"), reply=[Text(text="Done.")])
+    return Script(rules=[*SCRIPT.rules, of_skill])
 
 
 def test_a_prompt_is_created_changed_and_deleted_and_a_taken_name_loses_nothing_typed(person: Person) -> None:

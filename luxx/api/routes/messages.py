@@ -28,6 +28,7 @@ from luxx.domain.conversations.branches import BranchService, ConversationTree
 from luxx.domain.conversations.service import ConversationService
 from luxx.domain.conversations.views import ConversationView, MessageView
 from luxx.domain.files.attachments import AttachmentReader, GivenAttachment
+from luxx.domain.skills.changes import SkillName
 from luxx.errors import InvalidInput
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
@@ -54,7 +55,6 @@ InjectedRecall = NamedDependency[MemoryRecall]
 
 MessageText = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE_TEXT)]
 TOO_LARGE_PAGE = {"responses": {"413": {"$ref": "#/components/responses/TooLarge"}}}
-SkillName = Annotated[str, Meta(min_length=1, max_length=64)]
 MOST_GIVEN_SKILLS = 5
 RequestedToolName = Annotated[str, Meta(min_length=1, max_length=200)]
 

@@ -16,7 +16,7 @@ from luxx.app.cli.server_commands import (
     AddCommand,
     add_subcommands,
     all_items,
-    find_named,
+    named,
     one_line,
     print_fields,
 )
@@ -63,11 +63,7 @@ async def _list(server: ServerApi, _screen: Screen, options: argparse.Namespace)
 
 async def _base(server: ServerApi, name_or_id: str) -> BaseView:
     bases = await all_items(server, "/knowledge", BaseView)
-    base = find_named(bases, name_or_id, lambda base: base.name, "knowledge bases")
-    if base is None:
-        names = ", ".join(one_line(each.name) for each in bases) or "none"
-        raise NotFound(f"there is no knowledge base {name_or_id.strip()[:100]!r}; yours: {names[:500]}")
-    return base
+    return named(bases, name_or_id, lambda base: base.name, "knowledge base")
 
 
 def _print_document(document: DocumentView) -> None:

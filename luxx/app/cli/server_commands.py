@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -121,14 +121,24 @@ def find_named(items: Sequence[N], name_or_id: str, name_of: Callable[[N], str],
     return None
 
 
+def named(items: Sequence[N], name_or_id: str, name_of: Callable[[N], str], noun: str) -> N:
+    """The item that `find_named` finds. Raises what it raises, and NotFound with the names that there are."""
+    item = find_named(items, name_or_id, name_of, f"{noun}s")
+    if item is None:
+        raise no_such(noun, name_or_id, map(name_of, items))
+    return item
+
+
+def no_such(noun: str, name_or_id: str, names: Iterable[str]) -> NotFound:
+    """The refusal of a name or id that no item has; the items have these names."""
+    listed = ", ".join(dict.fromkeys(map(one_line, names))) or "none"
+    return NotFound(f"there is no {noun} {name_or_id.strip()[:100]!r}; yours: {listed[:500]}")
+
+
 async def provider_named(server: ServerApi, name_or_id: str) -> ProviderView:
     """The provider with this id or name. Raises NotFound, and InvalidInput if there are several."""
     providers = await all_items(server, "/providers", ProviderView)
-    provider = find_named(providers, name_or_id, lambda provider: provider.name, "providers")
-    if provider is None:
-        names = ", ".join(one.name for one in providers) or "none"
-        raise NotFound(f"there is no provider {name_or_id.strip()[:100]!r}; yours: {names}")
-    return provider
+    return named(providers, name_or_id, lambda provider: provider.name, "provider")
 
 
 def read_document(path: str, max_characters: int) -> bytes:

@@ -16,7 +16,8 @@ from luxx.app.cli.server_commands import (
     AddCommand,
     add_subcommands,
     all_items,
-    find_named,
+    named,
+    no_such,
     one_line,
     print_fields,
 )
@@ -25,7 +26,7 @@ from luxx.domain.skills.document import FILE
 from luxx.domain.skills.skill import SkillScope
 from luxx.domain.skills.upload import MAX_ALL_BYTES, MAX_FILES
 from luxx.domain.skills.views import SkillView
-from luxx.errors import InvalidInput, LuxxError, NotFound, TooLarge
+from luxx.errors import InvalidInput, LuxxError, TooLarge
 from luxx.runs.routing import MatchedItems
 from luxx.wire.tool import skill_key
 
@@ -83,17 +84,12 @@ async def _skill(server: ServerApi, name_or_id: str) -> SkillView:
     for skill in skills:
         if skill_key(skill.name) == key:
             return skill
-    names = ", ".join(dict.fromkeys(one_line(skill.name) for skill in skills)) or "none"
-    raise NotFound(f"there is no skill {name_or_id.strip()[:100]!r}; yours: {names[:500]}")
+    raise no_such("skill", name_or_id, (skill.name for skill in skills))
 
 
 async def _project(server: ServerApi, name_or_id: str) -> ProjectView:
     projects = await all_items(server, "/projects", ProjectView)
-    project = find_named(projects, name_or_id, lambda project: project.name, "projects")
-    if project is None:
-        names = ", ".join(one_line(each.name) for each in projects) or "none"
-        raise NotFound(f"there is no project {name_or_id.strip()[:100]!r}; yours: {names[:500]}")
-    return project
+    return named(projects, name_or_id, lambda project: project.name, "project")
 
 
 async def _show(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
@@ -124,7 +120,7 @@ def _packed(path: Path) -> bytes:
     if not (path / FILE).is_file():
         raise InvalidInput(f"there is no {FILE} in {path}")
     packed, total = io.BytesIO(), 0
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         files = [file for file in sorted(path.rglob("*")) if _belongs(file, path)]
         if len(files) > MAX_FILES:
             raise InvalidInput(f"{path} has {len(files)} files; a skill may have {MAX_FILES}")
@@ -151,8 +147,10 @@ async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespac
     if options.output == Path("-"):
         sys.stdout.buffer.write(packed)
         return
-    output = options.output or Path(f"{skill.name}.zip")
-    output.write_bytes(packed)
+    # A file that nobody named is not replaced.
+    output, mode = (options.output, "wb") if options.output else (Path(f"{skill.name}.zip"), "xb")
+    with output.open(mode) as file:
+        file.write(packed)
     print_fields(output)
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from luxx.domain.skills.document import FILE, read_document
-from luxx.domain.skills.document import MAX_FILE_BYTES as SKILL_BYTES
+from luxx.domain.skills.document import FILE, MAX_FILE_BYTES, read_document
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.skill import Skill, SkillSet
+from luxx.domain.skills.upload import MAX_BYTES, MAX_FILES
 from luxx.errors import ToolFailed
 from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry, cache_never
@@ -32,12 +32,8 @@ from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOO
 from luxx.tools.permissions.subjects import is_wild
 from luxx.wire.tool import ActiveSkill
 
-MAX_FILE_BYTES = 1024 * 1024
 _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}
 _SHOWN = 50
-_MOST_FILES = 100
-"""Names of files of a skill that its activation lists."""
-
 ShownFolder = Callable[[str, Path], str | None]
 """Where programs find the folder of a skill, by its name and path; None if no program can be started."""
 
@@ -111,7 +107,7 @@ def _activate_tool(places: SkillPlaces) -> ToolDefinition:
 
 
 class LoadedSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill that is about to become active, and what the model is told: its instructions, the tools that
+    """A skill that is about to become active, and what the model gets of it: its instructions, the tools that
     can be used, its files."""
 
     skill: ActiveSkill
@@ -120,7 +116,7 @@ class LoadedSkill(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What the model is told, as the text of a message."""
+        """What the model gets, as the text of a message."""
         others = {
             name: value for name, value in self.content.items() if name not in ("skill", "instructions")
         }
@@ -162,14 +158,14 @@ async def load_skill(places: SkillPlaces, context: ToolContext, name: str) -> Lo
 
 
 def _instructions(folder: Workspace) -> str:
-    return read_document(folder.read(FILE, SKILL_BYTES)).instructions
+    return read_document(folder.read(FILE, MAX_FILE_BYTES)).instructions
 
 
 def _files_note(skill_files: Workspace, folder: str | None) -> dict[str, Any]:
     """The files of the skill besides its instructions, and how to use them; empty if there are none."""
     with skill_files.open_directory(".") as fd:
         found = (entry.path for entry in walk(fd) if entry.kind == "file" and entry.path != FILE)
-        files = list(islice(found, _MOST_FILES))
+        files = list(islice(found, MAX_FILES))
     if not files:
         return {}
     how = "Read text files with skill_read."
@@ -203,7 +199,7 @@ def _read_tool(places: SkillPlaces) -> ToolDefinition:
         shown, asked = places.shown(skill), arguments["path"]
         path = folder.relative(asked if shown is None else asked.removeprefix(f"{shown}/"))
         try:
-            content = (await asyncio.to_thread(folder.read, path, MAX_FILE_BYTES)).decode("utf-8")
+            content = (await asyncio.to_thread(folder.read, path, MAX_BYTES)).decode("utf-8")
         except UnicodeDecodeError:
             raise ToolFailed("this file of the skill is not UTF-8 text") from None
         context.metadata.is_untrusted = not skill.is_reviewed

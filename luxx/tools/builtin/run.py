@@ -229,11 +229,11 @@ def _delegation(arguments: dict[str, Any]) -> Delegation:
 def _result(outcome: TaskOutcome) -> dict[str, Any]:
     """What the model gets of one task of several."""
     assignment = outcome.assignment
-    told = {"task": assignment.task[:TASK_CHARACTERS]}
-    told |= {} if assignment.agent is None else {"agent": assignment.agent}
+    result: dict[str, Any] = {"task": assignment.task[:TASK_CHARACTERS]}
+    result |= {} if assignment.agent is None else {"agent": assignment.agent}
     if outcome.problem is not None:
-        return {**told, "error": outcome.problem}
-    return {**told, **_answered(outcome)}
+        return {**result, "error": outcome.problem}
+    return {**result, **_answered(outcome)}
 
 
 def _answered(outcome: TaskOutcome) -> dict[str, Any]:

@@ -190,7 +190,7 @@ class _Known(NamedTuple):
     def is_over(self, now: datetime) -> bool:
         return self.invalid_at is not None and self.invalid_at <= now
 
-    def is_told_by(self, fact: FoundFact, now: datetime) -> bool:
+    def may_be(self, fact: FoundFact, now: datetime) -> bool:
         """Whether a fact in the same words may be this one: what was so once may be so again, at another
         time."""
         if fact.invalid_at is None and self.is_over(now):
@@ -225,7 +225,7 @@ class Resolution:
         for fact in found.facts:
             folded = fact.text.casefold()
             if fact.equals is None:
-                known_id = next((each.id for each in known[folded] if each.is_told_by(fact, self._now)), None)
+                known_id = next((each.id for each in known[folded] if each.may_be(fact, self._now)), None)
             else:
                 known_id = fact.equals.id
             if known_id is None or not self._add_source(known_id, _source_of(fact)):

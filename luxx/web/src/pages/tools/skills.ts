@@ -1,16 +1,15 @@
-/** Skills: their lists over all layers, what a run may have of them, and how they are added. */
+/** Skills: their lists over all layers, how requests match them, and how they are added. */
 import { useQuery } from '@pinia/colada'
 import { computed, ref, watch } from 'vue'
 import { api, ask } from '@/api/client'
 import { sendDocument } from '@/api/files'
 import { allPages, listSkills } from '@/api/lists'
 import type { Schema } from '@/api/types'
+import type { Skill } from '@/components/skillStates'
 import { useSkillsText } from '@/i18n/en/skills'
 import { ADMIN_LEVEL, useSession } from '@/stores/session'
 
-export type Skill = Schema<'SkillView'>
 export type Matched = Schema<'MatchedItems'>
-export type SkillState = 'ready' | 'disabled' | 'hidden' | 'unreviewed' | 'unusable'
 export const SKILLS_KEY = ['skills'] as const
 
 export const pathOf = (skillId: string) => ({ path: { skill_id: skillId } })
@@ -20,14 +19,6 @@ export async function listAllSkills(): Promise<Skill[]> {
   const ofProjects = (page: number) => ask(api.GET('/skills', { params: { query: { scope: 'project', page, page_size: 100 } } }))
   const [all, projects] = await Promise.all([listSkills(), allPages(ofProjects)])
   return [...projects, ...all.filter((skill) => skill.scope === 'tenant'), ...all.filter((skill) => skill.scope === 'system')]
-}
-
-/** Why runs may not have a skill. */
-export function stateOf(skill: Skill): SkillState {
-  if (skill.problem) return 'unusable'
-  if (skill.is_disabled || !skill.enabled) return 'disabled'
-  if (skill.is_overridden) return 'hidden'
-  return skill.is_reviewed ? 'ready' : 'unreviewed'
 }
 
 /** What a request is matched with where skills of `place` count too. */

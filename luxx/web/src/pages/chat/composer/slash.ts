@@ -3,6 +3,7 @@ import { useQuery } from '@pinia/colada'
 import { computed, type Ref, ref, watch } from 'vue'
 import { listSkills } from '@/api/lists'
 import { useOptionKeys } from '@/components/forms/optionList'
+import { isUsable } from '@/components/skillStates'
 import { usePromptsText } from '@/i18n/en/prompts'
 import { listAllPrompts, type Prompt, PROMPTS_KEY } from '@/stores/prompts'
 
@@ -31,9 +32,7 @@ export function useSlash(typed: Ref<string>, offered: () => readonly SlashComman
     if (part === null || isDismissed.value) return []
     const commands = offered().map((name) => ({ name, about: text.about[name], command: name }))
     const own: SlashOption[] = (prompts.data.value ?? []).map((prompt) => ({ name: prompt.name, about: prompt.title || prompt.description, prompt }))
-    const usable = (skills.data.value ?? []).filter(
-      (each) => each.enabled && !each.problem && !each.is_disabled && !each.is_overridden && (each.is_reviewed || each.is_own),
-    )
+    const usable = (skills.data.value ?? []).filter(isUsable)
     own.push(...usable.map(({ name, description }) => ({ name, about: description ?? '', skill: name })))
     const isNamed = ({ name }: SlashOption): boolean => name.startsWith(part)
     const matching = [

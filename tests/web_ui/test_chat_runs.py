@@ -136,6 +136,8 @@ def test_a_permission_is_asked_in_place_and_disappears_in_every_tab(
         for each in (page, other):
             expect(said(each, "Evaluated.")).to_be_visible()
             expect(each.get_by_role("button", name="Once")).to_be_hidden()
+        # The stored answer takes the place of the live one, whose open cards it does not open.
+        expect(page.get_by_role("button", name="Answer again")).to_be_visible()
         page.get_by_role("button", name="python_eval").click()
         expect(page.get_by_text("result: 4")).to_be_visible()
 

@@ -24,6 +24,7 @@ from luxx.domain.owned import Owned
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.features.knowledge.search import ChunkSearch
+from luxx.features.knowledge.summary import SummaryTool
 from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
@@ -336,6 +337,7 @@ def memory_tools() -> list[Any]:
         *GraphTools(store, GraphService(store, ROOT / "data")).all(),
         episode_tool(store),
         *KnowledgeTools(ChunkSearch(store, config, VectorArm(config))).all(),
+        SummaryTool(store).function(),
     ]
     return [each.definition for each in tools]
 

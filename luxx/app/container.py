@@ -267,6 +267,7 @@ class Services(CoreServices):
         self.runs = RunService(self.run_services, self.run_driver, self.subjects)
         self.admission = Admission(self.run_services, self.run_driver)
         self.chats = ChatService(self.admission, self.runs, requests, self.attachments)
+        self.summary_tool.ask_once = self.chats.ask_once
         self.next_prompts = NextPrompts(self.chats, turn_services.resources)
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
         self.todos = TodoService(self.chats, self.notices.notify_subject)

@@ -48,6 +48,7 @@ from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.service import KnowledgeService
+from luxx.features.knowledge.summary import SummaryTool
 from luxx.features.knowledge.tools import KnowledgeTools
 from luxx.features.memory.extraction.episode_tool import episode_tool
 from luxx.features.memory.facts import FactWriter
@@ -255,6 +256,8 @@ class CoreServices:
         self.tools = self.shared_tools.followed_by(self.compositions)
         for task_tool in TaskTools(ReferenceChecker(self.tools, self.skill_layers)).all(self.store):
             self.registry.register(task_tool)
+        self.summary_tool = SummaryTool(self.store)
+        self.registry.register(self.summary_tool.function())
         self.agents = AgentService(self.store, self.tools, self.skill_layers, before_loss=copy_agent_to_seats)
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)

@@ -44,6 +44,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "graph_query": {"query": "MATCH (n) RETURN n"},
     "entity_lookup": {"name": "a"},
     "episode_retrieval": {"query": "a"},
+    "summary": {"document_id": "a"},
     "task_get": {"task_id": "a"},
     "task_list": {},
     "task_create": {"name": "a", "goal": "a"},

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam, insert
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.context.messages import PastMessage
 from luxx.domain.conversations.access import (
     check_idle,
     locked_message,
@@ -45,8 +46,10 @@ from luxx.runs.requests import (
 from luxx.runs.service import UNFINISHED, RunService, run_detail
 from luxx.runs.slots import find_waiting_subagent
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
+from luxx.runs.turn.run_rows import read_end
 from luxx.runs.turn.spending import no_budget_left
-from luxx.runs.turn.state import ChatRequest
+from luxx.runs.turn.state import ChatRequest, GivenPrompt
+from luxx.wire.delegation import SubagentEnd
 from luxx.wire.message import UserContent
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
@@ -111,6 +114,22 @@ class ChatService:
         ends. The details of these errors have the ids of the run and the message.
         """
         return await self.runs.wait_for(run, lambda session: _answer_of(session, caller, run.id))
+
+    async def ask_once(self, caller: Caller, text: str, instructions: str) -> SubagentEnd:
+        """What the caller's default model answers to a text, without tools; nothing of it is stored. Raises
+        what `send` raises, and Unavailable if this server stops before the run ends."""
+        given = GivenPrompt(past=[PastMessage(user=UserContent(text=text))])
+        size = len(text.encode())
+        run = await self.send(caller, NewCall(given=given, instructions=instructions, size=size))
+
+        def read(session: Session) -> SubagentEnd | None:
+            end = read_end(session.connection(), run.id)
+            return end if end is None or end.status in ENDED else None
+
+        try:
+            return await self.runs.wait_for(run, read)
+        finally:
+            await self.runs.end_call(caller, run.id)
 
     async def _admit(self, caller: Caller, submission: Submission) -> Run:
         # Files are read before the transaction, so that no lock is held while a PDF is parsed.

@@ -82,15 +82,19 @@ def _usable(
     connection: Connection, context: ToolContext, base_ids: Collection[str] | None
 ) -> Collection[Scope]:
     """The scopes of the bases that the call searches. Raises ToolFailed for one that it may not use."""
-    caller = user_as_caller(connection, context.caller.user_id)
-    visible = _bases_of(visible_scopes(connection, caller))
-    usable = _used_here(connection, context, visible)
+    usable = usable_bases(connection, context)
     for base_id in base_ids or ():
         if base_id not in usable:
             raise ToolFailed(f"no knowledge base with the id {base_id} can be used here")
     if not usable:
         raise ToolFailed("there is no knowledge base that can be used here")
     return [scope for base_id, scope in usable.items() if base_ids is None or base_id in base_ids]
+
+
+def usable_bases(connection: Connection, context: ToolContext) -> dict[str, Scope]:
+    """The bases that may be used where a call is made, with their scopes, by their ids."""
+    caller = user_as_caller(connection, context.caller.user_id)
+    return _used_here(connection, context, _bases_of(visible_scopes(connection, caller)))
 
 
 def _bases_of(scopes: Scopes) -> dict[str, Scope]:

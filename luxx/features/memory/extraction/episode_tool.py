@@ -3,6 +3,7 @@
 It reads episodes of the scopes of the place of its run, and nothing where memory is off.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Row, select
 
 from luxx.domain.accounts.models import User
 from luxx.errors import InvalidInput, ToolFailed
+from luxx.features.memory.extraction.answers import Said
 from luxx.features.memory.extraction.episodes import SOURCE_ROOM, EpisodeSource, read_said
 from luxx.features.memory.lexical import ranked_episodes
 from luxx.features.memory.models import EpisodeRow
@@ -80,17 +82,15 @@ def _schema() -> dict[str, Any]:
 
 
 def _found(connection: Connection, scopes: Scopes, wish: EpisodeWish, context: ToolContext) -> dict[str, Any]:
-    """The episodes with their messages. What was said in a room is not trusted: others may have said it."""
+    """The episodes with their messages."""
     shown: list[dict[str, Any]] = []
     left = MAX_ANSWER
     for row in _rows(connection, scopes, wish):
-        said = read_said(connection, row.id, row.username or "a person")
         messages: list[dict[str, Any]] = []
-        for each in said:
+        for each in shown_messages(connection, row, context):
             text = each.text[: min(MAX_TEXT, left)]
             left -= len(text)
             messages.append({"author": each.author, "text": text, "sent_at": each.sent_at})
-            context.metadata.is_untrusted |= row.source == SOURCE_ROOM or not each.trusted
         shown.append(
             {
                 "id": row.uid, "name": row.name, "source": row.source, "happened_at": row.happened_at,
@@ -100,6 +100,24 @@ def _found(connection: Connection, scopes: Scopes, wish: EpisodeWish, context: T
         if left <= 0:
             break
     return {"episodes": shown}
+
+
+def shown_messages(connection: Connection, row: Row[Any], context: ToolContext) -> list[Said]:
+    """What was said in an episode, with which the call is marked if it is not trusted. What was said in a
+    room is not: others may have said it."""
+    said = read_said(connection, row.id, row.username or "a person")
+    context.metadata.is_untrusted |= any(row.source == SOURCE_ROOM or not each.trusted for each in said)
+    return said
+
+
+_with_person = select(*_episodes.c, _users.c.username).outerjoin(_users, _users.c.id == _episodes.c.user_id)
+
+
+def episodes_of(connection: Connection, scopes: Scopes, episode_ids: Sequence[str]) -> list[Row[Any]]:
+    """Those of the episodes that are in these scopes, oldest first."""
+    is_one = _episodes.c.uid.in_(list(episode_ids)), _episodes.c.scope_id.in_(scopes.ids)
+    query = _with_person.where(*is_one).order_by(_episodes.c.happened_at, _episodes.c.id)
+    return [*connection.execute(query).all()]
 
 
 def _rows(connection: Connection, scopes: Scopes, wish: EpisodeWish) -> list[Row[Any]]:
@@ -113,7 +131,7 @@ def _rows(connection: Connection, scopes: Scopes, wish: EpisodeWish) -> list[Row
         conditions.append(_episodes.c.happened_at <= in_utc(wish.until, "to"))
     if wish.since is not None and wish.until is not None and wish.since > wish.until:
         raise InvalidInput("from must be earlier than to")
-    query = select(*_episodes.c, _users.c.username).outerjoin(_users, _users.c.id == _episodes.c.user_id)
+    query = _with_person
     if wish.query is None:
         query = query.where(*conditions).order_by(_episodes.c.happened_at.desc(), _episodes.c.id.desc())
         return [*connection.execute(query.limit(wish.limit)).all()]

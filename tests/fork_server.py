@@ -104,8 +104,10 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
+    from luxx.app.cli.commands import load_all
     from luxx.app.entry import main
 
+    load_all()
     for name in AT_START:
         importlib.import_module(name)
     bcrypt = importlib.import_module("bcrypt")

@@ -12,7 +12,7 @@ EXPECTED = """
 import gc, json, sys
 import luxx.app.entry, luxx.app.startup
 try:
-    luxx.app.entry.main(["--help"])
+    luxx.app.entry.main(["serve", "--help"])
 except SystemExit:
     pass
 loaded = [name for name in luxx.app.startup.RICH_PACKAGES if name in sys.modules]

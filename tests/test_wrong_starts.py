@@ -19,7 +19,9 @@ SECRET = "a-secret-key-of-the-tests-with-32-bytes"
 SERVE = ("serve", "--port", "0")
 UNPRIVILEGED = """
 import os
+from luxx.app.cli.commands import load_all
 from luxx.app.entry import main
+load_all()
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 workspaces = os.path.join(os.getcwd(), "open", "workspaces")

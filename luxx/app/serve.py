@@ -52,6 +52,15 @@ DEFAULT_ADDRESS = f"http://{LOOPBACK}:8000"
 """Where the commands of the terminal look for a server."""
 
 
+@contextmanager
+def database_errors() -> Generator[None]:
+    """Raises errors of the database as LuxxError, with one sentence."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise database_error(error) from error
+
+
 class _MaintainedServer(uvicorn.Server):
     """Ends connections past their deadline, and trims memory after many connections closed."""
 

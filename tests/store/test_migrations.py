@@ -98,7 +98,7 @@ def test_the_names_of_the_files_are_the_steps_in_order() -> None:
 def test_a_start_without_migrations_does_not_load_alembic() -> None:
     """Alembic takes 11 MB for good once it is loaded, and a server needs it for a second."""
     code = (
-        "import sys, luxx.app.cli.commands; "
+        "import sys, luxx.app.cli.serving_commands; "
         "print([name for name in ('alembic', 'mako') if name in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

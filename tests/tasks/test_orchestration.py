@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from luxx.domain.agents.queries import NO_AGENT
 from luxx.errors import LuxxError
-from luxx.features.tasks.graph import MAX_CYCLES, GraphStep, ProblemKind, TaskGraph, TaskStepStatus
+from luxx.features.tasks.graph import MAX_CYCLES, RESULT, GraphStep, ProblemKind, TaskGraph, TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep
 from luxx.features.tasks.orchestration import TaskOrchestration
 from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.run_rows import TaskValues
-from luxx.features.tasks.turns import RESULT, StepResults
+from luxx.features.tasks.turns import StepResults
 from luxx.infra.clock import utc_now
 from luxx.runs.log.events import stamped
 from luxx.runs.orchestration.interface import Begin, End, RunTotals, TurnStart, Wait

@@ -14,7 +14,6 @@ import msgspec
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
-    AddCommand,
     add_document_commands,
     add_subcommands,
     all_items,
@@ -34,8 +33,8 @@ NOT_IN_FILE_NAME = re.compile(r"[^\w .-]+")
 NAME_LENGTH = 60
 
 
-def add_agent_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_agent_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     add("list", _list_agents, "list your agents, those shared with you and those that come with Luxx")
     show = add("show", _show_agent, "show an agent")
     show.add_argument("agent", help="its name or id")
@@ -80,8 +79,8 @@ async def agent_named(server: ServerApi, name_or_id: str) -> AgentView:
     return agent
 
 
-def add_conversation_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_conversation_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     add("list", _list_conversations, "list your conversations, newest first")
     show = add("show", _show_conversation, "show a conversation")
     show.add_argument("conversation", help="its title or id")

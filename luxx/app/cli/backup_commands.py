@@ -4,11 +4,13 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
-
+from luxx.app.cli.command_line import configure
+from luxx.app.cli.server_commands import confirm
 from luxx.app.core_services import SHARED, SUBJECT_READERS
+from luxx.app.serve import database_errors
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
 from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
@@ -21,11 +23,8 @@ from luxx.features.memory.user_export import MEMORY_EXPORT
 from luxx.features.rooms.user_export import ROOM_EXPORT
 from luxx.features.tasks.user_export import TASK_EXPORT
 from luxx.infra.config.schema import Config
-from luxx.infra.store.engine import Store, database_error
+from luxx.infra.store.engine import Store
 
-RunCommand = Callable[[argparse.Namespace], int]
-AddCommand = Callable[[str, RunCommand, str], argparse.ArgumentParser]
-LoadConfig = Callable[[argparse.Namespace], Config]
 Work = Callable[[DataPaths, argparse.Namespace, Config], list[str]]
 """Does the work of one command, prints what it did and returns notes about what is missing or changed."""
 
@@ -41,36 +40,38 @@ FEATURES = (
 )
 
 
-def add_backup_commands(add_command: AddCommand, load_config: LoadConfig) -> None:
-    """Adds the parsers. `add_command` takes a name, the function that runs the command, and a help text."""
-
-    def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
-        return add_command(name, lambda options: _run(work, options, load_config(options)), help_text)
-
-    backup = add("backup", _backup, "back up all data while the server runs")
-    backup.add_argument("file", type=Path, help="a new file; it holds the keys, so keep it safe")
-    restore_parser = add("restore", _restore, "restore a backup")
-    restore_parser.add_argument("file", type=Path)
-    restore_parser.add_argument("--replace", action="store_true", help="delete the existing data first")
-    restore_parser.add_argument("--yes", action="store_true", help="do not ask")
-    export_parser = add("export", _export, "export all data of one user to a file")
-    export_parser.add_argument("username")
-    export_parser.add_argument("file", type=Path, help="a new file")
-    import_parser = add("import", _import, "import a file made by `luxx export`")
-    import_parser.add_argument("file", type=Path)
-    import_parser.add_argument(
-        "--as", dest="username", help="import for this user (default: the name in the file)"
-    )
+def add_backup_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="a new file; it holds the keys, so keep it safe")
+    parser.set_defaults(run=partial(_run, _backup))
 
 
-def _run(work: Work, options: argparse.Namespace, config: Config) -> int:
+def add_restore_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--replace", action="store_true", help="delete the existing data first")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.set_defaults(run=partial(_run, _restore))
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("username")
+    parser.add_argument("file", type=Path, help="a new file")
+    parser.set_defaults(run=partial(_run, _export))
+
+
+def add_import_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--as", dest="username", help="import for this user (default: the name in the file)")
+    parser.set_defaults(run=partial(_run, _import))
+
+
+@database_errors()
+def _run(work: Work, options: argparse.Namespace) -> int:
     """Runs `work` and prints its notes. Raises LuxxError with one sentence for an error of the database or
     the file system."""
+    config = configure(options)
     data_paths = DataPaths(config)
     try:
         notes = work(data_paths, options, config)
-    except SQLAlchemyError as error:
-        raise database_error(error) from error
     except OSError as error:
         raise LuxxError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
     finally:
@@ -129,12 +130,3 @@ def _import(data_paths: DataPaths, options: argparse.Namespace, config: Config) 
     lost = [f"{loss.conversation}: {loss.count} {loss.what} could not be imported" for loss in report.lost]
     skipped = [f"{skip.title or 'a conversation'} was left out: {skip.reason}" for skip in report.skipped]
     return [*result.notes, *skipped, *lost]
-
-
-def confirm(what: str, confirmation: str) -> None:
-    """Asks at the terminal. Raises LuxxError unless the user types the confirmation."""
-    if not sys.stdin.isatty():
-        raise LuxxError("this cannot be undone; add --yes to do it without a question")
-    print(f"{what} This cannot be undone.")
-    if input(f"Type '{confirmation}' to continue: ") != confirmation:
-        raise LuxxError("nothing was changed")

@@ -13,7 +13,6 @@ from luxx.api.routes.knowledge import FoundChunks, SearchBody
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
-    AddCommand,
     add_subcommands,
     all_items,
     named,
@@ -37,8 +36,8 @@ FOLDER_SEPARATOR = " - "
 UNFINISHED = (EpisodeStatus.PENDING, EpisodeStatus.RUNNING)
 
 
-def add_knowledge_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_knowledge_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     listing = add("list", _list, "list the knowledge bases that you may read, or the documents of one")
     listing.add_argument("base", nargs="?", help="its name or id")
     adding = add("add", _add, "add documents to a knowledge base, and wait until they are found")

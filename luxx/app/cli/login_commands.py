@@ -16,7 +16,7 @@ from typing import Any
 
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi, ask, open_server, server_url
-from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named
+from luxx.app.cli.server_commands import add_subcommands, all_items, find_named
 from luxx.app.cli.sign_ins import SignInStore, StoredSignIn
 from luxx.domain.accounts.api_keys import ApiKeyView, CreatedApiKey
 from luxx.domain.accounts.caller import KeyScope
@@ -25,20 +25,26 @@ from luxx.errors import InvalidInput, LuxxError, NotFound, NotSignedIn, Unavaila
 from luxx.infra.clock import utc_now
 
 
-def add_login_commands(commands: Any, add_command: AddCommand) -> None:
-    """Adds the parsers. `add_command` takes the subparsers, a name, the function and a help text."""
-    login = add_command(commands, "login", _run(_login), "sign in to a server, for the commands that use it")
-    logout = add_command(commands, "logout", _run(_logout), "end the sign-in of `luxx login`")
-    for parser in (login, logout):
-        parser.add_argument("--url", help="the server (default: LUXX_URL, or the one of the configuration)")
-    login.add_argument("--username", help="default: asks for it")
-    login.add_argument("--password", help="default: LUXX_PASSWORD, or asks for it")
-    login.add_argument(
+def add_login_options(parser: argparse.ArgumentParser) -> None:
+    _add_url(parser)
+    parser.add_argument("--username", help="default: asks for it")
+    parser.add_argument("--password", help="default: LUXX_PASSWORD, or asks for it")
+    parser.add_argument(
         "--key",
         nargs="?",
         const="",
         help="sign in with a personal API key instead; without a value, asks for it",
     )
+    parser.set_defaults(run=_run(_login))
+
+
+def add_logout_options(parser: argparse.ArgumentParser) -> None:
+    _add_url(parser)
+    parser.set_defaults(run=_run(_logout))
+
+
+def _add_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", help="the server (default: LUXX_URL, or the one of the configuration)")
 
 
 def _run(
@@ -111,8 +117,8 @@ DAYS = re.compile(r"(\d{1,4})d")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def add_key_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_key_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     create = add("create", _create, "create an API key and print it, once")
     create.add_argument("name", help="what the key is for")
     create.add_argument(

@@ -9,14 +9,13 @@ from pathlib import Path
 
 from luxx.api.http.request_input import UUID
 from luxx.api.routes.memories import DeletedFacts
-from luxx.app.cli.backup_commands import confirm
 from luxx.app.cli.login_commands import parse_time
 from luxx.app.cli.screen import Screen
 from luxx.app.cli.server_api import ServerApi, ask
 from luxx.app.cli.server_commands import (
-    AddCommand,
     add_subcommands,
     all_items,
+    confirm,
     one_line,
     print_fields,
     write_document,
@@ -32,8 +31,8 @@ CATEGORIES = [category.value for category in FactCategory]
 WHEN = "a date (2027-01-31) or a time in UTC (2027-01-31T12:00:00Z)"
 
 
-def add_memory_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_memory_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     listing = add("list", _list, "list what is remembered, newest first")
     listing.add_argument("words", nargs="*", help="only facts with all of these words")
     _add_kind(listing)

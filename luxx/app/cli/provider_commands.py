@@ -15,7 +15,7 @@ import msgspec
 
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi, ask
-from luxx.app.cli.server_commands import AddCommand, add_subcommands, all_items, find_named, one_line
+from luxx.app.cli.server_commands import add_subcommands, all_items, find_named, one_line
 from luxx.errors import InvalidInput, NotFound
 from luxx.infra.store.tables import Uses
 from luxx.providers.catalog import DEFAULT_MODELS
@@ -27,8 +27,8 @@ KEY_TRIES = 3
 """How often a key that the provider refuses can be typed."""
 
 
-def add_provider_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_provider_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     new = add("add", _add, "connect a provider, and test it")
     new.add_argument("type", choices=[one.value for one in ProviderType], help="what it speaks")
     new.add_argument("--name", help="default: the type")

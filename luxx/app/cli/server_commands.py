@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from luxx.api.http.envelope import Page
+from luxx.app.cli.command_line import add_command
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi, add_server_options, connect
-from luxx.errors import InvalidInput, NotFound
+from luxx.errors import InvalidInput, LuxxError, NotFound
 from luxx.providers.models import ProviderView
 
-AddCommand = Callable[[Any, str, Callable[[argparse.Namespace], int], str], argparse.ArgumentParser]
 Work = Callable[[ServerApi, Screen, argparse.Namespace], Awaitable[int | None]]
 """What a command does while it is signed in. Returns the exit code; None: 0."""
 
@@ -38,15 +38,9 @@ N = TypeVar("N", bound=Numbered)
 
 
 def add_subcommands(
-    parser: argparse.ArgumentParser,
-    add_command: AddCommand,
-    run: Callable[[Work, argparse.Namespace], int] | None = None,
+    parser: argparse.ArgumentParser, run: Callable[[Work, argparse.Namespace], int] | None = None
 ) -> AddSubcommand:
-    """A function that adds a subcommand to `parser`.
-
-    `add_command` takes the subparsers, a name, the function and a help text. `run` is `run_command` or
-    `run_checked_command`.
-    """
+    """A function that adds a subcommand to `parser`. `run` is `run_command` or `run_checked_command`."""
     commands = parser.add_subparsers(required=True, metavar="what")
 
     def add(name: str, work: Work, help_text: str) -> argparse.ArgumentParser:
@@ -80,6 +74,15 @@ def run_checked_command(work: Work, options: argparse.Namespace) -> int:
     except (InvalidInput, NotFound) as error:
         print(f"luxx: {one_line(error.message)}", file=sys.stderr)
         return EXIT_BAD_INPUT
+
+
+def confirm(what: str, confirmation: str) -> None:
+    """Asks at the terminal. Raises LuxxError unless the user types the confirmation."""
+    if not sys.stdin.isatty():
+        raise LuxxError("this cannot be undone; add --yes to do it without a question")
+    print(f"{what} This cannot be undone.")
+    if input(f"Type '{confirmation}' to continue: ") != confirmation:
+        raise LuxxError("nothing was changed")
 
 
 def one_line(text: str) -> str:

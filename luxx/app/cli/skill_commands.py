@@ -9,11 +9,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from luxx.api.routes.skills import SkillMatchBody
 from luxx.app.cli.screen import CONTROL_CHARACTERS, Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
-    AddCommand,
     add_subcommands,
     all_items,
     named,
@@ -31,8 +29,8 @@ from luxx.runs.routing import MatchedItems
 from luxx.wire.tool import skill_key
 
 
-def add_skill_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command)
+def add_skill_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser)
     listing = add("list", _list, "list the skills of the server, your tenant and your projects")
     listing.add_argument("--scope", choices=list(SkillScope), help="only those of this layer")
     show = add("show", _show, f"print the {FILE} of a skill")
@@ -156,7 +154,7 @@ async def _export(server: ServerApi, _screen: Screen, options: argparse.Namespac
 
 async def _match(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> None:
     project = None if options.project is None else (await _project(server, options.project)).id
-    body = SkillMatchBody(text=" ".join(options.words), project_id=project)
+    body = {"text": " ".join(options.words), "project_id": project}
     found = await server.call("POST", "/skills/match", MatchedItems, body)
     if found.is_definition:
         raise LuxxError("this asks what a word means, so no skill is meant")

@@ -15,13 +15,12 @@ from sqlalchemy.orm import Session
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached, LuxxError
-from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.graph import PLAN, TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep
 from luxx.features.tasks.plan_text import Plan, parse_plan
 from luxx.features.tasks.planning import PLAN_PROMPT, Planner, planned_steps, step_info
 from luxx.features.tasks.steps import StepGraph
 from luxx.features.tasks.turns import (
-    PLAN,
     StepEnd,
     StepResults,
     TurnInput,

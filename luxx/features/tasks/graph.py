@@ -26,6 +26,9 @@ else:
 
     nx = LazyModule()
 
+PLAN, RESULT = "task:plan", "task:result"
+"""The `step_id` of the turns that plan and that write the final result; no step has such an id."""
+
 MAX_CYCLES = 20
 """Cycles that are named; a dense graph has more than anybody reads."""
 

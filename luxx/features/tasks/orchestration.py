@@ -15,7 +15,7 @@ from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LimitReached, LuxxError
-from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.graph import PLAN, RESULT, TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep, TaskStatus
 from luxx.features.tasks.planning import (
     Planner,
@@ -38,8 +38,6 @@ from luxx.features.tasks.run_rows import (
 from luxx.features.tasks.steps import StepGraph
 from luxx.features.tasks.turns import (
     CUT_RESULT,
-    PLAN,
-    RESULT,
     STEP_PROMPT,
     BegunTurn,
     StepEnd,

@@ -23,10 +23,10 @@ from luxx.domain.context.messages import PastMessage
 from luxx.errors import LuxxError, NotFound
 from luxx.features.tasks.checks import ReferenceChecker, graph_of
 from luxx.features.tasks.estimate import EstimateBasis, Price, estimate_of, read_basis
+from luxx.features.tasks.graph import PLAN
 from luxx.features.tasks.models import MAX_PLAN_AGENTS, STEP_ID, NewTaskStep
 from luxx.features.tasks.plan_text import NO_SCOPE, Plan, PlanScope, parse_plan, plan_schema
 from luxx.features.tasks.run_rows import ChosenModels
-from luxx.features.tasks.turns import PLAN
 from luxx.infra.clock import new_id
 from luxx.infra.store.tables import lost_error
 from luxx.providers.service import ProviderService

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, Gone, LuxxError, NotFound
 from luxx.features.tasks.changes import index_task
-from luxx.features.tasks.graph import TaskStepStatus, pending_after
+from luxx.features.tasks.graph import RESULT, TaskStepStatus, pending_after
 from luxx.features.tasks.models import TaskRow, TaskStepRow, TaskStepTranscript
 from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.queries import (
@@ -28,7 +28,7 @@ from luxx.features.tasks.queries import (
 )
 from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, chosen_by, write_skipped
 from luxx.features.tasks.times import forget_start
-from luxx.features.tasks.turns import RESULT, turn_input_of
+from luxx.features.tasks.turns import turn_input_of
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import LimitsConfig
 from luxx.infra.store.engine import Store

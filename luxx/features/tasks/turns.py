@@ -7,7 +7,7 @@ import msgspec
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.context.tokens import text_tokens
 from luxx.errors import LimitReached
-from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.graph import RESULT, TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep
 from luxx.runs.log.events import LogEntry
 from luxx.runs.models import TOOL_LENGTH
@@ -20,9 +20,6 @@ from luxx.wire.message import UserContent, fenced
 from luxx.wire.orchestration_event import StepStart
 from luxx.wire.run import RunStatus
 from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, TurnRef, steps_text
-
-PLAN, RESULT = "task:plan", "task:result"
-"""The `step_id` of the turns that plan and that write the final result; no step has such an id."""
 
 OUTPUT_CHARACTERS, OUTPUT_SHARE = 24_000, 0.3
 """The most that a step reads of all outputs that it depends on, and the share of its model's context window

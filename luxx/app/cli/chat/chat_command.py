@@ -5,6 +5,7 @@ answer failed; 2 wrong options; 3 the answer waits for a person; 130 stopped wit
 """
 
 import argparse
+import asyncio
 import signal
 import sys
 from pathlib import Path
@@ -59,6 +60,11 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help="send this one message; text on stdin follows it; without both, chat at the terminal",
     )
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    return asyncio.run(chat(options))
 
 
 async def chat(options: argparse.Namespace) -> int:

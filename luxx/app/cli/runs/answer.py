@@ -19,7 +19,7 @@ from luxx.app.cli.runs.transcript import (
 from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind, note
 from luxx.app.cli.server_api import ObjectWithId, ServerApi
 from luxx.errors import LuxxError
-from luxx.features.tasks.turns import PLAN
+from luxx.features.tasks.graph import PLAN
 from luxx.wire.event import DoneStatus
 from luxx.wire.run import StopReason
 from luxx.wire.todos import REMINDER

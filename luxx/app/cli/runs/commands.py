@@ -16,7 +16,6 @@ from luxx.app.cli.runs.transcript import EXIT_FAILED
 from luxx.app.cli.screen import Screen
 from luxx.app.cli.server_api import ServerApi
 from luxx.app.cli.server_commands import (
-    AddCommand,
     add_document_commands,
     add_follow_options,
     add_subcommands,
@@ -44,8 +43,8 @@ TIMES = "such as 2030-12-01T15:00 (here) or 2030-12-01T15:00Z; none: without one
 # Rooms
 
 
-def add_room_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command, run_checked_command)
+def add_room_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser, run_checked_command)
     run = add("run", _run_room, "run a room and show its discussion; a file is imported as a new room")
     run.add_argument("room", help="a file in YAML or JSON (- for stdin), or the title or id of a room")
     run.add_argument(
@@ -104,8 +103,8 @@ async def _list_rooms(server: ServerApi, _screen: Screen, _options: argparse.Nam
 # Tasks
 
 
-def add_task_commands(parser: argparse.ArgumentParser, add_command: AddCommand) -> None:
-    add = add_subcommands(parser, add_command, run_checked_command)
+def add_task_commands(parser: argparse.ArgumentParser) -> None:
+    add = add_subcommands(parser, run_checked_command)
     run = add("run", _run_task, "run a task and print its result; a goal or a file becomes a new task")
     run.add_argument(
         "task", help="a goal in several words, a file in YAML or JSON (- for stdin), or a task's name or id"

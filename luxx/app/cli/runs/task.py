@@ -8,9 +8,8 @@ import msgspec
 from luxx.app.cli.menu import Choice, choice_question
 from luxx.app.cli.runs.transcript import FollowedSubject, RunFrame, RunTranscript
 from luxx.app.cli.screen import FINISH_NOTES, GrowingText, Piece, PieceKind, note
-from luxx.features.tasks.graph import TaskStepStatus
+from luxx.features.tasks.graph import PLAN, RESULT, TaskStepStatus
 from luxx.features.tasks.models import TaskStatus
-from luxx.features.tasks.turns import PLAN, RESULT
 from luxx.wire.turn import StepType
 
 GREEN, RED, BLUE = "#3fa34d", "#d64545", "#3f7fd6"

@@ -24,6 +24,8 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3
 # Of the long tests. Most use several processes themselves.
 LONG_WORKERS ?= 0
+# What `make test-all` runs; .ci/run adds the short ones of the long tests.
+SELECTED ?= not long
 PEERS ?=
 # Where `make install` links the command.
 BIN ?= $(HOME)/.local/bin
@@ -68,7 +70,7 @@ test-heavy: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run slow tests, and th
 	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "heavy and not long" -rfEs $(ARGS)
 
 test-all: $(DEV_STAMP) $(MCP_STAMP) $(CLIENTS_STAMP) ## Run the tests of make test and make test-heavy in one session
-	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "not long" -rfEs $(ARGS)
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m "$(SELECTED)" -rfEs $(ARGS)
 
 test-long: $(DEV_STAMP) ## Run the tests that take minutes (PART=name: only matching tests)
 	$(PYTHON) -m pytest -n $(LONG_WORKERS) --dist worksteal -m long -rfEs $(if $(PART),-k "$(PART)") $(ARGS)

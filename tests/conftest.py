@@ -104,6 +104,12 @@ def seconds_of(test: pytest.Function) -> float:
     return float(test.config.getini("timeout") if option is None else option) - CLEANUP_SECONDS
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks the long tests that run on every change."""
+    if item.get_closest_marker("long") and "short" in item.nodeid:
+        item.add_marker("short")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

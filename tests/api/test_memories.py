@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from api.client import ApiClient
+from api.conftest import Join
 from api.owned_ids import NO_UUID
 from api.server_process import ServerProcess
 
@@ -23,12 +24,14 @@ def texts(person: ApiClient, **params: str) -> set[str]:
 
 def test_facts_are_answered_as_of_a_time_and_as_known_at_a_time(anna: ApiClient) -> None:
     known: dict[str, list[str]] = {}
+    ids: dict[str, str] = {}
     for subject in SUBJECTS:
         change = at(MONTHS[subject])
         first = anna.good("POST", "/memories", json={"text": f"{subject} one", "valid_at": at(1)})
         ended = anna.good("PUT", f"/memories/{first['id']}", json={"invalid_at": change})
         second = anna.good("POST", "/memories", json={"text": f"{subject} two", "valid_at": change})
         corrected = anna.good("PUT", f"/memories/{second['id']}", json={"text": f"{subject} second"})
+        ids[subject] = second["id"]
         known[subject] = [first["created_at"], second["created_at"], corrected["created_at"]]
         assert ended["created_at"] > first["created_at"]
     for subject in SUBJECTS:
@@ -47,6 +50,38 @@ def test_facts_are_answered_as_of_a_time_and_as_known_at_a_time(anna: ApiClient)
             known[subject], (one, {f"{subject} two"}, {f"{subject} second"}), strict=True
         ):
             assert texts(anna, q=subject, as_of=at(12), known_at=known_at) == expected, (subject, known_at)
+        path = f"/memories/{ids[subject]}"
+        for params, text in (
+            ({}, "second"),
+            ({"as_of": at(month)}, "second"),
+            ({"known_at": known[subject][1]}, "two"),
+            ({"known_at": known[subject][1], "as_of": at(month, 2)}, "two"),
+            ({"known_at": known[subject][2]}, "second"),
+        ):
+            assert anna.good("GET", path, params=params)["text"] == f"{subject} {text}", params
+        for params in ({"known_at": known[subject][0]}, {"as_of": at(month - 1)}):
+            assert anna.bad("GET", path, 404, params=params)["detail"]["kind"] == "fact_not_found"
+    assert texts(anna, q="") == texts(anna)
+
+
+def test_a_tool_stores_the_same_words_again_only_for_another_time(join: Join) -> None:
+    ann = join(1, 2)
+
+    def remember(**more: Any) -> str:
+        body = {"arguments": {"content": "Ann lives in Bergen.", **more}}
+        return ann.good("POST", "/tools/memory_create/execute", json=body)["data"]["id"]
+
+    first = remember(valid_at=at(1, year=2020))
+    assert remember() == remember(valid_at=at(1, year=2090)) == first
+    ann.good("PUT", f"/memories/{first}", json={"invalid_at": at(1, year=2080)})
+    assert remember(valid_at=at(1, year=2070)) == first
+    later = remember(valid_at=at(1, year=2090))
+    assert later != first
+    assert remember(valid_at=at(2, year=2090)) == later
+    ann.good("PUT", f"/memories/{first}", json={"invalid_at": at(1, year=2021)})
+    again = remember()
+    assert again not in (first, later)
+    assert remember() == again
 
 
 def test_an_export_is_the_same_after_an_edit_is_undone(anna: ApiClient) -> None:
@@ -148,6 +183,9 @@ BAD_QUERIES = [
     ("DELETE", "/memories?source=nobody", "source"),
     ("DELETE", "/memories?source=person:x", "source"),
     ("DELETE", "/memories?source=message:", "source"),
+    ("GET", "/memories/changes?fact_id=", "fact_id"),
+    ("GET", "/memories/changes?entity_id=x", "entity_id"),
+    ("GET", f"/memories/{NO_UUID}?known_at=yesterday", "known_at"),
 ]
 
 
@@ -158,6 +196,7 @@ def test_wrong_requests_are_refused_with_their_field(anna: ApiClient) -> None:
     for method, path, field in BAD_QUERIES:
         refused = anna.bad(method, path, 400)
         assert list(refused["detail"]["fields"]) == [field], (path, refused)
+        assert "must be only" not in refused["error"], path
     fact = anna.good(
         "POST", "/memories", json={"text": "x", "valid_at": at(5), "subject": "A", "object": "B"}
     )

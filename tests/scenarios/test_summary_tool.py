@@ -81,7 +81,8 @@ async def test_a_text_earlier_messages_and_a_document_are_summarised(server: Ser
 
 
 async def test_in_a_run_a_subagent_summarises_a_document_of_somebody_else(server: ServerProcess) -> None:
-    call = Call(name="summary", arguments={"style": "detailed"}, id="call-1")
+    arguments: Json = {"style": "detailed"}
+    call = Call(name="summary", arguments=arguments, id="call-1")
     rules = [
         summarises("document Storage.*several paragraphs.*Crate 7", "Two lift crate 7."),
         Rule(name="asks", when=When(has_tool_result=False), reply=[call]),
@@ -92,7 +93,7 @@ async def test_in_a_run_a_subagent_summarises_a_document_of_somebody_else(server
         base, document = await add_document(ben, DOCUMENT)
         me = await ann.get("/auth/me")
         await ben.post(f"/knowledge/{base}/members", {"user_id": me["id"], "right": "read"})
-        call.arguments["document_id"] = document
+        arguments["document_id"] = document
         conversation = await conversation_of(ann, options)
         async with ann.send_and_follow(conversation, "Who lifts?", tools=["summary"]) as stream:
             assert (await stream.until("tainted")).data["by"] == "summary"

@@ -38,7 +38,7 @@ ScopeFilter = Annotated[
 ]
 Center = Annotated[
     str | None,
-    QueryParameter(pattern=UUID, description="the id of an entity: only what is up to `depth` facts away"),
+    QueryParameter(pattern=UUID, description="the id of an entity: only what is near it, see depth"),
 ]
 Depth = Annotated[
     int, QueryParameter(ge=1, le=MAX_DEPTH, description="with `center`: how many facts away at most")
@@ -51,7 +51,9 @@ KnownAt = Annotated[
 NamePart = Annotated[str | None, QueryParameter(max_length=NAME_LENGTH, description="a part of the name")]
 TypeFilter = Annotated[
     str | None,
-    QueryParameter(name="type", max_length=TYPE_LENGTH, description="only entities of this type"),
+    QueryParameter(
+        name="type", min_length=1, max_length=TYPE_LENGTH, description="only entities of this type"
+    ),
 ]
 FormatParameter = Annotated[GraphFormat, QueryParameter(name="format")]
 

@@ -20,7 +20,7 @@ from luxx.features.memory.changes import MemoryChange
 from luxx.features.memory.extraction.episodes import Episode, EpisodeSource
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
-from luxx.features.memory.service import FactFilter, MemoryService
+from luxx.features.memory.service import FactFilter, FactTime, MemoryService
 from luxx.features.memory.sources import IN_SOURCE
 from luxx.features.memory.vectors.status import EmbeddingReport, EmbeddingStatus
 from luxx.features.memory.views import Fact, FactChanges, NewFact
@@ -42,7 +42,8 @@ KnownAt = Annotated[
     AwareDatetime | None, QueryParameter(description="what Luxx knew at this time, instead of now")
 ]
 FactIdFilter = Annotated[
-    str | None, QueryParameter(name="fact_id", pattern=UUID, description="only changes of this fact")
+    str | None,
+    QueryParameter(name="fact_id", pattern=UUID, description="the id of a fact: only changes of it"),
 ]
 
 EntityIdFilter = Annotated[
@@ -50,7 +51,7 @@ EntityIdFilter = Annotated[
     QueryParameter(
         name="entity_id",
         pattern=UUID,
-        description="only merges and splits of this entity, and of others into or off it",
+        description="the id of an entity: only merges and splits of it, and of others into or off it",
     ),
 ]
 EXPORT_EXTRA = {
@@ -156,9 +157,17 @@ class MemoryController(Controller):
         return success(await memory.undo(caller, memory_change_id), "undone")
 
     @get("/{fact_id:str}")
-    async def show(self, caller: InjectedCaller, memory: InjectedMemory, fact_id: TextId) -> Success[Fact]:
-        """One fact."""
-        return success(await memory.get(caller, fact_id))
+    async def show(
+        self,
+        caller: InjectedCaller,
+        memory: InjectedMemory,
+        fact_id: TextId,
+        as_of: AsOf = None,
+        known_at: KnownAt = None,
+    ) -> Success[Fact]:
+        """One fact; with `known_at` in its wording of then. 404 if it was not true, or not known, at the
+        given times."""
+        return success(await memory.get(caller, fact_id, FactTime(as_of=as_of, known_at=known_at)))
 
     @put("/{fact_id:str}")
     async def change(

@@ -306,7 +306,7 @@ def delete_facts(connection: Connection, fact_ids: Collection[int]) -> None:
     """Deletes facts for good, with their versions, words, changes and mentions in recalls, and the entities
     that nothing else names."""
     ids = set(fact_ids)
-    versions = _versions_of(connection, ids)
+    versions = versions_of(connection, ids)
     ids.update(connection.scalars(select(facts.c.id).where(facts.c.uid.in_(versions))))
     _forget_versions(connection, ids)
     is_deleted = _mentions.c.fact_id.in_(ids)
@@ -315,7 +315,8 @@ def delete_facts(connection: Connection, fact_ids: Collection[int]) -> None:
     delete_unsupported(connection, entity_ids)
 
 
-def _versions_of(connection: Connection, fact_ids: Collection[int]) -> list[str]:
+def versions_of(connection: Connection, fact_ids: Collection[int]) -> list[str]:
+    """The ids of the earlier wordings of facts."""
     befores = connection.scalars(select(_changes.c.before).where(_changes.c.fact_id.in_(fact_ids)))
     return [version for version in map(version_in, befores) if version is not None]
 

@@ -23,7 +23,7 @@ from luxx.features.memory.changes import (
     restore,
     undo_fact_change,
 )
-from luxx.features.memory.facts import Author, FactWriter, delete_facts
+from luxx.features.memory.facts import Author, FactWriter, delete_facts, versions_of
 from luxx.features.memory.lexical import find_facts
 from luxx.features.memory.merging import undo_entity_change
 from luxx.features.memory.scopes import (
@@ -61,13 +61,24 @@ MAX_EXPORTS = 2
 
 class FactFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which facts are listed; None does not filter. `as_of`: those that were true then. `known_at`: those
-    that Luxx knew then, instead of those that it knows now. `q`: words, all of which a fact has."""
+    that Luxx knew then, instead of those that it knows now. `q`: words, all of which a fact has; an
+    empty one does not filter."""
 
     category: FactCategory | None = None
     scope: str | None = None
     q: str | None = None
     as_of: datetime | None = None
     known_at: datetime | None = None
+
+
+class FactTime(msgspec.Struct, frozen=True, kw_only=True):
+    """When a fact was true, and when it was known; None does not matter, and is now."""
+
+    as_of: datetime | None = None
+    known_at: datetime | None = None
+
+
+NOW = FactTime()
 
 
 class MemoryService:
@@ -96,12 +107,14 @@ class MemoryService:
 
         return await self._store.read_rows(work)
 
-    async def get(self, caller: Caller, fact_id: str) -> Fact:
-        """Raises NotFound."""
+    async def get(self, caller: Caller, fact_id: str, time: FactTime = NOW) -> Fact:
+        """A fact; at a time when it was known in other words, in those. Raises NotFound, also if it was not
+        true or not known at the time, and InvalidInput for a time that the calendar does not have."""
 
         def work(connection: Connection) -> Fact:
             scopes = visible_scopes(connection, caller)
-            return _shown(connection, scopes, find_fact(connection, scopes, fact_id).id)
+            row = find_fact(connection, scopes, fact_id)
+            return _shown(connection, scopes, _row_at(connection, row, time))
 
         return await self._store.read_rows(work)
 
@@ -267,7 +280,7 @@ def facts_in(connection: Connection, scopes: Scopes, wanted: FactFilter) -> Sele
         conditions.append(was_true(in_utc(wanted.as_of, "as_of")))
     if wanted.category is not None:
         conditions.append(facts.c.category == wanted.category.value)
-    if wanted.q is not None:
+    if wanted.q:
         return find_facts(connection, scopes.ids, wanted.q, *conditions)
     return select(facts.c.id).where(facts.c.scope_id.in_(scopes.ids), *conditions)
 
@@ -279,6 +292,20 @@ def find_fact(connection: Connection, scopes: Scopes, fact_id: str, *, is_locked
     if row is None:
         raise NotFound("nothing with this id is remembered", kind="fact_not_found")
     return row
+
+
+def _row_at(connection: Connection, row: Row[Any], time: FactTime) -> int:
+    """The key of the wording of a fact at a time. Raises NotFound."""
+    conditions = [] if time.as_of is None else [was_true(in_utc(time.as_of, "as_of"))]
+    uids = [row.uid]
+    if time.known_at is not None:
+        uids += versions_of(connection, [row.id])
+        conditions.append(was_known(in_utc(time.known_at, "known_at")))
+    query = select(facts.c.id).where(facts.c.uid.in_(uids), facts.c.scope_id == row.scope_id, *conditions)
+    found = connection.scalar(query.order_by(facts.c.id.desc()).limit(1))
+    if found is None:
+        raise NotFound("this fact was not true or not known at that time", kind="fact_not_found")
+    return found
 
 
 def _find_writable(connection: Connection, scopes: Scopes, fact_id: str) -> Row[Any]:

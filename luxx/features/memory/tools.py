@@ -243,13 +243,13 @@ class MemoryTools:
 
 
 def _known(connection: Connection, scope: Scope, new: NewFact, author: Author, now: datetime) -> int | None:
-    """A fact in the same words that is known and true now; for a trusted author a trusted one."""
+    """A fact in the same words that is known, and true now or when the new one begins later; for a trusted
+    author a trusted one."""
     assert scope.id is not None
-    conditions = [_facts.c.text == new.text.strip(), was_known(None), was_true(now)]
+    since = now if new.valid_at is None else max(new.valid_at, now)
+    conditions = [_facts.c.text == new.text.strip(), was_known(None), was_true(since)]
     if author.is_trusted:
         conditions.append(_facts.c.trusted)
-    if new.valid_at is not None and new.valid_at > now:  # It may be so again after the known one is over.
-        conditions.append(was_true(new.valid_at))
     # The words of the beginning find it, whole words only.
     start = new.text if len(new.text) <= SEARCHED_LENGTH else new.text[:SEARCHED_LENGTH].rpartition(" ")[0]
     return connection.scalar(find_facts(connection, [scope.id], start, *conditions).limit(1))

@@ -101,7 +101,7 @@ FAILURES = {
 
 WAITING_SECONDS = 15.0
 """How often a process starts runs for what waits without one: messages to extract facts from, and documents
-to index."""
+to index; and deletes what is left of deleted knowledge bases."""
 
 logger = structlog.get_logger()
 
@@ -278,7 +278,7 @@ class Services(CoreServices):
             self.store, self.files, self.uploads, indexing, self.embedding_source, quota_mb
         )
         self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
-        for work in (self.ingestion.start_due, indexing.start_due):
+        for work in (self.ingestion.start_due, indexing.start_due, self.base_deletion.finish_due):
             self.run_driver.heartbeat.on_each_heartbeat(work, seconds=WAITING_SECONDS)
 
     def _make_loaders(

@@ -46,6 +46,7 @@ from luxx.domain.skills.skill import SkillSet
 from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.knowledge.deletion import BaseDeletion
 from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.service import KnowledgeService
 from luxx.features.knowledge.summary import SummaryTool
@@ -261,7 +262,8 @@ class CoreServices:
         self.agents = AgentService(self.store, self.tools, self.skill_layers, before_loss=copy_agent_to_seats)
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
-        self.knowledge = KnowledgeService(self.store, self.chunk_search)
+        self.base_deletion = BaseDeletion(self.store)
+        self.knowledge = KnowledgeService(self.store, self.chunk_search, self.base_deletion)
         self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)
         self.memory_recall = MemoryRecall(self.store, self.config.memory, self.vector_arm)
         self.rules = RuleService(

@@ -63,7 +63,8 @@ class BaseRight(StrEnum):
 
 class KnowledgeBaseRow(SharedRow):
     """`is_shared`: everybody in the tenant reads it, and its administrators write. `project_id`: it is used
-    in the conversations of this project."""
+    in the conversations of this project. `deleted_at`: it is not there for anybody any more, and its rows are
+    being deleted."""
 
     __tablename__ = "knowledge_bases"
     __table_args__ = (
@@ -76,6 +77,7 @@ class KnowledgeBaseRow(SharedRow):
     name: Mapped[str] = mapped_column(String(NAME_LENGTH))
     description: Mapped[str] = mapped_column(Text, default="")
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"))
+    deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class BaseMemberRow(Base):
@@ -107,7 +109,8 @@ class SharedBases(Shared[KnowledgeBaseRow]):
     def is_visible(self, tenant_id: Any, user_id: Any) -> ColumnElement[bool]:
         """A user's own rows, those shared in the tenant, and those that the user is a member of."""
         as_member = and_(KnowledgeBaseRow.tenant_id == tenant_id, _is_member(user_id))
-        return or_(super().is_visible(tenant_id, user_id), as_member)
+        is_readable = or_(super().is_visible(tenant_id, user_id), as_member)
+        return and_(is_readable, KnowledgeBaseRow.deleted_at.is_(None))
 
     def to_change(
         self,

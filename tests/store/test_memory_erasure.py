@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from provider_service.services import ANN
-from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.knowledge_bases import KnowledgeBaseRow
+from luxx.errors import NotFound
 from luxx.features.knowledge.chunks import Chunk
+from luxx.features.knowledge.deletion import CHUNKS_AT_ONCE, LEFT_AFTER, BaseDeletion, delete_piece, hide_base
 from luxx.features.knowledge.indexing import (
     CHUNK_TEXTS,
     ERASED_TABLES,
@@ -27,15 +30,14 @@ from luxx.features.knowledge.rows import NewDocument, store_document
 from luxx.features.knowledge.service import KnowledgeService, NewBase
 from luxx.features.memory.erasure import Erasure
 from luxx.features.memory.facts import Author, FactWriter, NewSource
-from luxx.features.memory.scopes import USER_SCOPE, stored_scope, visible_scopes
+from luxx.features.memory.scopes import USER_SCOPE, ScopeName, stored_scope, visible_scopes
 from luxx.features.memory.service import FactFilter, MemoryService
 from luxx.features.memory.views import FactChanges, NewFact, facts
 from luxx.infra.clock import new_id, utc_now
-from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.infra.store.maintenance import only_process
 from luxx.infra.store.tables import Base, Lock, table_of
-from luxx.wire.memory import EpisodeStatus, SourceKind
+from luxx.wire.memory import EpisodeStatus, ScopeKind, SourceKind
 from store.test_memory import PROJECT, fill
 
 CANARY = "canaryxq"
@@ -94,6 +96,11 @@ def counts(connection: Connection) -> dict[str, int]:
 def copies(folder: Path) -> list[str]:
     """The files that contain the canary."""
     return [path.name for path in folder.rglob("*") if CANARY.encode() in path.read_bytes().lower()]
+
+
+def knowledge_of(store: Store) -> KnowledgeService:
+    """The service, without its searches."""
+    return KnowledgeService(store, cast(Any, None), BaseDeletion(store))
 
 
 def delete_rows(row: type[Base], id_: str) -> Any:
@@ -177,7 +184,7 @@ async def test_an_earlier_wording_goes_with_its_message_and_the_fact_stays(
 async def test_nothing_is_left_of_the_documents_that_were_deleted_or_replaced(
     store: Store, tmp_path: Path
 ) -> None:
-    base = await KnowledgeService(store, MemoryConfig()).create(ANN, NewBase(name="Bakery"))
+    base = await knowledge_of(store).create(ANN, NewBase(name="Bakery"))
 
     def add(connection: Connection, name: str, *texts: str) -> str:
         row = Session(connection).get_one(KnowledgeBaseRow, base.id)
@@ -211,6 +218,60 @@ async def test_nothing_is_left_of_the_documents_that_were_deleted_or_replaced(
         lambda connection: connection.execute(select(table.c.document_id, table.c.text)).all()
     )
     assert {tuple(row) for row in rows} == {(kept, "Rye."), (kept, "Oat.")}
+
+
+async def test_a_deleted_base_is_hidden_at_once_and_deleted_in_pieces_also_after_a_kill(store: Store) -> None:
+    knowledge = knowledge_of(store)
+    base = await knowledge.create(ANN, NewBase(name="Bakery"))
+    other = await knowledge.create(ANN, NewBase(name="Mill"))
+    tables = {
+        name: Base.metadata.tables[name] for name in ("chunks", "documents", "document_pieces", "facts")
+    }
+
+    def add(connection: Connection, base_id: str) -> None:
+        row = Session(connection).get_one(KnowledgeBaseRow, base_id)
+        new = NewDocument(name="a", size=9, hash="a", pieces=[b"a"] * 20)
+        store_document(connection, row, ANN.user_id, new, quota_mb=1)
+        pending = next_pending(connection, base_id, ANN.user_id)
+        assert pending is not None
+        wanted = [Chunk(position=at, text="Rye.", hash=str(at), tokens=9) for at in range(CHUNKS_AT_ONCE + 1)]
+        write_changes(connection, pending, changes_of(connection, pending, wanted), ["rye"] * len(wanted))
+        scope = visible_scopes(connection, ANN).named(ScopeName(ScopeKind.BASE, base_id))
+        FactWriter().add(connection, scope, NewFact(text="Rye."), Author(user_id=ANN.user_id), utc_now())
+
+    def left(connection: Connection) -> list[int]:
+        return [connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables.values()]
+
+    for each in (base, other):
+        await store.write_rows(lambda connection, each=each: add(connection, each.id))
+    one = [count // 2 for count in await store.read_rows(left)]
+
+    # A process hides it and is killed after its first piece.
+    await store.write(lambda session: hide_base(session, session.get_one(KnowledgeBaseRow, base.id)))
+    assert [item.id for item in (await knowledge.list_page(ANN, None, page=1, page_size=9))[0]] == [other.id]
+    with pytest.raises(NotFound):
+        await knowledge.get(ANN, base.id)
+    assert ScopeName(ScopeKind.BASE, base.id) not in {
+        scope.name for scope in await store.read_rows(lambda connection: [*visible_scopes(connection, ANN)])
+    }
+    again = await knowledge.create(ANN, NewBase(name="Bakery"))
+    assert await store.write_rows(partial(delete_piece, base.id))
+    assert (await store.read_rows(left))[0] == 2 * one[0] - CHUNKS_AT_ONCE
+
+    deletion = BaseDeletion(store)
+    await deletion.finish_due()  # It may be a request that goes on.
+    assert (await store.read_rows(left))[0] == 2 * one[0] - CHUNKS_AT_ONCE
+    aged = update(KnowledgeBaseRow).where(KnowledgeBaseRow.deleted_at.is_not(None))
+    await store.write_rows(
+        lambda connection: connection.execute(aged.values(deleted_at=utc_now() - 2 * LEFT_AFTER))
+    )
+    await deletion.finish_due()
+    assert await store.read_rows(left) == one
+    for each in (other, again):
+        await knowledge.delete(ANN, each.id)
+    assert await store.read_rows(left) == [0] * len(tables)
+    bases = select(func.count()).select_from(KnowledgeBaseRow)
+    assert await store.read(lambda session: session.scalar(bases)) == 0
 
 
 async def test_one_process_erases_at_a_time_and_a_long_read_delays_it(store: Store, tmp_path: Path) -> None:

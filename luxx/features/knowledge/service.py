@@ -29,6 +29,7 @@ from luxx.domain.knowledge_bases import (
 )
 from luxx.domain.owned import given_fields
 from luxx.errors import Conflict, InvalidInput, NotFound
+from luxx.features.knowledge.deletion import BaseDeletion, hide_base
 from luxx.features.knowledge.models import DocumentRow
 from luxx.features.knowledge.search import ChunkSearch, FoundChunk
 from luxx.features.memory.scopes import ScopeName, stored_scope, visible_scopes
@@ -129,6 +130,7 @@ class KnowledgeService:
 
     store: Store
     searches: ChunkSearch
+    deletion: BaseDeletion
 
     async def list_page(
         self, caller: Caller, part: str | None, *, page: int, page_size: int
@@ -177,9 +179,10 @@ class KnowledgeService:
         def work(session: Session) -> None:
             row = BASES.to_change(session, caller, base_id, None)
             _forget_named(session, row.id)
-            session.delete(row)
+            hide_base(session, row)
 
         await self.store.write(work)
+        await self.deletion.finish(base_id)
 
     async def search(self, caller: Caller, base_id: str, query: str, limit: int) -> list[FoundChunk]:
         """The passages of a base that fit a text best. Raises NotFound."""

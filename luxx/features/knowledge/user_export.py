@@ -45,7 +45,9 @@ class ExportedBase(msgspec.Struct, frozen=True, kw_only=True):
 def read_knowledge(session: Session, caller: Caller, project_ids: Sequence[str]) -> list[ExportedBase]:
     """The bases that the user owns, oldest first."""
     connection = session.connection()
-    own = select(KnowledgeBaseRow).where(KnowledgeBaseRow.user_id == caller.user_id)
+    own = select(KnowledgeBaseRow).where(
+        KnowledgeBaseRow.user_id == caller.user_id, KnowledgeBaseRow.deleted_at.is_(None)
+    )
     left = MAX_BYTES
     exported: list[ExportedBase] = []
     for base in session.scalars(own.order_by(KnowledgeBaseRow.id)):

@@ -88,6 +88,9 @@ BROKEN_SKILLS = {
     "must be one of keyword": front_matter(NAME_AND_DESCRIPTION, "metadata: {trigger_type: sometimes}"),
     "does not begin with front matter": "Do it.",
     "not valid YAML": front_matter("name: [a"),
+    "line 3 of the front matter is not valid YAML (mapping values are not allowed here); write description": (
+        front_matter("name: a-skill", "description: Does two things: this and that.")
+    ),
     "does not consist of keys": front_matter("just text"),
     "needs a name": front_matter("description: Does it."),
     "needs a description": front_matter("name: a-skill"),
@@ -119,6 +122,19 @@ BROKEN_SKILLS = {
     "or merges keys": front_matter(NAME_AND_DESCRIPTION, "<<: {allowed-tools: '*'}"),
     "larger": front_matter(NAME_AND_DESCRIPTION, body="x" * 50_000),
 }
+
+
+def test_a_file_in_lower_case_is_read_where_there_is_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "a-skill"
+    folder.mkdir()
+    (folder / "skill.md").write_text(front_matter(NAME_AND_DESCRIPTION))
+    skill = read_skill(tmp_path, "a-skill")
+    assert isinstance(skill, Skill)
+    assert skill.name == "a-skill"
+    (folder / "SKILL.md").write_text(front_matter("name: b-skill", "description: Does it."))
+    skill = read_skill(tmp_path, "a-skill")
+    assert isinstance(skill, Skill)
+    assert skill.name == "b-skill"
 
 
 @pytest.mark.parametrize("problem", BROKEN_SKILLS)

@@ -20,7 +20,7 @@ from luxx.app.cli.server_commands import (
     print_fields,
 )
 from luxx.domain.conversations.service import ProjectView
-from luxx.domain.skills.document import FILE
+from luxx.domain.skills.document import FILE, OTHER_FILE
 from luxx.domain.skills.skill import SkillScope
 from luxx.domain.skills.upload import MAX_ALL_BYTES, MAX_FILES
 from luxx.domain.skills.views import SkillView
@@ -115,7 +115,7 @@ def _packed(path: Path) -> bytes:
         if path.stat().st_size > MAX_ALL_BYTES:
             raise TooLarge(f"it is larger than {MAX_ALL_BYTES // 2**20} MB, the limit for a skill")
         return path.read_bytes()
-    if not (path / FILE).is_file():
+    if not any((path / name).is_file() for name in (FILE, OTHER_FILE)):
         raise InvalidInput(f"there is no {FILE} in {path}")
     packed, total = io.BytesIO(), 0
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:

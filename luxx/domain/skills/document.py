@@ -27,6 +27,9 @@ from luxx.tools.permissions.rules import MAX_ENTRIES, check_entry, entries_in
 from luxx.wire.tool import SkillHead, skill_key
 
 FILE = "SKILL.md"
+OTHER_FILE = "skill.md"
+"""What the reference reader of the standard also accepts, in a folder without a SKILL.md."""
+
 MAX_FILE_BYTES = 40 * 1024
 """Tool results of this size are never cut; longer instructions belong into other files."""
 
@@ -148,8 +151,21 @@ def _parts(content: bytes) -> tuple[dict[str, Any], str]:
     try:
         return _front_matter(front), instructions
     except yaml.YAMLError as error:
-        problem = printable(f"the front matter is not valid YAML: {' '.join(str(error).split())}")[:500]
-        raise InvalidInput(problem) from error
+        raise InvalidInput(printable(_yaml_problem(error, front))[:500]) from error
+
+
+def _yaml_problem(error: yaml.YAMLError, front: str) -> str:
+    """Names the line, and what nearly always is wrong with it: a text that YAML does not read as one."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return "the front matter is not valid YAML"
+    lines, number = front.split("\n"), error.problem_mark.line
+    line = lines[number] if number < len(lines) else ""
+    key, colon, value = line.partition(":")
+    hint = ""
+    if colon and value.strip() and key.strip().isascii():
+        hint = f"; write {key.strip()[:50]} in double quotes, with \\ before quotes that are in it"
+    reason = error.problem or "it cannot be read"
+    return f"line {number + 2} of the front matter is not valid YAML ({reason}){hint}"
 
 
 def _document(front: dict[str, Any], instructions: str) -> SkillDocument:

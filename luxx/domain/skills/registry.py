@@ -14,7 +14,14 @@ from threading import Lock
 import msgspec
 import structlog
 
-from luxx.domain.skills.document import FILE, MAX_FILE_BYTES, folder_warning, printable, read_document
+from luxx.domain.skills.document import (
+    FILE,
+    MAX_FILE_BYTES,
+    OTHER_FILE,
+    folder_warning,
+    printable,
+    read_document,
+)
 from luxx.domain.skills.skill import SYSTEM_ID, BrokenSkill, Skill, SkillScope, SkillSet
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.tools.files.workspace import Workspace
@@ -62,10 +69,16 @@ def skills_prompt(skills: SkillSet, names: Collection[str] | None = None) -> str
     return "\n".join([INTRODUCTION, "", *(f"- {skill.name}: {skill.description}" for skill in listed)])
 
 
+def _file_in(folder: Path) -> str:
+    if not os.path.lexists(folder / FILE) and os.path.lexists(folder / OTHER_FILE):
+        return OTHER_FILE
+    return FILE
+
+
 def read_skill(directory: Path, name: str, keep: KeepText | None = None) -> Skill | BrokenSkill:
     """The skill in the folder `name` of `directory`. Links that lead out of the folder are refused."""
     try:
-        content = Workspace(directory / name).read(FILE, MAX_FILE_BYTES)
+        content = Workspace(directory / name).read(_file_in(directory / name), MAX_FILE_BYTES)
         skill = system_skill(content, directory / name)
     except (ToolFailed, InvalidInput) as error:
         return BrokenSkill(name=printable(name), problem=printable(error.message)[:500])
@@ -121,7 +134,7 @@ class SkillDirectories:
         found: list[tuple[Path, str]] = []
         for configured, directory in self._directories:
             found += [(directory, name) for name in _folders(directory, configured, broken, missing)]
-        stamps = [(*one, _stamp(one[0] / one[1] / FILE)) for one in found]
+        stamps = [(*one, _stamp(one[0] / one[1] / _file_in(one[0] / one[1]))) for one in found]
         seen = [stamps, broken, missing]
         if seen != self._stamps:
             self.latest = self._folders(stamps, list(broken), missing)

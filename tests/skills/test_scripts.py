@@ -30,7 +30,9 @@ class SkilledServer:
         inside = "/skills" if self._backend == "bubblewrap" else f"{self.server.data_dir}/skills"
         return f"{inside}/{skill}"
 
-    async def chat(self, ann: AsyncApiClient, skill: str, *made: Call) -> dict[str, Json]:
+    async def chat(
+        self, ann: AsyncApiClient, skill: str, *made: Call, agent_id: str | None = None
+    ) -> dict[str, Json]:
         """The results, by call id, where a model activates the skill and then makes these calls."""
         activation = Call(name="activate_skill", arguments={"name": skill}, id="skill")
         rules = [Rule(when=When(call=1), reply=[activation], times=1)]
@@ -38,6 +40,7 @@ class SkilledServer:
         script = Script(rules=[*rules, Rule(reply=[Text(text="Done.")])])
         async with ScriptedProvider(script) as model:
             conversation = await ann.conversation(model.url)
+            await ann.ask("PUT", f"/conversations/{conversation}", {"agent_id": agent_id})
             await ann.wait_for_end((await ann.start_run(conversation))["id"])
             steps = (await ann.messages(conversation))[-1]["steps"]
         return {
@@ -119,6 +122,25 @@ async def test_scripts_references_and_assets_of_public_skills_are_used_in_a_chat
         assert found["skill"]["data"]["note"].endswith("so the skill limits no tools")
         assert found["runs"]["data"]["stdout"] == "missing: price\n", found["runs"]
         assert found["code"]["data"]["stdout"] == "['name', 'price']\n", found["code"]
+
+
+async def test_an_agent_and_its_programs_find_its_own_skills_alone(skilled: SkilledServer) -> None:
+    async with AsyncApiClient(skilled.server.url) as ann:
+        await set_rules(ann, "allow shell_execute(*)")
+        agent = await ann.post("/agents", {"name": "Checker", "skills": ["record-check"]})
+        check, report = skilled.folder("record-check"), skilled.folder("table-report")
+        found = await skilled.chat(
+            ann,
+            "table-report",
+            Call(name="skill_read", arguments={"name": "table-report", "path": "SKILL.md"}, id="reads"),
+            shell(f"cat {report}/SKILL.md", "other"),
+            shell(f"cat {check}/assets/required.json", "own"),
+            agent_id=agent["id"],
+        )
+    for call_id in ("skill", "reads"):
+        assert "no skill named 'table-report'; there are: record-check" in found[call_id]["error"]
+    assert found["other"]["data"]["exit_code"] == 1, found["other"]
+    assert "name" in found["own"]["data"]["stdout"], found["own"]
 
 
 async def test_the_list_of_skills_says_which_of_their_tools_are_unknown(skilled: SkilledServer) -> None:

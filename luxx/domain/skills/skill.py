@@ -79,6 +79,14 @@ class SkillSet(Mapping[str, Skill]):
         wanted = {self[name].id for name in names if name in self}
         return [skill for skill in self._listed.values() if skill.id in wanted]
 
+    def only(self, names: Iterable[str] | None) -> "SkillSet":
+        """The set with the skills of these names alone; all for None."""
+        if names is None:
+            return self
+        named = {skill.id for skill in self.named(names)}
+        replaced = {key: skill for key, skill in self._found.items() if skill.id in named}
+        return SkillSet(self.named(names), replaced)
+
 
 NO_SKILLS = SkillSet()
 

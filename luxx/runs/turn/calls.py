@@ -4,7 +4,7 @@ A turn makes it for its first calls, so that a message without tools does not us
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import UNSET
 from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry
-from luxx.errors import LuxxError, ToolFailed
+from luxx.errors import LuxxError
 from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
@@ -46,7 +46,7 @@ from luxx.tools.core import NeedsAnswer, ToolContext
 from luxx.tools.history import Executed
 from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
 from luxx.wire.todos import TodoItem
-from luxx.wire.tool import ActiveSkill, SkillHead
+from luxx.wire.tool import ActiveSkill
 from luxx.wire.turn import Step, StepStatus
 from luxx.wire.turn_event import DoomLoopDetected, PlanUpdated, Warning
 
@@ -166,7 +166,7 @@ class ToolCalls:
         call = self._as_given(call)
         call_context = self._delegator.without_later_skills(call, self._asker.with_answers(call, context))
         call_context = self._delegator.with_delegate(call, call_context).with_actions(
-            activate=partial(self._activate, str(call.id_ref), context.caller.skills),
+            activate=partial(self._activated_skills.__setitem__, str(call.id_ref)),
             write_todos=partial(self._todos.__setitem__, str(call.id_ref)),
         )
         executed = await self._executor.execute(call_of(call), call_context)
@@ -174,16 +174,6 @@ class ToolCalls:
         if self._log.state.loops.detected is not None:
             executed = with_correction(self._log.state, call, executed)
         return self._asker.with_taint(self._delegator.with_taint(executed))
-
-    def _activate(self, call_id: str, skills: Mapping[str, SkillHead], skill: ActiveSkill) -> None:
-        allowed = self._spec.request.skills
-        if allowed is not None and skill.name not in {
-            skills[name].name for name in allowed if name in skills
-        }:
-            raise ToolFailed(
-                f"this agent may not use the skill {skill.name}; it has {', '.join(allowed) or 'none'}"
-            )
-        self._activated_skills[call_id] = skill
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
         call = self._as_given(call)

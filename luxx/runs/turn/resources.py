@@ -245,7 +245,7 @@ class ResourceFinder:
         workspace = await self._workspace(spec)
         await self._await_names(spec, access)
         offered_names = _offered_names(spec.request, delegation_depth)
-        in_run = (spec.request.memory, spec.request.knowledge, access.skills)
+        in_run = (spec.request.memory, spec.request.knowledge, access.skills.only(spec.request.skills))
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(

@@ -30,7 +30,7 @@ GROUPS = frozenset({"domain", "infra", "features"})
 """Folders that only group packages; those packages must form no circle either."""
 
 RUNS_LADDER: list[frozenset[str]] = [
-    frozenset({"service", "admission", "requests", "routing", "questions", "question_rows"}),
+    frozenset({"service", "admission", "requests", "options", "routing", "questions", "question_rows"}),
     frozenset({"orchestration"}),
     frozenset({"engine"}),
     frozenset({"turn"}),

@@ -254,8 +254,8 @@ class Services(CoreServices):
         )
         # The functions: the driver and the questions are made after the loop that they need.
         turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
-        requests = self._request_resolver()
         self.request_router = RequestRouter(store=self.store, skills=self.skill_layers)
+        requests = self._request_resolver()
         loaders = self._make_loaders(turn_services, requests)
         loop = RunLoop(
             self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)
@@ -313,7 +313,7 @@ class Services(CoreServices):
         return RequestResolver(
             providers=self.providers,
             tools=self.tools,
-            skills=self.skill_layers,
+            router=self.request_router,
             limits=self.config.limits,
             when_asked=WhenAsked(self.config.tools.when_asked),
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -13,9 +13,9 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import SettingsView, read_settings
 from luxx.domain.agents.queries import NO_AGENT, AgentSettings, read_agent, with_knowledge
 from luxx.domain.conversations.models import ConversationRow
-from luxx.domain.files.attachments import GivenAttachment, MessageAttachments
+from luxx.domain.files.attachments import MessageAttachments
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, NO_BASES, bases_of
-from luxx.domain.skills.layers import SkillLayers
+from luxx.domain.routing.matching import RoutingMatch
 from luxx.domain.skills.skill import SkillSet
 from luxx.domain.usage.reserve import check_price
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -24,92 +24,39 @@ from luxx.infra.store.tables import first_given, lost_error, read_once, strictes
 from luxx.providers.catalog import ModelCard, ProviderChoice
 from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
-from luxx.runs.routing import with_demanded, with_given_skills
+from luxx.runs.options import (
+    AnswerOptions,
+    NewCall,
+    NewCompression,
+    NewInvocation,
+    NewMessage,
+    Regeneration,
+)
+from luxx.runs.routing import (
+    RequestRouter,
+    acting_match,
+    acting_values,
+    asked_text,
+    suggestions,
+    with_demanded,
+    with_given_skills,
+)
 from luxx.runs.turn.rights import MCP_PREFIX, by_failures, check_skills, lost_names_error
-from luxx.runs.turn.state import ChatRequest, FallbackTarget, GivenPrompt
+from luxx.runs.turn.state import ChatRequest, FallbackTarget
 from luxx.tools.core import ToolSet
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.sources import ToolSources
-from luxx.wire.message import PromptImage
-from luxx.wire.model_settings import MODEL_SETTINGS, ModelSettings, PlanningMode
+from luxx.wire.delegation import DELEGATE_TOOL
+from luxx.wire.model_settings import MODEL_SETTINGS, PlanningMode, RoutingMode
 from luxx.wire.run import Compression, InConversation, Invocation, WhenAsked
 
 CONVERSATION = "this conversation"
 SETTINGS = (*MODEL_SETTINGS, "sliding_window")
 
 
-class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
-    """Options of an answer; None means the default.
-
-    `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
-    tools. `skills`: those that a person activates. `response_schema`: a JSON schema for the answer's text.
-    `when_asked`: whether the run waits when it must ask a person. `stop`: texts that end a completion.
-    `warnings`: what the run begins with.
-    """
-
-    tools: bool | list[str] | None = None
-    model: str | None = None
-    provider_id: int | None = None
-    response_schema: dict[str, Any] | None = None
-    when_asked: WhenAsked | None = None
-    stop: list[str] = []
-    warnings: list[str] = []
-    skills: list[str] = []
-
-
 Source = AnswerOptions | ConversationRow | AgentSettings
 """What may choose a provider and a model."""
 Defaults = Sequence[ConversationRow | AgentSettings]
-
-
-class NewMessage(AnswerOptions, frozen=True, kw_only=True):
-    """A message to send, below `parent_id` or by default below the selected leaf. `planning`: whether steps
-    of a plan may answer it."""
-
-    planning: PlanningMode | None = None
-    conversation_id: str
-    text: str
-    attachments: list[GivenAttachment] = []
-    parent_id: str | None = None
-
-
-class NewInvocation(AnswerOptions, frozen=True, kw_only=True):
-    """A call of an agent without a conversation: one message and its answer."""
-
-    agent_id: int
-    text: str
-    attachments: list[GivenAttachment] = []
-
-
-class NewCall(AnswerOptions, frozen=True, kw_only=True):
-    """A call without a conversation, which gives all its messages: of an agent, or of a model alone.
-
-    `instructions` follow the system prompt of the agent. `size` is the bytes of what is given.
-    """
-
-    given: GivenPrompt
-    instructions: str = ""
-    agent_id: int | None = None
-    size: int = 0
-
-    @property
-    def images(self) -> dict[str, PromptImage]:
-        """The images of the messages."""
-        return {id_: image for message in self.given.past for id_, image in message.images.items()}
-
-
-class Regeneration(AnswerOptions, frozen=True, kw_only=True):
-    """A message to answer again: a user's message, or an assistant's whose user message is answered again."""
-
-    planning: PlanningMode | None = None
-    message_id: str
-
-
-class NewCompression(AnswerOptions, frozen=True, kw_only=True):
-    """A wish that less of a conversation is sent from now on: a run decides it and the answer keeps it."""
-
-    conversation_id: str
-    message_id: str
-    planning: PlanningMode | None = PlanningMode.OFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -118,7 +65,7 @@ class RequestResolver:
 
     providers: ProviderService
     tools: ToolSources
-    skills: SkillLayers
+    router: RequestRouter
     limits: LimitsConfig
     when_asked: WhenAsked
 
@@ -138,19 +85,55 @@ class RequestResolver:
         UnlistedModel if the provider's list of models, which may be old, lacks the model.
         """
         _check_project(conversation)
-        agent = _agent_of(session, caller, conversation)
-        if conversation.knowledge != NO_BASES or conversation.project_id is not None:
-            agent = with_knowledge(agent, bases_of(session, conversation.knowledge, conversation.project_id))
-        request = self._resolve(session, caller, options, (conversation, agent), agent, attached)
-        settings = _settings_of(session, caller)
-        memory = strictest(request.memory, conversation.memory)
-        planning = first_given(options, conversation, agent, settings, names=("planning",))["planning"]
+        own = _with_bases(session, _agent_of(session, caller, conversation), conversation)
+        settings, project_id = _settings_of(session, caller), conversation.project_id
+        routing = first_given(options, conversation, own, settings, names=("routing",))["routing"]
+        mode = RoutingMode.OFF if options.skills else routing or RoutingMode.SUGGEST
+        text = partial(asked_text, session, options, message_id)
+        find = cache(lambda: self.router.find(session, caller, text(), project_id))
+        acting = acting_match(find(), own) if mode == RoutingMode.AUTO else None
+        request, agent, acting = self._answered(session, caller, options, conversation, attached, own, acting)
+        chosen = None if agent is own else agent
+        planning = first_given(options, chosen, conversation, own, settings, names=("planning",))["planning"]
         asked = Compression if isinstance(options, NewCompression) else InConversation
         origin = asked(message_id=message_id)
-        values = {"planning": planning or PlanningMode.OFF, "project_id": conversation.project_id}
+        values = {"planning": planning or PlanningMode.OFF, "project_id": project_id}
         if options.skills:
             values |= with_given_skills(self._skills(session, caller, [conversation]), options.skills, agent)
+        elif acting is not None:
+            values |= acting_values(acting)
+        elif mode != RoutingMode.OFF and (ACTIVATE_TOOL in request.tools or DELEGATE_TOOL in request.tools):
+            values["routed"] = suggestions(find(), request.tools, agent)
+        memory = strictest(request.memory, conversation.memory)
         return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
+
+    def _answered(
+        self,
+        session: Session,
+        caller: Caller,
+        options: NewMessage | Regeneration | NewCompression,
+        conversation: ConversationRow,
+        attached: MessageAttachments,
+        own: AgentSettings,
+        acting: RoutingMatch | None,
+    ) -> tuple[ChatRequest, AgentSettings, RoutingMatch | None]:
+        """The request, the agent that answers, and what acts by the words of the message. If that is an agent
+        that cannot be used, the conversation's own answers, with a warning."""
+        if acting is not None and acting.item.kind == "agent":
+            try:
+                agent = read_agent(session, caller, int(acting.item.id or 0))
+                agent = _with_bases(session, agent, conversation)
+                defaults = (agent, conversation)
+                return self._resolve(session, caller, options, defaults, agent, attached), agent, acting
+            except (NotFound, InvalidInput, Conflict) as error:
+                problem = (
+                    f"The message asks for the agent '{acting.item.name}', which cannot be used: "
+                    f"{error.message}."
+                )
+                options = msgspec.structs.replace(options, warnings=[*options.warnings, problem])
+                acting = None
+        request = self._resolve(session, caller, options, (conversation, own), own, attached)
+        return request, own, acting
 
     def resolve_invocation(
         self,
@@ -312,12 +295,12 @@ class RequestResolver:
             return names
         text = asked.text if isinstance(asked, NewMessage | NewInvocation) else ""
         known = partial(self._skills, session, caller, defaults)
-        subject = defaults[0].id if isinstance(defaults[0], ConversationRow) else None
+        subject = next((one.id for one in defaults if isinstance(one, ConversationRow)), None)
         return with_demanded(session, known, self.tools.on_demand, names, text, asked.skills, subject)
 
     def _skills(self, session: Session, caller: Caller, defaults: Defaults) -> SkillSet:
-        project_id = defaults[0].project_id if isinstance(defaults[0], ConversationRow) else None
-        return self.skills.for_caller(session, caller, project_id)
+        project_id = next((one.project_id for one in defaults if isinstance(one, ConversationRow)), None)
+        return self.router.skills.for_caller(session, caller, project_id)
 
     def _late_tools(
         self, session: Session, caller: Caller, agent: AgentSettings, tools: ToolSet
@@ -359,6 +342,13 @@ def _agent_of(session: Session, caller: Caller, conversation: ConversationRow) -
         return read_agent(session, caller, conversation.agent_id)
     except NotFound as error:
         raise lost_error("agent", conversation.lost_agent, CONVERSATION) from error
+
+
+def _with_bases(session: Session, agent: AgentSettings, conversation: ConversationRow) -> AgentSettings:
+    """The agent with the knowledge bases that the conversation or its project has."""
+    if conversation.knowledge == NO_BASES and conversation.project_id is None:
+        return agent
+    return with_knowledge(agent, bases_of(session, conversation.knowledge, conversation.project_id))
 
 
 def _check_project(conversation: ConversationRow) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -12,19 +13,28 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.queries import AgentSettings, routed_agents
+from luxx.domain.conversations.access import user_content
+from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.service import own_project
-from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatches
+from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatch, RoutingMatches
 from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.skills.skill import Skill, SkillSet
 from luxx.errors import InvalidInput
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow
+from luxx.runs.options import AnswerOptions, NewMessage
 from luxx.tools.pattern import matches_wildcards
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
+from luxx.wire.delegation import DELEGATE_TOOL
 from luxx.wire.model_settings import PlanningMode
+from luxx.wire.run import RoutedChoice
 
 MOST_MATCHES = 10
 """Items that an answer names."""
+
+MOST_SUGGESTED = 3
+"""Items that a model is told."""
 
 
 class ItemMatch(Struct, frozen=True, kw_only=True):
@@ -62,7 +72,7 @@ class RequestRouter:
         def work(session: Session) -> RoutingMatches:
             if project_id is not None:
                 own_project(session, caller, project_id)
-            return self.matches(session, caller, text, project_id)
+            return self.find(session, caller, text, project_id).matches
 
         found = await self.store.read(work)
         return MatchedItems(
@@ -81,13 +91,70 @@ class RequestRouter:
             is_definition=found.is_definition,
         )
 
-    def matches(
+    def find(
         self, session: Session, caller: Caller, text: str, project_id: str | None = None
-    ) -> RoutingMatches:
+    ) -> "TextMatches":
         """What a message with this text asks for, among all that the caller may use in this project."""
-        skills = self.skills.for_caller(session, caller, project_id).values()
-        items = [*map(_skill_item, skills), *routed_agents(session, caller)]
-        return _router(tuple(items)).match(text)
+        skills = self.skills.for_caller(session, caller, project_id)
+        items = [*map(_skill_item, skills.listed), *routed_agents(session, caller)]
+        return TextMatches(matches=_router(tuple(items)).match(text), skills=skills)
+
+
+class TextMatches(Struct, frozen=True, kw_only=True):
+    """What a text asks for, and all skills that it was matched with."""
+
+    matches: RoutingMatches
+    skills: SkillSet
+
+
+def acting_match(found: TextMatches, own: AgentSettings) -> RoutingMatch | None:
+    """The best match that may act by itself: a skill that is reviewed and that the agent of the conversation
+    may activate, or another agent, unless the conversation's own fits better."""
+    reviewed = {skill.name for skill in found.skills.named(own.skills) if skill.is_reviewed}
+    is_own_better = False
+    for match in found.matches.above:
+        if match.item.kind == "skill" and match.item.name in reviewed:
+            return match
+        is_own_better = is_own_better or _is_agent(match, own)
+        if match.item.kind == "agent" and not is_own_better:
+            return match
+    return None
+
+
+def acting_values(acting: RoutingMatch) -> dict[str, Any]:
+    """The values of a request in which this acts. A skill stands in place of a plan."""
+    planning = {"planning": PlanningMode.OFF} if acting.item.kind == "skill" else {}
+    return {"routed": [_choice(acting, acts=True)], **planning}
+
+
+def suggestions(found: TextMatches, tools: Collection[str], agent: AgentSettings) -> list[RoutedChoice]:
+    """The best of what the words ask for and the model can choose with these tools."""
+    of_agent = agent.skills and {skill.name for skill in found.skills.named(agent.skills)}
+    named = (
+        match
+        for match in found.matches.above
+        if (
+            DELEGATE_TOOL in tools and not _is_agent(match, agent)
+            if match.item.kind == "agent"
+            else ACTIVATE_TOOL in tools and (of_agent is None or match.item.name in of_agent)
+        )
+    )
+    return [_choice(match) for match in islice(named, MOST_SUGGESTED)]
+
+
+def _is_agent(match: RoutingMatch, agent: AgentSettings) -> bool:
+    return match.item.kind == "agent" and match.item.id == str(agent.id)
+
+
+def _choice(match: RoutingMatch, *, acts: bool = False) -> RoutedChoice:
+    return RoutedChoice(kind=match.item.kind, name=match.item.name, score=match.score, acts=acts)
+
+
+def asked_text(session: Session, options: AnswerOptions, message_id: str) -> str:
+    """The text of the message to answer; one that is answered again is stored."""
+    if isinstance(options, NewMessage):
+        return options.text
+    return user_content(session.get_one(MessageRow, message_id).content).text
 
 
 def with_demanded(

@@ -55,6 +55,15 @@ class PlanningMode(StrEnum):
     ALWAYS = "always"
 
 
+class RoutingMode(StrEnum):
+    """Whether the words of a message choose skills and agents. `off`: no; `suggest`: the model is told the
+    best three; `auto`: the best one acts."""
+
+    OFF = "off"
+    SUGGEST = "suggest"
+    AUTO = "auto"
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True):
     """A null value is left to the next source, and in the end to the provider.
 

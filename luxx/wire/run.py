@@ -1,7 +1,9 @@
 """A run as the API returns it, its states and questions to people, and where it comes from."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -40,6 +42,21 @@ class ChosenBy(StrEnum):
     MODEL = "model"
     PERSON = "person"
     ROUTER = "router"
+
+
+class RoutedChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill or an agent that the words of a message ask for. `acts`: the skill is loaded, or the agent
+    answers; otherwise the model is told the name and decides."""
+
+    kind: Literal["skill", "agent"]
+    name: str
+    score: float
+    acts: bool = False
+
+
+def acting_agent(routed: Sequence[RoutedChoice]) -> str | None:
+    """The name of the agent among these that answers."""
+    return next((one.name for one in routed if one.acts and one.kind == "agent"), None)
 
 
 class LoopKind(StrEnum):

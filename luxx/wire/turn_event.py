@@ -143,7 +143,9 @@ class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assig
     """A subagent of the call `call_id` in the run `subagent_run_id` started, waits for a person, or ended.
 
     `task` may be shortened; `tool_calls` is set at its end. `index`: which task of the call, from 0 on.
-    `agent_id` null: it works without an agent of its own. `strategy` null: the call has one task."""
+    `agent_id` null: it works without an agent of its own. `strategy` null: the call has one task. `by` the
+    router: there is no subagent and no call, the agent answers the message in this run; `score` is that of
+    the match."""
 
     subagent_run_id: str
     call_id: str
@@ -155,3 +157,4 @@ class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assig
     agent_name: str = ""
     strategy: DelegationStrategy | None = None
     by: ChosenBy = ChosenBy.MODEL
+    score: float | None = None

@@ -26,7 +26,7 @@ from luxx.infra.config.schema import (
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Gate, Rule, Script, ScriptedProvider, Text, When
 from luxx.runs.engine.processes import ProcessKind
-from luxx.runs.requests import NewMessage
+from luxx.runs.options import NewMessage
 from luxx.wire.run import ENDED, Run, RunStatus
 from luxx.wire.tool import CommandPermission
 

@@ -10,7 +10,7 @@ from luxx.domain.conversations.views import ConversationChange
 from luxx.infra.clock import new_id, utc_now
 from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
 from luxx.runs.models import RunRow
-from luxx.runs.requests import NewMessage
+from luxx.runs.options import NewMessage
 from luxx.wire.run import RunStatus
 
 CHILD = "the hand"

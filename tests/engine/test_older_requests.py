@@ -14,8 +14,8 @@ from luxx.domain.context.messages import PastMessage
 from luxx.domain.conversations.views import ConversationChange
 from luxx.providers.scripted import Call, Finish, Rule, Script, Text, When
 from luxx.runs.models import RunRow
+from luxx.runs.options import NewMessage
 from luxx.runs.questions import GivenAnswer
-from luxx.runs.requests import NewMessage
 from luxx.runs.turn.run_rows import decode_request
 from luxx.runs.turn.state import GivenPrompt, Origin
 from luxx.wire.message import UserContent

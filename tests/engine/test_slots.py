@@ -23,8 +23,8 @@ from luxx.providers.scripted import Call, Gate, Rule, Script, Text, When
 from luxx.runs.engine.processes import ProcessKind
 from luxx.runs.engine.queue import QueuedRun, choose_next, kinds_of
 from luxx.runs.models import RunRow
+from luxx.runs.options import NewMessage
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.runs.requests import NewMessage
 from luxx.wire.run import QuestionStatus, RunKind, RunStatus
 
 lines = st.lists(st.integers(1, 4), max_size=20).map(

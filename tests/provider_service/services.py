@@ -104,7 +104,7 @@ class ResolvingService(ProviderService):
             settings = SettingsView(
                 id=1, user_id=caller.user_id, default_provider_id=preferred_id, lost_default_provider=None,
                 temperature=None, max_tokens=None, thinking_enabled=None, system_prompt=None,
-                planning=None, memory=None, extraction=None,
+                planning=None, routing=None, memory=None, extraction=None,
                 created_at=utc_now(), updated_at=utc_now(),
             )  # fmt: skip
             return self.select_provider(session, caller, provider_id, model, default=settings)

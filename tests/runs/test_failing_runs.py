@@ -27,7 +27,7 @@ from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Finish, Gate, Rule, Script, ScriptedProvider, Text
 from luxx.runs.engine.driver import MAX_LOSSES
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.requests import NewMessage, Regeneration
+from luxx.runs.options import NewMessage, Regeneration
 from luxx.wire.run import Run, RunStatus
 from luxx.wire.tool import CommandPermission
 

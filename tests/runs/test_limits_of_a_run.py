@@ -38,7 +38,7 @@ from luxx.providers.scripted import (
     ScriptedProvider,
     Text,
 )
-from luxx.runs.requests import NewMessage
+from luxx.runs.options import NewMessage
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
 

@@ -25,8 +25,8 @@ from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Call, Finish, Rule, Script, ScriptedProvider, Text, When
 from luxx.runs.log.channel import Channel
 from luxx.runs.models import QuestionRow, RunFilter
+from luxx.runs.options import NewMessage
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.runs.requests import NewMessage
 from luxx.runs.service import RunStopper
 from luxx.wire.run import ENDED, QuestionStatus, RunStatus
 from luxx.wire.tool import CommandPermission

@@ -27,7 +27,7 @@ from luxx.infra.config.schema import (
 )
 from luxx.providers.models import NewProvider
 from luxx.providers.scripted import Counts, Finish, Rule, Script, ScriptedProvider, Text
-from luxx.runs.requests import NewMessage
+from luxx.runs.options import NewMessage
 from luxx.wire.run import ENDED, Run
 from luxx.wire.tool import CommandPermission
 

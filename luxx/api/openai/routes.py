@@ -24,11 +24,11 @@ from luxx.domain.accounts.caller import Caller
 from luxx.errors import InvalidInput
 from luxx.features.chats.service import ChatService, Submission
 from luxx.features.rooms.calls import GivenText, RoomCallService
-from luxx.runs.requests import NewCall, NewMessage
+from luxx.runs.options import NewCall, NewMessage
 from luxx.runs.service import RunService
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
 from luxx.runs.turn.state import GivenPrompt
-from luxx.wire.model_settings import PlanningMode
+from luxx.wire.model_settings import PlanningMode, RoutingMode
 from luxx.wire.turn import steps_text
 
 InjectedNames = NamedDependency[ModelNames]
@@ -200,6 +200,7 @@ def new_submission(model: ProviderModel | AgentModel, called: Called, *, size: i
             text=text,
             attachments=images,
             planning=PlanningMode.OFF,
+            routing=RoutingMode.OFF,
             **_target(model),
             **options,
         )

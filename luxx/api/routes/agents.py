@@ -29,7 +29,7 @@ from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import Uses
 from luxx.runs.agent_use import AgentStats
 from luxx.runs.models import RunFilter
-from luxx.runs.requests import NewInvocation
+from luxx.runs.options import NewInvocation
 from luxx.runs.routing import MatchedItems, RequestRouter
 from luxx.runs.service import RunService
 from luxx.wire.run import TitledRun

@@ -23,7 +23,7 @@ from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
 from luxx.infra.store.search_words import SearchKind
-from luxx.wire.model_settings import MemoryMode, ModelSettingsChange, PlanningMode, SlidingWindow
+from luxx.wire.model_settings import MemoryMode, ModelSettingsChange, PlanningMode, RoutingMode, SlidingWindow
 
 InjectedConversations = NamedDependency[ConversationService]
 InjectedProjects = NamedDependency[ProjectService]
@@ -42,6 +42,7 @@ class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_un
     model: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    routing: RoutingMode | UnsetType | None = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     knowledge: KnowledgeIds | UnsetType = UNSET

@@ -34,7 +34,7 @@ from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.features.memory.recall import MemoryRecall, RecalledView
 from luxx.infra.store.tables import first_given
-from luxx.runs.requests import NewMessage, Regeneration
+from luxx.runs.options import NewMessage, Regeneration
 from luxx.wire.message import (
     MAX_ATTACHED_TEXT,
     MAX_ATTACHMENTS,

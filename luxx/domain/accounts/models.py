@@ -19,12 +19,20 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import (
     Base,
-    ExtractionColumn,
+    ExtractionType,
     MemoryColumn,
     ModelSettingsColumns,
-    PlanningColumn,
+    RequestColumns,
     UtcDateTime,
 )
+from luxx.wire.model_settings import Extraction
+
+
+class ExtractionColumn:
+    """The column of a row that may turn extraction on or off; null leaves it to the next source, and in the
+    end it is off."""
+
+    extraction: Mapped[Extraction | None] = mapped_column(ExtractionType)
 
 
 class Tenant(ExtractionColumn, Base):
@@ -137,7 +145,7 @@ class TicketRow(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UserSettings(ExtractionColumn, MemoryColumn, ModelSettingsColumns, PlanningColumn, Base):
+class UserSettings(ExtractionColumn, MemoryColumn, ModelSettingsColumns, RequestColumns, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
     `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.

@@ -27,7 +27,14 @@ from luxx.infra.data_permissions import make_directory
 from luxx.infra.removal import remove_tree
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.wire.model_settings import Extraction, MemoryMode, ModelSettings, ModelSettingsChange, PlanningMode
+from luxx.wire.model_settings import (
+    Extraction,
+    MemoryMode,
+    ModelSettings,
+    ModelSettingsChange,
+    PlanningMode,
+    RoutingMode,
+)
 
 CheckProvider = Callable[[Caller, int], Awaitable[object]]
 """Raises NotFound or NotAllowed if the caller may not use the provider of this id."""
@@ -46,6 +53,7 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     max_tokens: int | None = None  # It may be larger than what others may choose.
     system_prompt: str | None
     planning: PlanningMode | None
+    routing: RoutingMode | None
     memory: MemoryMode | None
     extraction: Extraction | None
     created_at: datetime
@@ -58,6 +66,7 @@ class SettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
     default_provider_id: int | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    routing: RoutingMode | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     extraction: Extraction | UnsetType | None = UNSET
 

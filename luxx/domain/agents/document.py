@@ -50,7 +50,7 @@ from luxx.tools.permissions.service import (
     replace_list,
 )
 from luxx.wire.check import CheckBy
-from luxx.wire.model_settings import MemoryMode, PlanningMode, SlidingWindow
+from luxx.wire.model_settings import MemoryMode, PlanningMode, RoutingMode, SlidingWindow
 from luxx.wire.tool import PermissionRule, PlacedRule, RuleAction
 
 VERSION = 1
@@ -114,6 +114,7 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     color: AgentColor | None = None
     fallbacks: Annotated[list[FallbackDocument], Meta(max_length=MAX_FALLBACKS)] = []
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     checks: Annotated[list[CheckDocument], Meta(max_length=MAX_CHECKS)] = []
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
@@ -158,6 +159,7 @@ def document_of(
         color=agent.color,
         fallbacks=fallbacks,
         planning=agent.planning,
+        routing=agent.routing,
         checks=checks,
         sliding_window=agent.sliding_window,
         memory=agent.memory,

@@ -14,7 +14,7 @@ from luxx.infra.store.tables import (
     KnowledgeColumn,
     MemoryColumn,
     ModelSettingsColumns,
-    PlanningColumn,
+    RequestColumns,
     SlidingWindowColumn,
 )
 from luxx.infra.strict_json import IN_LINE, IN_NAME, LINE, NAME
@@ -25,6 +25,7 @@ from luxx.wire.model_settings import (
     ModelSettingsChange,
     PlanningMode,
     ProviderId,
+    RoutingMode,
     SlidingWindow,
 )
 from luxx.wire.tool import PermissionRule
@@ -93,7 +94,7 @@ class TurnColumns(ModelSettingsColumns):
 TURN_SETTINGS = TurnSettings.__struct_fields__
 
 
-class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, PlanningColumn, SlidingWindowColumn, SharedRow):
+class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, RequestColumns, SlidingWindowColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
     `fallbacks`, `checks` and `trigger_patterns` are JSON. Ids are never reused, so that the id of a deleted
@@ -188,6 +189,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fallbacks: Fallbacks = []
     prompted_thinking: PromptedThinking = False
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     checks: Checks = []
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
@@ -210,6 +212,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     fallbacks: Fallbacks | UnsetType = UNSET
     prompted_thinking: PromptedThinking | UnsetType = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    routing: RoutingMode | UnsetType | None = UNSET
     checks: Checks | UnsetType = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
@@ -244,6 +247,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     fallbacks: list[AgentFallback]
     prompted_thinking: PromptedThinking
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     checks: list[Check]
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None

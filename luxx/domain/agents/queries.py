@@ -6,7 +6,7 @@ from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Row, case, func, select, update
+from sqlalchemy import Row, bindparam, case, func, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -26,8 +26,8 @@ from luxx.domain.owned import Shared, given_fields, view_of
 from luxx.domain.routing.matching import RoutedItem, Trigger, TriggerType
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
-from luxx.infra.store.tables import first_given, keep_name
-from luxx.wire.model_settings import MAX_ID, MemoryMode, PlanningMode
+from luxx.infra.store.tables import first_given, keep_name, table_of
+from luxx.wire.model_settings import MAX_ID, MemoryMode, PlanningMode, RoutingMode
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
@@ -59,6 +59,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     fallbacks: list[AgentFallback] = []
     prompted_thinking: bool = False
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     checks: list[Check] = []
     sliding_window: int | None = None
     memory: MemoryMode | None = None
@@ -120,6 +121,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         fallbacks=decode_fallbacks(row.fallbacks),
         prompted_thinking=row.prompted_thinking,
         planning=row.planning,
+        routing=row.routing,
         checks=decode_checks(row.checks),
         sliding_window=row.sliding_window,
         memory=row.memory,
@@ -132,22 +134,28 @@ def settings_of(row: AgentRow) -> AgentSettings:
     )
 
 
+_agents = table_of(AgentRow)
+_routed = (
+    select(
+        _agents.c.id, _agents.c.name, _agents.c.role, _agents.c.description, _agents.c.trigger_type,
+        _agents.c.trigger_patterns, _agents.c.is_shared, _agents.c.shipped_name, _agents.c.enabled,
+    )
+    .where(AGENTS.is_visible(bindparam("tenant"), bindparam("user")))
+    .order_by(
+        case((_agents.c.user_id == bindparam("user"), 0), else_=1),
+        case((_agents.c.shipped_name.is_(None), 0), else_=1),
+        _agents.c.id.desc(),
+    )
+    .limit(MOST_ROUTED)
+)  # fmt: skip
+
+
 def routed_agents(session: Session, caller: Caller) -> list[RoutedItem]:
     """The enabled agents of the caller as requests are matched with them: the own, the shared, the shipped.
     Of several with one name the first counts, because a model chooses by name, also a disabled one."""
-    is_shipped = case((AgentRow.shipped_name.is_(None), 0), else_=1)
-    is_own = case((AgentRow.user_id == caller.user_id, 0), else_=1)
-    query = (
-        select(
-            AgentRow.id, AgentRow.name, AgentRow.role, AgentRow.description, AgentRow.trigger_type,
-            AgentRow.trigger_patterns, AgentRow.is_shared, AgentRow.shipped_name, AgentRow.enabled,
-        )
-        .where(AGENTS.visible_to(caller))
-        .order_by(is_own, is_shipped, AgentRow.id.desc())
-        .limit(MOST_ROUTED)
-    )  # fmt: skip
     found: dict[str, RoutedItem | None] = {}
-    for row in session.execute(query):
+    of_caller = {"tenant": caller.tenant_id, "user": caller.user_id}
+    for row in session.connection().execute(_routed, of_caller):
         item = RoutedItem(
             kind="agent",
             name=row.name,

@@ -32,7 +32,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
-from luxx.wire.model_settings import Extraction, MemoryMode, ModelSettings, PlanningMode
+from luxx.wire.model_settings import Extraction, MemoryMode, ModelSettings, PlanningMode, RoutingMode
 from luxx.wire.tool import Composition
 
 
@@ -72,6 +72,7 @@ class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     memory: MemoryMode | None = None
     extraction: Extraction | None = None
 

@@ -34,7 +34,7 @@ from luxx.wire.message import (
     objection_in,
     tool_images,
 )
-from luxx.wire.tool import SKILL_STEP, ToolCall
+from luxx.wire.tool import SKILL_STEPS, ToolCall
 from luxx.wire.turn import ReplayNote, Step, StepFile, StepStatus, StepType, end_of
 
 MAX_PROMPT_IMAGES = 20
@@ -249,7 +249,7 @@ def assistant_messages(
         if index in objections and (results or not _has_calls(completion_steps)):
             inner.append(UserPrompt(text=objections[index], is_inner=True))
         if step is not None and step.type == StepType.USER:
-            inner.append(UserPrompt(text=step.content, is_inner=True, is_skill=step.name == SKILL_STEP))
+            inner.append(UserPrompt(text=step.content, is_inner=True, is_skill=step.name in SKILL_STEPS))
         # Only an ended completion has a note; one that a crash interrupted is repeated after these texts.
         is_ended = results or any(each.status != StepStatus.INTERRUPTED for each in completion_steps)
         if is_ended if inner else step is None or results:

@@ -200,7 +200,7 @@ def _copy_of(source: ConversationRow) -> ConversationRow:
     return ConversationRow(
         id=new_id(), user_id=source.user_id, provider_id=source.provider_id, project_id=source.project_id,
         agent_id=source.agent_id, title=source.title, model=source.model,
-        system_prompt=source.system_prompt, planning=source.planning,
+        system_prompt=source.system_prompt, planning=source.planning, routing=source.routing,
         sliding_window=source.sliding_window, memory=source.memory, knowledge=source.knowledge,
         pinned=False, archived=False, tags=source.tags,
         lost_provider=source.lost_provider, lost_agent=source.lost_agent, lost_project=source.lost_project,

@@ -11,7 +11,7 @@ from luxx.infra.store.tables import (
     KnowledgeColumn,
     MemoryColumn,
     ModelSettingsColumns,
-    PlanningColumn,
+    RequestColumns,
     SlidingWindowColumn,
     UtcDateTime,
 )
@@ -30,7 +30,7 @@ class ProjectRow(MemoryColumn, Base):
 
 
 class ConversationRow(
-    MemoryColumn, KnowledgeColumn, ModelSettingsColumns, PlanningColumn, SlidingWindowColumn, Base
+    MemoryColumn, KnowledgeColumn, ModelSettingsColumns, RequestColumns, SlidingWindowColumn, Base
 ):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project

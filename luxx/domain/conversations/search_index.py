@@ -20,7 +20,7 @@ from luxx.infra.store.search_words import (
     subject_word,
 )
 from luxx.wire.todos import REMINDER
-from luxx.wire.tool import SKILL_STEP
+from luxx.wire.tool import SKILL_STEPS
 from luxx.wire.turn import StepStatus, StepType
 
 _UPSERT = (
@@ -89,7 +89,7 @@ def searched_text(content: str) -> str:
     written = [
         step.content
         for step in stored.steps
-        if (step.type == StepType.USER and step.name not in (REMINDER, SKILL_STEP))
+        if (step.type == StepType.USER and step.name not in (REMINDER, *SKILL_STEPS))
         or (step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED and not step.superseded)
     ]
     return "\n".join([stored.text, *written, *(file.name for file in stored.attachments)]).strip("\n")

@@ -20,6 +20,7 @@ from luxx.wire.model_settings import (
     ModelSettings,
     ModelSettingsChange,
     PlanningMode,
+    RoutingMode,
     SlidingWindow,
 )
 from luxx.wire.source import MAX_URL, Source, domain_of, normalized
@@ -68,6 +69,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     model: str | None
     system_prompt: str | None
     planning: PlanningMode | None
+    routing: RoutingMode | None
     sliding_window: int | None
     memory: MemoryMode | None
     knowledge: list[str]
@@ -125,6 +127,7 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     model: str | UnsetType | None = UNSET
     system_prompt: str | UnsetType | None = UNSET
     planning: PlanningMode | UnsetType | None = UNSET
+    routing: RoutingMode | UnsetType | None = UNSET
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     knowledge: KnowledgeIds | UnsetType = UNSET

@@ -62,6 +62,7 @@ class SkillSet(Mapping[str, Skill]):
         self._listed = {skill_key(skill.name): skill for skill in skills}
         self._found = {**(replaced or {}), **self._listed}
         self.is_empty = not self._listed
+        self.listed = tuple(self._listed.values())
 
     def __getitem__(self, name: str) -> Skill:
         return self._found[skill_key(name)]
@@ -75,9 +76,9 @@ class SkillSet(Mapping[str, Skill]):
     def named(self, names: Iterable[str] | None) -> list[Skill]:
         """All skills, or those of these names, in the order of the set."""
         if names is None:
-            return list(self._listed.values())
+            return list(self.listed)
         wanted = {self[name].id for name in names if name in self}
-        return [skill for skill in self._listed.values() if skill.id in wanted]
+        return [skill for skill in self.listed if skill.id in wanted]
 
     def only(self, names: Iterable[str] | None) -> "SkillSet":
         """The set with the skills of these names alone; all for None."""

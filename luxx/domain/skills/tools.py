@@ -30,6 +30,7 @@ from luxx.tools.pattern import join_words, matches_words
 from luxx.tools.permissions.programs import runs_other_programs
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOOL
 from luxx.tools.permissions.subjects import is_wild
+from luxx.wire.run import ChosenBy
 from luxx.wire.tool import ActiveSkill
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}
@@ -114,14 +115,16 @@ class LoadedSkill(msgspec.Struct, frozen=True, kw_only=True):
     is_reviewed: bool
     content: dict[str, Any]
 
-    @property
-    def text(self) -> str:
-        """What the model gets, as the text of a message."""
-        others = {
-            name: value for name, value in self.content.items() if name not in ("skill", "instructions")
-        }
+    def text(self, by: ChosenBy) -> str:
+        """What the model gets, as the text of a message. A skill that the router chose limits no tools."""
+        left_out, name = {"skill", "instructions"}, self.skill.name
+        head = f"the person has activated the skill {name}. Do as its instructions say."
+        if by == ChosenBy.ROUTER:
+            left_out |= {"allowed_tools", "unknown_tools", "note"}
+            head = f"by its words, the message asks for the skill {name}. If it fits, do as it says."
+        others = {name: value for name, value in self.content.items() if name not in left_out}
         lines = [
-            f"(From Luxx: the person has activated the skill {self.skill.name}. Do as its instructions say.)",
+            f"(From Luxx: {head})",
             "",
             self.content["instructions"].strip(),
         ]

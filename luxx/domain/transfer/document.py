@@ -41,7 +41,7 @@ from luxx.wire.message import (
     objection_in,
     objection_note,
 )
-from luxx.wire.model_settings import MemoryMode, ModelSettings, PlanningMode, SlidingWindow
+from luxx.wire.model_settings import MemoryMode, ModelSettings, PlanningMode, RoutingMode, SlidingWindow
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import MODEL_LENGTH, Step, StepStatus, StepType, Usage, step_id
 
@@ -98,6 +98,7 @@ class ExportedConversation(ModelSettings, frozen=True, kw_only=True):
     model: Annotated[str, Meta(max_length=200)] | None = None
     system_prompt: Annotated[str, Meta(max_length=100_000)] | None = None
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
     pinned: bool = False
@@ -153,6 +154,7 @@ class ReadyConversation(ModelSettings, frozen=True, kw_only=True, tag="conversat
     model: str | None
     system_prompt: str | None
     planning: PlanningMode | None
+    routing: RoutingMode | None = None
     sliding_window: int | None = None
     memory: MemoryMode | None = None
     pinned: bool

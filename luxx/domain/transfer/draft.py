@@ -20,7 +20,7 @@ from luxx.wire.message import (
     Attachment,
     PromptImage,
 )
-from luxx.wire.model_settings import MODEL_SETTINGS, MemoryMode, ModelSettings, PlanningMode
+from luxx.wire.model_settings import MODEL_SETTINGS, MemoryMode, ModelSettings, PlanningMode, RoutingMode
 from luxx.wire.turn import Step, StepStatus, StepType, step_id
 
 MAX_TEXT_CHARACTERS = 4_000_000
@@ -85,6 +85,7 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
     model: str | None = None
     system_prompt: str | None = None
     planning: PlanningMode | None = None
+    routing: RoutingMode | None = None
     sliding_window: int | None = None
     memory: MemoryMode | None = None
     pinned: bool = False
@@ -96,7 +97,8 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
 
 
 CONVERSATION_SETTINGS = (
-    "model", "system_prompt", "planning", "sliding_window", "memory", "pinned", "archived", *MODEL_SETTINGS,
+    "model", "system_prompt", "planning", "routing", "sliding_window", "memory", "pinned", "archived",
+    *MODEL_SETTINGS,
 )  # fmt: skip
 ORIGIN_DETAILS = ("finish", "provider_name", "model")
 """What a file says about the model of a message. A provider's id belongs to its server."""

@@ -32,7 +32,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, table_of
 from luxx.wire.message import UserContent, fenced
 from luxx.wire.todos import REMINDER
-from luxx.wire.tool import SKILL_STEP
+from luxx.wire.tool import SKILL_STEP, SKILL_STEPS
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -101,8 +101,9 @@ def _step(step: Step) -> list[str]:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
         case StepType.USER if step.name == REMINDER:
             return ["*The model was reminded of open to-dos.*"]
-        case StepType.USER if step.name == SKILL_STEP:
-            return [f"*The person activated the skill {inline(str(step.id_ref))}.*"]
+        case StepType.USER if step.name in SKILL_STEPS:
+            by = "The person" if step.name == SKILL_STEP else "The words of the message"
+            return [f"*{by} activated the skill {inline(str(step.id_ref))}.*"]
         case StepType.USER:
             return ["**While it was answering:**", "", *quoted(step.content)]
         case StepType.THINKING:

@@ -19,7 +19,7 @@ from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
-from luxx.runs.requests import NewCompression
+from luxx.runs.options import NewCompression
 from luxx.runs.turn.prompting import TurnPrompt
 from luxx.runs.turn.resources import PromptResources, ResourceFinder, with_fallback
 from luxx.runs.turn.run_rows import read_chat, read_head

@@ -26,7 +26,7 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import QUEUE, RunEndedRow
-from luxx.runs.requests import AnswerOptions, NewMessage
+from luxx.runs.options import AnswerOptions, NewMessage
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint
 from luxx.runs.turn.turn import INTERNAL_ERROR

@@ -21,7 +21,6 @@ from luxx.domain.conversations.access import (
     own_message,
     run_active_error,
     title_after,
-    user_content,
 )
 from luxx.domain.conversations.images import store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow
@@ -35,14 +34,9 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.admission import Admission
 from luxx.runs.log.events import read_last_error
 from luxx.runs.models import find_run, run_view
-from luxx.runs.requests import (
-    NewCall,
-    NewCompression,
-    NewInvocation,
-    NewMessage,
-    Regeneration,
-    RequestResolver,
-)
+from luxx.runs.options import NewCall, NewCompression, NewInvocation, NewMessage, Regeneration
+from luxx.runs.requests import RequestResolver
+from luxx.runs.routing import asked_text
 from luxx.runs.service import UNFINISHED, RunService, run_detail
 from luxx.runs.slots import find_waiting_subagent
 from luxx.runs.streams.watch import FrameEncoder, RunWatch
@@ -179,7 +173,8 @@ class ChatService:
                     message_in(session, conversation, submission.parent_id)
                 message_id = new_id()
         request = self.requests.resolve(session, caller, submission, conversation, attached, message_id)
-        if request.planning == PlanningMode.AUTO and not is_complex(_asked(session, submission, message_id)):
+        is_open = request.planning == PlanningMode.AUTO
+        if is_open and not is_complex(asked_text(session, submission, message_id)):
             request = msgspec.structs.replace(request, planning=PlanningMode.OFF)
         check_idle(conversation)
         run = self._insert_run(session, caller, conversation.id, request, size)
@@ -277,13 +272,6 @@ def _set_run(session: Session, conversation: ConversationRow, run: Run, message_
         # On PostgreSQL two transactions may get here; the condition on the row lets one succeed.
         session.refresh(conversation)
         raise run_active_error(conversation.run_id or "")
-
-
-def _asked(session: Session, submission: NewMessage | Regeneration, message_id: str) -> str:
-    """The text of the message to answer."""
-    if isinstance(submission, NewMessage):
-        return submission.text
-    return user_content(session.get_one(MessageRow, message_id).content).text
 
 
 def _answered_message(session: Session, caller: Caller, message_id: str) -> tuple[ConversationRow, str]:

@@ -8,7 +8,7 @@ The tables are in the `models.py` of their features.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Literal, TypeVar, cast
 
 import structlog
@@ -31,13 +31,20 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, Session, mapped_column
 from sqlalchemy.sql.base import ExecutableOption
 from sqlalchemy.types import DateTime, Double, TypeDecorator
 
 from luxx.errors import Conflict
 from luxx.infra.clock import utc_now
-from luxx.wire.model_settings import MODEL_SETTINGS, Extraction, MemoryMode, PlanningMode, ReasoningEffort
+from luxx.wire.model_settings import (
+    MODEL_SETTINGS,
+    Extraction,
+    MemoryMode,
+    PlanningMode,
+    ReasoningEffort,
+    RoutingMode,
+)
 
 T = TypeVar("T")
 
@@ -65,32 +72,32 @@ def table_of(row: type[Base]) -> Table:
     return cast("Table", row.__table__)
 
 
+def _choice(choices: type[StrEnum]) -> MappedColumn[Any]:
+    return mapped_column(Enum(choices, native_enum=False, length=10, values_callable=list))
+
+
 class ModelSettingsColumns:
     """The columns of a row with settings of model calls (`wire/model_settings.py`)."""
 
     temperature: Mapped[float | None] = mapped_column()
     max_tokens: Mapped[int | None] = mapped_column()
     thinking_enabled: Mapped[bool | None] = mapped_column()
-    reasoning_effort: Mapped[ReasoningEffort | None] = mapped_column(
-        Enum(ReasoningEffort, native_enum=False, length=10, values_callable=list)
-    )
+    reasoning_effort: Mapped[ReasoningEffort | None] = _choice(ReasoningEffort)
 
 
-class PlanningColumn:
-    """The column of a row that may choose how messages are planned; null leaves it to the next source."""
+class RequestColumns:
+    """The columns of a row that may choose how messages are planned and routed; null leaves it to the next
+    source."""
 
-    planning: Mapped[PlanningMode | None] = mapped_column(
-        Enum(PlanningMode, native_enum=False, length=10, values_callable=list)
-    )
+    planning: Mapped[PlanningMode | None] = _choice(PlanningMode)
+    routing: Mapped[RoutingMode | None] = _choice(RoutingMode)
 
 
 class MemoryColumn:
     """The column of a row that may restrict how runs use memory; the strictest of several counts, null
     restricts nothing."""
 
-    memory: Mapped[MemoryMode | None] = mapped_column(
-        Enum(MemoryMode, native_enum=False, length=10, values_callable=list)
-    )
+    memory: Mapped[MemoryMode | None] = _choice(MemoryMode)
 
 
 class KnowledgeColumn:
@@ -118,13 +125,6 @@ class ExtractionType(TypeDecorator[Extraction]):
 
     def process_result_value(self, value: bool | None, dialect: Dialect) -> Extraction | None:
         return None if value is None else Extraction.ON if value else Extraction.OFF
-
-
-class ExtractionColumn:
-    """The column of a row that may turn extraction on or off; null leaves it to the next source, and in the
-    end it is off."""
-
-    extraction: Mapped[Extraction | None] = mapped_column(ExtractionType)
 
 
 class SlidingWindowColumn:

@@ -51,7 +51,7 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.wire.message import AssistantContent
 from luxx.wire.model_settings import PlanningMode
-from luxx.wire.run import Compression, Delegated, InConversation, Invocation, RunStatus
+from luxx.wire.run import Compression, Delegated, InConversation, Invocation, RunStatus, acting_agent
 from luxx.wire.turn import Usage
 
 _insert = insert(table_of(MessageRow))
@@ -211,7 +211,7 @@ def _prepare_message(
     spec: RunSpec, state: TurnState, ending: Ending, producer: Mapping[str, Any]
 ) -> tuple[Callable[[Connection], None] | None, int]:
     """A write that stores the answer in its conversation, and its bytes; None: the run stores no message."""
-    origin = spec.request.origin
+    origin, routed = spec.request.origin, spec.request.routed
     if not isinstance(origin, InConversation | Invocation):
         return None, 0
     in_conversation = isinstance(origin, InConversation)
@@ -237,6 +237,7 @@ def _prepare_message(
         "token_count": state.usage.completion_tokens,
         "usage": _encode(state.usage).decode(),
         "status": message_status(state, ending),
+        "sender_name": acting_agent(routed) if routed else None,
         **producer,
         "created_at": utc_now(),
     }

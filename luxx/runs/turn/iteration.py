@@ -26,8 +26,9 @@ from luxx.runs.turn.compaction import Compactor, NotCompressed
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
-from luxx.runs.turn.prompting import TurnPrompt, log_given_skills, log_recalled
+from luxx.runs.turn.prompting import TurnPrompt, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools
+from luxx.runs.turn.rights import log_chosen_skills
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, unfinished_steps
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
@@ -85,8 +86,8 @@ class Iteration:
         Raises CompletionCut when the provider fails finally or a person cancels, LimitReached where the call
         does not fit the run's limits.
         """
-        if self._spec.request.given_skills:
-            await log_given_skills(self._run, self.resources)
+        if self._spec.request.given_skills or self._spec.request.routed:
+            await log_chosen_skills(self._run, self.resources.places, self.resources.make_context)
         state, turn = self._log.state, self._spec.turn
         text = steps_text(state.steps)
         reader = CompletionReader(

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from luxx.domain.context.messages import PastMessage, RequestImages
 from luxx.domain.context.prompt import History, Prompt, Section, SectionKind, ToolsSection, correction
 from luxx.domain.context.recalled import recalled_section
+from luxx.domain.context.suggested import suggested_section
 from luxx.domain.context.summary import summary_messages
 from luxx.domain.context.todo_list import recited
 from luxx.domain.context.tokens import estimated_tokens
@@ -25,25 +26,21 @@ from luxx.domain.context.window import (
     truncated,
     window_limits,
 )
-from luxx.domain.skills.tools import load_skill
-from luxx.errors import Conflict, ContextTooLong, ToolFailed
+from luxx.errors import ContextTooLong
 from luxx.infra.config.schema import ContextConfig
 from luxx.infra.store.tables import first_given
 from luxx.providers.adapter import CompletionRequest, run_sized
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.context import Recall, RunContext
-from luxx.runs.turn.resources import PromptResources, RunResources, asks_to_think
-from luxx.runs.turn.rights import activation_entry, tainted_by
+from luxx.runs.turn.resources import PromptResources, asks_to_think
 from luxx.runs.turn.state import GivenPrompt, RunSpec, TurnState
-from luxx.runs.turn.turn_log import may_be_steered
 from luxx.runs.turn.verification import objection_text
 from luxx.tools.executor import READ_RESULT_TOOL
-from luxx.tools.permissions.rules import ACTIVATE_TOOL
-from luxx.wire.event import CallPurpose, CutNote, ProcessStep, RecallNote
+from luxx.wire.event import CallPurpose, CutNote, RecallNote
 from luxx.wire.message import CompressionStrategy, ContextRecord, PromptMessage, objection_note, tool_images
-from luxx.wire.run import ChosenBy, RunKind, RunPhase
-from luxx.wire.tool import SKILL_STEP, ToolChoice, ToolChoiceMode
-from luxx.wire.turn import ReplayNote, Step, StepType, Usage, step_id, steps_text
+from luxx.wire.run import InConversation, RoutedChoice, RunKind
+from luxx.wire.tool import ToolChoice, ToolChoiceMode
+from luxx.wire.turn import ReplayNote, Usage, steps_text
 from luxx.wire.turn_event import ContextCompressed, MemoryRecalled, Tainted
 
 LEARNED_SHARE = 0.9
@@ -319,6 +316,8 @@ class TurnPrompt:
             ]  # fmt: skip
             if state.recalled:
                 sections.append(recalled_section(state.recalled))
+            if suggested := suggested_in(spec):
+                sections.append(suggested_section(suggested))
             self._prompt = Prompt(sections, history)
         self.objection = self._objection(state)
         self._prompt.history.extend(state.steps, state.notes, self.objection)
@@ -329,6 +328,13 @@ class TurnPrompt:
         if not state.objections:
             return {}
         return objection_note(objection_text(state, self.card_window), len(state.steps))
+
+
+def suggested_in(spec: RunSpec) -> list[RoutedChoice]:
+    """The skills and agents that the turn is told of: that of a message in a conversation."""
+    if not isinstance(spec.request.origin, InConversation) or spec.turn.key:
+        return []
+    return [one for one in spec.request.routed if not one.acts]
 
 
 # What is remembered for a turn
@@ -361,34 +367,3 @@ def query_of(past: list[PastMessage]) -> str:
 
 def _text(message: PastMessage) -> str:
     return (steps_text(message.steps) if message.user is None else message.user.text).strip()
-
-
-# Skills that a person activates
-
-
-async def log_given_skills(run: RunContext, resources: RunResources) -> None:
-    """Logs the texts of the skills that the request names before the first model call of its turn, once.
-
-    Raises Conflict for one that is gone since the message was sent.
-    """
-    state, spec = run.log.state, run.spec
-    if state.notes or state.skills or not may_be_steered(spec, state):
-        return
-    context, entries = resources.make_context(), list[LogEntry]()
-    is_tainted = tainted_by(state, spec) is not None
-    for index, name in enumerate(spec.request.given_skills, len(state.steps)):
-        try:
-            loaded = await load_skill(resources.places, context, name)
-        except ToolFailed as error:
-            raise Conflict(
-                error.message, kind="skill_unknown", detail={"lost": {"skills": [name]}}
-            ) from error
-        step = Step(
-            id=step_id(index), index=index, type=StepType.USER, name=SKILL_STEP, id_ref=loaded.skill.name,
-            content=loaded.text, is_untrusted=UNSET if loaded.is_reviewed else True,
-        )  # fmt: skip
-        entries += [ProcessStep(step=step), activation_entry(loaded.skill, ChosenBy.PERSON)]
-        if not (loaded.is_reviewed or is_tainted):
-            is_tainted = True
-            entries.append(Tainted(by=ACTIVATE_TOOL))
-    await run.log.append(entries, phase=RunPhase.THINKING)

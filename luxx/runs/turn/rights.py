@@ -5,8 +5,9 @@ A run is tainted once it has content from untrusted sources, which may carry ins
 log and the stored messages record it, so a later run of the conversation and a subagent start tainted too.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
+from msgspec import UNSET
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
 
@@ -15,18 +16,25 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AGENTS
-from luxx.errors import Conflict, NotFound
+from luxx.domain.skills.tools import LoadedSkill, SkillPlaces, load_skill
+from luxx.errors import Conflict, NotFound, ToolFailed
 from luxx.providers.choosing import failed_models, select_provider_row
 from luxx.providers.models import ProviderRow
 from luxx.providers.queries import PROVIDERS
 from luxx.runs.log.events import LogEntry
+from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, RunSpec, TurnState
-from luxx.tools.core import ToolSet
+from luxx.runs.turn.turn_log import may_be_steered
+from luxx.tools.core import ToolContext, ToolSet
 from luxx.tools.history import Executed
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.permissions.service import has_rules, read_effective_rules
-from luxx.wire.run import ChosenBy, Delegated
-from luxx.wire.tool import ActiveSkill, PlacedRule
-from luxx.wire.turn_event import SkillActivated, Tainted
+from luxx.wire.delegation import TASK_CHARACTERS
+from luxx.wire.event import ProcessStep
+from luxx.wire.run import ChosenBy, Delegated, InConversation, RoutedChoice, RunPhase, RunStatus, acting_agent
+from luxx.wire.tool import ROUTED_STEP, SKILL_STEP, ActiveSkill, PlacedRule
+from luxx.wire.turn import Step, StepType, step_id
+from luxx.wire.turn_event import SkillActivated, SubagentAssigned, Tainted, Warning
 
 MCP_PREFIX = "mcp__"
 """How the names of the tools of MCP servers begin; they come and go with their server."""
@@ -162,9 +170,11 @@ def skill_entries(
     return entries
 
 
-def activation_entry(skill: ActiveSkill, by: ChosenBy) -> SkillActivated:
-    """The entry with which the skill becomes active."""
-    allowed = None if skill.allowed_tools is None else list(skill.allowed_tools)
+def activation_entry(skill: ActiveSkill, by: ChosenBy, score: float | None = None) -> SkillActivated:
+    """The entry with which the skill becomes active. The router may be wrong, so a skill that it loads limits
+    no tools."""
+    is_limited = skill.allowed_tools is not None and by != ChosenBy.ROUTER
+    allowed = list(skill.allowed_tools or ()) if is_limited else None
     return SkillActivated(
         name=skill.name,
         description=skill.description,
@@ -172,7 +182,71 @@ def activation_entry(skill: ActiveSkill, by: ChosenBy) -> SkillActivated:
         scope=skill.scope,
         digest=skill.digest,
         by=by,
+        score=score,
     )
+
+
+async def log_chosen_skills(
+    run: RunContext, places: SkillPlaces, make_context: Callable[[], ToolContext]
+) -> None:
+    """Logs the texts of the skills that a person or the router chose for the answer, before its first model
+    call, once.
+
+    Raises Conflict for one of a person that is gone since the message was sent.
+    """
+    state, spec = run.log.state, run.spec
+    chosen: list[tuple[str, RoutedChoice | None]] = [(name, None) for name in spec.request.given_skills]
+    chosen += [(one.name, one) for one in spec.request.routed if one.acts and one.kind == "skill"]
+    if not chosen or state.notes or state.skills or not may_be_steered(spec, state):
+        return
+    entries = list[LogEntry]()
+    is_tainted = tainted_by(state, spec) is not None
+    for name, by_router in chosen:
+        loaded = await _loaded(places, make_context(), name, by_router)
+        if loaded is None:
+            continue
+        by = ChosenBy.PERSON if by_router is None else ChosenBy.ROUTER
+        index = len(state.steps) + sum(isinstance(entry, ProcessStep) for entry in entries)
+        step = Step(
+            id=step_id(index), index=index, type=StepType.USER, id_ref=loaded.skill.name,
+            name=SKILL_STEP if by_router is None else ROUTED_STEP,
+            content=loaded.text(by), is_untrusted=UNSET if loaded.is_reviewed else True,
+        )  # fmt: skip
+        activated = activation_entry(loaded.skill, by, None if by_router is None else by_router.score)
+        entries += [ProcessStep(step=step), activated]
+        if not (loaded.is_reviewed or is_tainted):
+            is_tainted = True
+            entries.append(Tainted(by=ACTIVATE_TOOL))
+    if entries:
+        await run.log.append(entries, phase=RunPhase.THINKING)
+
+
+async def _loaded(
+    places: SkillPlaces, context: ToolContext, name: str, by_router: RoutedChoice | None
+) -> LoadedSkill | None:
+    """The skill. None: the router chose it, and meanwhile it is gone or its review has ended."""
+    try:
+        loaded = await load_skill(places, context, name)
+    except ToolFailed as error:
+        if by_router is not None:
+            return None
+        raise Conflict(error.message, kind="skill_unknown", detail={"lost": {"skills": [name]}}) from error
+    return loaded if by_router is None or loaded.is_reviewed else None
+
+
+def first_entries(spec: RunSpec) -> list[LogEntry]:
+    """What the log of a run begins with: warnings, and the agent that answers by the words of the message."""
+    entries: list[LogEntry] = [Warning(message=text) for text in spec.request.warnings]
+    agent = acting_agent(spec.request.routed)
+    if agent is not None and isinstance(spec.request.origin, InConversation):
+        message = spec.past[-1].user if spec.past else None
+        assigned = SubagentAssigned(
+            subagent_run_id=spec.run_id, call_id="", status=RunStatus.RUNNING, by=ChosenBy.ROUTER,
+            task="" if message is None else message.text[:TASK_CHARACTERS],
+            agent_id=spec.request.agent_id, agent_name=agent, score=spec.request.routed[0].score,
+        )  # fmt: skip
+        entries.append(assigned)
+    return entries
 
 
 def by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[FallbackTarget], list[str]]:

@@ -34,12 +34,14 @@ from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import MemoryMode, ModelSettings, PlanningMode
 from luxx.wire.run import (
+    ChosenBy,
     Compression,
     Delegated,
     InConversation,
     Invocation,
     OrchestratedTurn,
     RoomCopyTurn,
+    RoutedChoice,
     RunKind,
     WhenAsked,
 )
@@ -92,11 +94,11 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     """The request of a run or a turn. Every default is resolved at its start: later changes do not alter it.
 
     `agent_id`: where the values come from. `max_iterations`: model calls with tools; None: as configured.
-    `skills`: those that it may activate; None: all. `given_skills`: those that a person activates. The model
-    gets `tools`, and images with `takes_images`. `response_schema`: of the answer's text. `when_asked`:
-    whether it waits when it must ask. `stop`: texts that end a completion. `warnings` begin the log.
-    `planning`: whether a plan may answer. `memory`, a mode, and `knowledge`, bases, are of agent and
-    conversation, `project_id` of the conversation."""
+    `skills`: those that it may activate; None: all. `given_skills`: those that a person activates; `routed`:
+    what the words ask for. The model gets `tools`, and images with `takes_images`. `response_schema`: of the
+    answer's text. `when_asked`: whether it waits when it must ask. `stop`: texts that end a completion.
+    `warnings` begin the log. `planning`: whether a plan may answer. `memory`, a mode, and `knowledge`, bases,
+    are of agent and conversation, `project_id` of the conversation."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int
@@ -106,6 +108,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     max_iterations: int | None = None
     skills: list[str] | None = None
     given_skills: list[str] = []
+    routed: list[RoutedChoice] = []
     project_id: str | None = None
     fallbacks: list[FallbackTarget] = []
     tools: list[str] = []
@@ -261,8 +264,8 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
             return replace(state, members_ended=(*state.members_ended, event))
         case SkillActivated():
             return _with_skill(state, event)
-        case SubagentAssigned(subagent_run_id=run_id):
-            others = tuple(one for one in state.subagents if one.subagent_run_id != run_id)
+        case SubagentAssigned(subagent_run_id=id_, by=by) if by != ChosenBy.ROUTER:
+            others = tuple(one for one in state.subagents if one.subagent_run_id != id_)
             return replace(state, subagents=(*others, event))
         case Retrying(fallback=int() as fallback):
             # Its window may be smaller.
@@ -339,9 +342,9 @@ def decide(state: TurnState) -> NextAction:
 
 
 def _with_skill(state: TurnState, event: SkillActivated) -> TurnState:
+    head = {name: getattr(event, name) for name in ("name", "description", "scope", "digest")}
     allowed = None if event.allowed_tools is None else tuple(event.allowed_tools)
-    head = {"name": event.name, "description": event.description, "scope": event.scope}
-    skill = ActiveSkill(**head, digest=event.digest, allowed_tools=allowed)
+    skill = ActiveSkill(**head, allowed_tools=allowed)
     narrowing = () if allowed is None else (Narrowing(by=event.name, entries=allowed),)
     return replace(state, skills=(*state.skills, skill), narrowed=(*state.narrowed, *narrowing))
 
@@ -364,15 +367,11 @@ def _with_steps(state: TurnState, events: Sequence[LoggedEvent]) -> TurnState:
     """The state after these events, which are all of steps."""
     steps, seq = list(state.steps), state.seq
     finished_count, is_answered = state.finished_count, state.is_answered
-    ended: list[tuple[Step, Step | None, str]] = []
-    late = len(events) - MAX_PAIRS
+    ended, late = list[tuple[Step, Step | None, str]](), len(events) - MAX_PAIRS
     for number, logged in enumerate(events):
         assert isinstance(logged.event, ProcessStep)
         step, seq = logged.event.step, logged.seq
-        if step.index < len(steps):
-            steps[step.index] = step
-        else:
-            steps.append(step)
+        steps[step.index : step.index + 1] = [step]
         if step.type in (StepType.TOOL_RESULT, StepType.USER):
             finished_count, is_answered = len(steps), False
             if step.type == StepType.USER and step.name == REMINDER:
@@ -394,6 +393,6 @@ def model_used(request: ChatRequest, state: TurnState | None = None) -> ModelUse
 
 def count_calls(state: TurnState) -> int:
     """How many tool calls have a result, with those of compositions and of ended subagents."""
-    results = [step for step in state.steps if step.type == StepType.TOOL_RESULT]
+    results = (step for step in state.steps if step.type == StepType.TOOL_RESULT)
     own = sum(step.calls if isinstance(step.calls, int) else 1 for step in results)
     return own + sum(one.tool_calls for one in state.subagents)

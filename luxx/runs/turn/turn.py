@@ -34,6 +34,7 @@ from luxx.runs.turn.iteration import (
 )
 from luxx.runs.turn.loop_guard import EndedByLoop
 from luxx.runs.turn.resources import TurnServices, UserAccess, has_checks, with_fallback
+from luxx.runs.turn.rights import first_entries
 from luxx.runs.turn.spending import Spending
 from luxx.runs.turn.state import NextAction, RunSpec, TurnState, decide, open_calls
 from luxx.runs.turn.steering import (
@@ -148,8 +149,9 @@ class Turn:
         """Runs the iterations; ends the turn on cancel or on a LuxxError."""
         try:
             iteration = await self._prepare_iteration(access)
-            if not self._log.state.seq and self.run.spec.request.warnings:
-                await self._log.append([Warning(message=text) for text in self.run.spec.request.warnings])
+            request = self.run.spec.request
+            if not self._log.state.seq and (request.warnings or request.routed):
+                await self._log.append(first_entries(self.run.spec))
             if self._is_recovered and has_checks(self.run.spec):
                 self._checks_of(iteration).recall_judges()
             fallback = self._log.state.fallback

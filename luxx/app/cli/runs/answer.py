@@ -13,6 +13,7 @@ from luxx.app.cli.runs.transcript import (
     EXIT_FAILED,
     EXIT_STOPPED,
     FollowedSubject,
+    FrameStep,
     RunFrame,
     RunTranscript,
 )
@@ -21,9 +22,9 @@ from luxx.app.cli.server_api import ObjectWithId, ServerApi
 from luxx.errors import LuxxError
 from luxx.features.tasks.graph import PLAN
 from luxx.wire.event import DoneStatus
-from luxx.wire.run import StopReason
+from luxx.wire.run import ChosenBy, StopReason
 from luxx.wire.todos import REMINDER
-from luxx.wire.tool import SKILL_STEP
+from luxx.wire.tool import SKILL_STEPS
 from luxx.wire.turn import StepType
 
 QUESTION_COLOR = "#d7af5f"
@@ -112,25 +113,31 @@ class AnswerTranscript(RunTranscript):
             case "process_step" if frame.step_id:
                 pass  # Of a step of its plan, whose result the answer is made from.
             case "process_step" if frame.step is not None and not frame.step.notice:
-                step = frame.step
-                if step.type == StepType.USER and step.name == REMINDER:
-                    return [note("The model is reminded of open to-dos.")] if frame.seq else []
-                if step.type == StepType.USER and step.name == SKILL_STEP:
-                    return [note(f"The skill {step.id_ref} is active.")] if frame.seq else []
-                if step.type == StepType.USER:
-                    return [note(f"> {step.content}")] if frame.seq else []
-                if step.type == StepType.TEXT:
-                    growing = self._texts[step.index]
-                elif step.type == StepType.THINKING:
-                    growing = self._thoughts[step.index]
-                    self.thinking = step.added_to(growing.text)
-                else:
-                    return []
-                growing.text = step.added_to(growing.text)
-                return growing.rest(is_whole=frame.seq > 0)
+                return self._receive_step(frame.step, is_logged=frame.seq > 0)
+            case "subagent_assigned":
+                return [note(f"The agent {frame.agent_name} answers{_because(frame)}.")]
+            case "skill_activated" if frame.by != ChosenBy.MODEL:
+                return [note(f"The skill {frame.name} is active{_because(frame)}.")]
             case _:
                 return self._plan.receive(frame)
         return []
+
+    def _receive_step(self, step: FrameStep, *, is_logged: bool) -> list[Piece]:
+        if step.type == StepType.USER and step.name == REMINDER:
+            return [note("The model is reminded of open to-dos.")] if is_logged else []
+        if step.type == StepType.USER and step.name in SKILL_STEPS:
+            return []  # `skill_activated` follows.
+        if step.type == StepType.USER:
+            return [note(f"> {step.content}")] if is_logged else []
+        if step.type == StepType.TEXT:
+            growing = self._texts[step.index]
+        elif step.type == StepType.THINKING:
+            growing = self._thoughts[step.index]
+            self.thinking = step.added_to(growing.text)
+        else:
+            return []
+        growing.text = step.added_to(growing.text)
+        return growing.rest(is_whole=is_logged)
 
     def turn_name(self, frame: RunFrame) -> str:
         if frame.step_id.startswith(PLAN):
@@ -157,3 +164,10 @@ class AnswerTranscript(RunTranscript):
             f"the answer waits for a person; `{self.subject.again}` at a terminal asks you, or give it with "
             f"POST {path}"
         )
+
+
+def _because(frame: RunFrame) -> str:
+    """Why a skill or an agent acts, if the words of the message chose it."""
+    if frame.by != ChosenBy.ROUTER:
+        return ""
+    return f": the words of the message ask for it (score {frame.score or 0:.1f})"

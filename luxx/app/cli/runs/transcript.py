@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from luxx.app.cli.menu import Choice, FrameQuestion
 from luxx.app.cli.screen import Piece, PieceKind, ToolCard, note
 from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
-from luxx.wire.run import ENDED, RunStatus
+from luxx.wire.run import ENDED, ChosenBy, RunStatus
 from luxx.wire.turn import StepType, Usage
 
 EXIT_FAILED = 1
@@ -139,6 +139,8 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     stop_reason: str = ""
     phrase: str | None = None
     by: str = ""
+    agent_name: str = ""
+    score: float | None = None
     user: str = ""
     action: str = ""
     turns: tuple[str, ...] | int = ()
@@ -279,7 +281,7 @@ class RunTranscript(ABC):
             case "error" if isinstance(frame.message, str):
                 self.error = frame.message
                 return []
-            case "subagent_assigned":
+            case "subagent_assigned" if frame.by != ChosenBy.ROUTER:
                 change_set = self.subagents.discard if frame.status in ENDED else self.subagents.add
                 change_set(frame.subagent_run_id)
                 return []

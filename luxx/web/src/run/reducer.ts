@@ -58,7 +58,8 @@ function applyFrame(state: RunState, event: RunEvent): RunState {
 }
 
 function applyLogged(state: RunState, event: RunEvent, seq: number): RunState {
-  const next = NOTES.has(event.type) ? withNote(state, event, seq) : state
+  const isNote = event.type === 'subagent_assigned' ? event.by === 'router' : NOTES.has(event.type)
+  const next = isNote ? withNote(state, event, seq) : state
   return applyCommon(applyRoom(applyTask(next, event), event), event)
 }
 
@@ -91,7 +92,8 @@ function applyCommon(state: RunState, event: RunEvent): RunState {
     case 'plan_updated':
       return keyOf(event) === '' ? { ...state, todos: event.todos } : state
     case 'subagent_assigned':
-      return { ...state, subagents: withSubagent(state.subagents, event) }
+      // The words of the message chose the agent that answers: there is no subagent.
+      return event.by === 'router' ? state : { ...state, subagents: withSubagent(state.subagents, event) }
     case 'error':
       return {
         ...state,

@@ -38,7 +38,12 @@ const en = {
   slidingWindow: 'Newest messages that it reads',
   slidingWindowHint: '0: all that fit its context window. With a number, the prompt cache of the provider is of no use.',
   slidingWindowInherited: 'As the agent, or the server',
-  plannings: { off: 'Never', auto: 'For complex messages', always: 'For every message' },
+  routing: 'Skills and agents by words',
+  routingHint: 'The words of a message are compared with those of your skills and agents, without asking a model.',
+  modes: {
+    planning: { off: 'Never', auto: 'For complex messages', always: 'For every message' },
+    routing: { off: 'Off', suggest: 'Tell the model what matches', auto: 'What matches best acts by itself' },
+  },
   knowledge: 'Knowledge',
   knowledgeHint: 'Answers search these knowledge bases and cite them.',
   searchBases: 'Search knowledge bases',

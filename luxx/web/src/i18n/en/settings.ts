@@ -42,6 +42,7 @@ const en = {
   asModel: 'As the model’s default',
   asLimits: 'As the provider or the model allows',
   planningNone: 'Never (the default)',
+  routingNone: 'Tell the model what matches (the default)',
   systemPrompt: 'System prompt',
   systemPromptHint: 'What every model learns first, for example how you want answers to be. Empty: nothing.',
 

@@ -95,6 +95,10 @@ const en = {
     page ? `p. ${page}` : slide ? `slide ${slide}` : row ? (last && last !== row ? `rows ${row} to ${last}` : `row ${row}`) : '',
   steered: 'You wrote while it was answering:',
   reminded: 'The model was reminded of open to-dos.',
+  skillMatched: (name: string, score: string) => `Skill ${name} is active: the words of the message ask for it (score ${score})`,
+  agentMatched: (name: string, score: string) => `${name} answers: the words of the message ask for this agent (score ${score})`,
+  skillAsked: (name: string) => `The words of the message ask for the skill ${name}.`,
+  agentAsked: (name: string) => `${name} answered, because the words of the message ask for this agent.`,
   skillGiven: (name: string) => `You activated the skill ${name}.`,
 }
 

@@ -32,7 +32,12 @@ const zh: ModelSettingsText = {
   slidingWindow: '读取的最新消息数',
   slidingWindowHint: '0：读取上下文窗口能容纳的全部消息。设置数量后，服务商的提示缓存不再起作用。',
   slidingWindowInherited: '按智能体或服务器的设置',
-  plannings: { off: '从不', auto: '复杂的消息', always: '每条消息' },
+  routing: '按用词选择技能和智能体',
+  routingHint: '将消息的用词与你的技能和智能体比较，不询问模型。',
+  modes: {
+    planning: { off: '从不', auto: '复杂的消息', always: '每条消息' },
+    routing: { off: '关闭', suggest: '告诉模型哪些相符', auto: '最相符的自动启用' },
+  },
   knowledge: '知识库',
   knowledgeHint: '回答会搜索并引用这些知识库。',
   searchBases: '搜索知识库',

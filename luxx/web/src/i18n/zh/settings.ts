@@ -41,6 +41,7 @@ const zh: SettingsText = {
   asModel: '模型默认',
   asLimits: '按服务商或模型的上限',
   planningNone: '从不（默认）',
+  routingNone: '告诉模型哪些相符（默认）',
   systemPrompt: '系统提示词',
   systemPromptHint: '每个模型首先得到的内容，例如你希望怎样的回答。留空则没有。',
 

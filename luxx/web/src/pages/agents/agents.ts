@@ -59,6 +59,7 @@ export interface AgentDraft extends AnswererDraft {
   fallbacks: Fallback[]
   promptedThinking: boolean
   planning: NonNullable<Agent['planning']> | ''
+  routing: NonNullable<Agent['routing']> | ''
   slidingWindow: string
   knowledge: readonly string[]
   memory: NonNullable<Agent['memory']>
@@ -100,6 +101,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     checks: (agent?.checks ?? []).map((each) => newCheck(each)),
     promptedThinking: agent?.prompted_thinking ?? false,
     planning: agent?.planning ?? '',
+    routing: agent?.routing ?? '',
     slidingWindow: String(agent?.sliding_window ?? ''),
     knowledge: agent?.knowledge ?? [],
     memory: agent?.memory ?? 'on',
@@ -125,6 +127,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     prompted_thinking: draft.promptedThinking,
     // A draft that an earlier version kept has none.
     planning: draft.planning || null,
+    routing: draft.routing || null,
     sliding_window: numberIn(draft.slidingWindow ?? ''),
     knowledge: [...(draft.knowledge ?? [])],
     memory: draft.memory,

@@ -76,7 +76,9 @@ function wordsOf(event: RunEvent): string {
     case 'verdict':
       return steps.verdict(event.target === 'answer', event.by, event.result, event.reasons.map((each) => server.translate(each)).join(' '))
     case 'skill_activated':
-      return event.name
+      return event.by === 'router' ? steps.skillMatched(event.name, (event.score ?? 0).toFixed(1)) : event.name
+    case 'subagent_assigned':
+      return event.by === 'router' ? steps.agentMatched(event.agent_name ?? '', (event.score ?? 0).toFixed(1)) : ''
     case 'plan_updated':
       return event.todos.map(({ title }) => title).join(', ')
     case 'doom_loop_detected':

@@ -32,6 +32,7 @@ from luxx.wire.tool import (
     ToolResult,
     ToolSpec,
 )
+from luxx.wire.turn_event import UiCommand
 
 __all__ = [
     "ApprovalReason", "Approved", "CallActions", "CallPermissions", "ChainContext", "CommandPermission",
@@ -216,6 +217,11 @@ def _no_todos(items: list[TodoItem]) -> None:
     raise ToolFailed("to-do lists are not available: this call does not belong to a run")
 
 
+def _nobody_looks(command: UiCommand) -> None:
+    del command
+    raise ToolFailed("no page is shown to a person: this call does not belong to a run that somebody follows")
+
+
 class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool can do in its run. Without a run, `ask`, `delegate` and `read_result` raise ToolFailed.
 
@@ -227,6 +233,8 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     - `delegate`: runs a subagent for each task, once in a call, and returns what became of the tasks.
     - `activate`: makes a skill active in the run once the call has succeeded.
     - `write_todos`: replaces the to-do list of the run once the call has succeeded.
+    - `show`: gives the page that follows the run a command, with the result. Raises ToolFailed with the
+      reason where it may not.
     - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
     - `may_commit`: a synchronous tool that can roll back calls it before an irreversible action. After True
       the caller waits past the timeout.
@@ -240,6 +248,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     delegate: Callable[[Delegation], Awaitable[Sequence[TaskOutcome]]] = _unavailable("delegation is")
     activate: Callable[[ActiveSkill], None] = lambda skill: None
     write_todos: Callable[[list[TodoItem]], None] = _no_todos
+    show: Callable[[UiCommand], None] = _nobody_looks
     cancelled: Callable[[], bool] = lambda: False
     may_commit: Callable[[], bool] = lambda: True
     chain: ChainContext = ChainContext()

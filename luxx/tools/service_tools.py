@@ -9,7 +9,7 @@ import importlib
 import inspect
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -35,6 +35,7 @@ from luxx.tools.core import (
 )
 from luxx.tools.factory import Signature, ToolFunction, tool
 from luxx.tools.hooks import ToolHook, describe_error, result_of
+from luxx.wire.turn_event import RefreshTarget, UiCommand, UiCommandKind
 
 NO_TRANSACTION_CONTROL = (
     "the function must not commit or roll back its session; the caller ends the transaction"
@@ -117,6 +118,7 @@ class ServiceTool(msgspec.Struct, frozen=True, kw_only=True):
     signature: Signature
     definition: ToolDefinition
     writes: bool
+    refreshes: RefreshTarget | None = None
 
     def bind_store(self, store: Store) -> ToolDefinition:
         """The tool definition with sessions of this database."""
@@ -131,7 +133,7 @@ class ServiceTool(msgspec.Struct, frozen=True, kw_only=True):
         name = self.definition.name
         try:
             with _database_slot(store, context):
-                return store.write_now(work) if self.writes else store.read_now(work)
+                result = store.write_now(work) if self.writes else store.read_now(work)
         except LuxxError as error:
             raise ToolFailed(error.message) from error
         except Exception as error:
@@ -140,6 +142,15 @@ class ServiceTool(msgspec.Struct, frozen=True, kw_only=True):
                 f"{name} failed with an internal error; the server log has the details"
                 + ("; nothing was changed" if self.writes else "")
             ) from error
+        self._refresh(context)
+        return result
+
+    def _refresh(self, context: ToolContext) -> None:
+        """Lets the page of the person load the list again; not where nobody looks or too much was shown."""
+        if self.refreshes is not None:
+            payload = {"target": self.refreshes.value}
+            with suppress(ToolFailed):
+                context.actions.show(UiCommand(command=UiCommandKind.REFRESH, payload=payload))
 
     def _perform(self, session: Session, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Raises ToolFailed, which rolls the transaction back, also if the function returned a failure."""
@@ -183,11 +194,13 @@ def service_tool(
     repeatable: bool = False,
     timeout: float | None = None,
     subject: str = "",
+    refreshes: RefreshTarget | None = None,
 ) -> ServiceTool:
     """Make a tool of `f(session, …)`. Parameters of type Session, Caller and ToolContext are injected.
 
     Without `writes` the transaction is read-only. With it the tool needs level WRITE or more, and an error
-    rolls the transaction back. The other parameters are those of `@tool`. Raises ConfigError.
+    rolls the transaction back. `refreshes`: the list that the page of the person loads again after a call.
+    The other parameters are those of `@tool`. Raises ConfigError.
     """
     own_name = name or function.__name__
     if inspect.iscoroutinefunction(function):
@@ -216,7 +229,13 @@ def service_tool(
         subject=subject,
     )
     definition = make_tool(_unbound).definition
-    return ServiceTool(function=function, signature=signature, definition=definition, writes=writes)
+    return ServiceTool(
+        function=function,
+        signature=signature,
+        definition=definition,
+        writes=writes,
+        refreshes=refreshes,
+    )
 
 
 def _unbound(arguments: dict[str, Any], context: ToolContext) -> ToolResult:

@@ -54,6 +54,7 @@ from luxx.wire.turn_event import (
     SkillActivated,
     SubagentAssigned,
     Tainted,
+    UiCommand,
     Warning,
 )
 
@@ -182,6 +183,7 @@ Event = (
     | SkillActivated
     | SubagentAssigned
     | PlanUpdated
+    | UiCommand
     | ErrorEvent
     | Done
     | RoomStarted

@@ -1,5 +1,6 @@
 """Events of a turn that are neither steps nor its end: retries, recalled facts, what its prompts leave out,
-repetition, warnings, taint, skills, to-do lists and subagents. `event.py` has the union of all events.
+repetition, warnings, taint, skills, to-do lists, subagents and commands for the page. `event.py` has the
+union of all events.
 """
 
 from enum import StrEnum
@@ -158,3 +159,45 @@ class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assig
     strategy: DelegationStrategy | None = None
     by: ChosenBy = ChosenBy.MODEL
     score: float | None = None
+
+
+class UiCommandKind(StrEnum):
+    TOAST = "toast"
+    REFRESH = "refresh"
+    NAVIGATE = "navigate"
+    MODAL = "modal"
+
+
+class RefreshTarget(StrEnum):
+    """The lists that a page can load again."""
+
+    CONVERSATIONS = "conversations"
+    ROOMS = "rooms"
+    TASKS = "tasks"
+    AGENTS = "agents"
+    SKILLS = "skills"
+    PROMPTS = "prompts"
+    KNOWLEDGE = "knowledge"
+    MEMORIES = "memories"
+    FILES = "files"
+    RUNS = "runs"
+
+
+class ToastType(StrEnum):
+    INFO = "info"
+    SUCCESS = "success"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+UI_COMMANDS_OF_TURN = 5
+"""The most commands of one turn."""
+
+
+class UiCommand(EventBase, frozen=True, kw_only=True, tag="ui_command"):
+    """What the page of a person does who follows the run: a `toast` with `message` and `type`, a `refresh` of
+    the list `target`, a `navigate` to the `path` within the web UI, a `modal` with `title` and `text`. A
+    client carries it out only if it happens while it is connected, never in a replay."""
+
+    command: UiCommandKind
+    payload: dict[str, str]

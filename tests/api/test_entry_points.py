@@ -35,6 +35,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "batch_fetch": {"urls": ["http://127.0.0.1:9/"]},
     "result_read": {"ref": "a"},
     "todo_write": {"todos": [{"title": "a"}]},
+    "ui_command": {"command": "refresh", "payload": {"target": "tasks"}},
     "delegate": {"task": "a", "tools": []},
     "process_data": {"data": [1], "operation": "minify"},
     "memory_search": {"query": "a"},

@@ -52,6 +52,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "delegate": {"task": "a"},
     "result_read": {"ref": "call-0"},
     "todo_write": {"todos": [{"title": "a"}]},
+    "ui_command": {"command": "refresh", "payload": {"target": "tasks"}},
     "process_data": {"data": [1], "operation": "minify"},
     "ask_clarification": {"question_type": "scope", "question": "Which?", "options": []},
     "ask_decision": {"decision_type": "branch", "context": "Which way?", "options": [{"label": "left"}]},

@@ -99,5 +99,6 @@ def test_the_built_in_tools_have_the_documented_levels_and_risks() -> None:
         "ask_clarification": (read_only, low),
         "ask_decision": (read_only, low),
         "todo_write": (read_only, low),
+        "ui_command": (read_only, low),
         "delegate": (read_only, low),
     }

@@ -34,6 +34,7 @@ from luxx.runs.service import delete_runs
 from luxx.tools.core import Risk, ToolContext, ToolDefinition
 from luxx.tools.service_tools import ServiceTool, service_tool
 from luxx.wire.run import ENDED
+from luxx.wire.turn_event import RefreshTarget
 
 MOST_LISTED = 50
 
@@ -53,11 +54,12 @@ class TaskTools:
 
     def all(self, store: Store) -> list[ToolDefinition]:
         """The tools with sessions of this database."""
-        writes: dict[str, Any] = {"category": "tasks", "writes": True, "subject": "task_id"}
+        changes_list: dict[str, Any] = {"category": "tasks", "writes": True, "refreshes": RefreshTarget.TASKS}
+        writes = {**changes_list, "subject": "task_id"}
         tools: list[ServiceTool] = [
             service_tool(task_get, category="tasks", subject="task_id"),
             service_tool(task_list, category="tasks"),
-            service_tool(self._create, name="task_create", category="tasks", writes=True, subject="name"),
+            service_tool(self._create, name="task_create", **changes_list, subject="name"),
             service_tool(task_update, **writes),
             service_tool(task_delete, **writes, risk=Risk.HIGH),
             service_tool(task_snooze, **writes),

@@ -31,7 +31,7 @@ from luxx.runs.turn.loop_guard import (
 )
 from luxx.runs.turn.pins import store_pins
 from luxx.runs.turn.resources import RunResources
-from luxx.runs.turn.rights import inherited_taint, new_taint, skill_entries, tainted_by
+from luxx.runs.turn.rights import UiCommands, inherited_taint, new_taint, skill_entries, tainted_by
 from luxx.runs.turn.state import TurnState, held_calls, open_calls
 from luxx.runs.turn.turn_log import (
     call_of,
@@ -48,7 +48,7 @@ from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
 from luxx.wire.todos import TodoItem
 from luxx.wire.tool import ActiveSkill
 from luxx.wire.turn import Step, StepStatus
-from luxx.wire.turn_event import DoomLoopDetected, PlanUpdated, Warning
+from luxx.wire.turn_event import DoomLoopDetected, PlanUpdated, UiCommand, Warning
 
 _encode = msgspec.json.Encoder().encode
 
@@ -74,6 +74,7 @@ class ToolCalls:
         """Skills that calls of this drive have activated, by call id."""
         self._todos: dict[str, list[TodoItem]] = {}
         """To-do lists that calls of this drive have written, by call id."""
+        self._ui_commands = UiCommands(run.spec)
         self._last_context: ToolContext | None = None
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
@@ -168,12 +169,17 @@ class ToolCalls:
         call_context = self._delegator.with_delegate(call, call_context).with_actions(
             activate=partial(self._activated_skills.__setitem__, str(call.id_ref)),
             write_todos=partial(self._todos.__setitem__, str(call.id_ref)),
+            show=partial(self._show, str(call.id_ref), context.permissions.tainted_by),
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagents(executed)
         if self._log.state.loops.detected is not None:
             executed = with_correction(self._log.state, call, executed)
         return self._asker.with_taint(self._delegator.with_taint(executed))
+
+    def _show(self, call_id: str, tainted_by: str | None, command: UiCommand) -> None:
+        state = self._log.state
+        self._ui_commands.add(call_id, state, state.tainted_by or tainted_by, command)
 
     async def _asks_first(self, call: Step, context: ToolContext) -> bool:
         call = self._as_given(call)
@@ -278,6 +284,7 @@ class ToolCalls:
         entries += self._delegator.end_entries(executed_calls)
         written = [one.call_id for one in executed_calls if one.result.success and one.call_id in self._todos]
         entries += [PlanUpdated(todos=self._todos[call_id]) for call_id in written]
+        entries += self._ui_commands.entries(executed_calls)
         full_output_rows = [
             full_output_row(self._spec.run_id, one.call_id, one.full_output)
             for one in executed_calls

@@ -1,11 +1,12 @@
 """What the user and the calls of a run may do and use while it is in progress: their permissions, rules,
-provider and agent, content from untrusted sources, and active skills.
+provider and agent, content from untrusted sources, active skills, and commands for the page.
 
 A run is tainted once it has content from untrusted sources, which may carry instructions for the model. The
 log and the stored messages record it, so a later run of the conversation and a subagent start tainted too.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from threading import Lock
 
 from msgspec import UNSET
 from sqlalchemy import Connection, bindparam
@@ -31,10 +32,28 @@ from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.permissions.service import has_rules, read_effective_rules
 from luxx.wire.delegation import TASK_CHARACTERS
 from luxx.wire.event import ProcessStep
-from luxx.wire.run import ChosenBy, Delegated, InConversation, RoutedChoice, RunPhase, RunStatus, acting_agent
+from luxx.wire.run import (
+    ChosenBy,
+    Delegated,
+    InConversation,
+    OrchestratedTurn,
+    RoutedChoice,
+    RunPhase,
+    RunStatus,
+    WhenAsked,
+    acting_agent,
+)
 from luxx.wire.tool import ROUTED_STEP, SKILL_STEP, ActiveSkill, PlacedRule
 from luxx.wire.turn import Step, StepType, step_id
-from luxx.wire.turn_event import SkillActivated, SubagentAssigned, Tainted, Warning
+from luxx.wire.turn_event import (
+    UI_COMMANDS_OF_TURN,
+    SkillActivated,
+    SubagentAssigned,
+    Tainted,
+    UiCommand,
+    UiCommandKind,
+    Warning,
+)
 
 MCP_PREFIX = "mcp__"
 """How the names of the tools of MCP servers begin; they come and go with their server."""
@@ -266,3 +285,39 @@ def by_failures(session: Session, targets: list[FallbackTarget]) -> tuple[list[F
         f"the provider '{targets[first].provider_name}' answers in its place."
     )
     return [*targets[first:], *targets[:first]], [warning]
+
+
+class UiCommands:
+    """The commands for the page that are not logged yet, by call id. Tools add them from threads, too."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        request = spec.request
+        has_page = isinstance(request.origin, InConversation | OrchestratedTurn)
+        self._is_followed = has_page and request.when_asked == WhenAsked.WAIT
+        self._by_call: dict[str, list[UiCommand]] = {}
+        self._lock = Lock()
+
+    def add(self, call_id: str, state: TurnState, tainted_by: str | None, command: UiCommand) -> None:
+        """Keeps a command until the result of its call is logged; a list that is to be loaded again anyway is
+        named once. Raises ToolFailed with the reason for the model if the page may not get it."""
+        if not self._is_followed:
+            raise ToolFailed("nothing was shown: no person follows this run on a page")
+        if tainted_by is not None and command.command != UiCommandKind.REFRESH:
+            raise ToolFailed(
+                f"nothing was shown: this run has read content that is not trusted ({tainted_by}), so it may "
+                "only refresh lists. Say it in the answer."
+            )
+        with self._lock:
+            kept = [one for commands in self._by_call.values() for one in commands]
+            if command in kept and command.command == UiCommandKind.REFRESH:
+                return
+            if state.ui_commands + len(kept) >= UI_COMMANDS_OF_TURN:
+                raise ToolFailed(
+                    f"nothing was shown: a turn may give the page {UI_COMMANDS_OF_TURN} commands, and it has"
+                )
+            self._by_call.setdefault(call_id, []).append(command)
+
+    def entries(self, results: Sequence[Executed]) -> list[LogEntry]:
+        """The entries of the commands of these calls, which follow their results."""
+        with self._lock:
+            return [command for one in results for command in self._by_call.pop(one.call_id, ())]

@@ -60,6 +60,7 @@ from luxx.wire.turn_event import (
     SkillActivated,
     SubagentAssigned,
     Tainted,
+    UiCommand,
 )
 
 
@@ -77,8 +78,7 @@ class GivenPrompt(msgspec.Struct, frozen=True, kw_only=True, tag="given"):
     """The origin of a call that has no conversation: what its client gives, the messages and its own tools.
 
     The model's calls of these tools end the run; the client makes them and sends the results in its next
-    call. The answer is not stored, and the messages are removed when the run ends.
-    """
+    call. The answer is not stored, and the messages are removed when the run ends."""
 
     past: list[PastMessage]
     tools: list[ToolSpec] = []
@@ -145,8 +145,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `subject_id` is the run's: a conversation, an agent that was called, a room, a task, or the run itself.
     `message_id`: what it writes, if any. `tainted_by`: the tool that brought untrusted content into earlier
-    turns. `purpose`: of its model calls. `level`: of its thinking steps. `has_plan`: steps of a plan answer.
-    """
+    turns. `purpose`: of its model calls. `level`: of its thinking steps. `has_plan`: a plan answers."""
 
     run_id: str
     kind: RunKind = RunKind.CHAT
@@ -179,13 +178,12 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     """`steps[i]` is the last logged version of the step of index i; `iterations` counts ended completions.
 
     The first `finished_count` steps belong to ended completions and their tools, the others to a completion
-    whose end is not in the log. `is_answered`: the last completion asked for no tool and did
-    not pause, so the model is not called again. `tainted_by` is the tool that first returned untrusted
-    content. `narrowed`: the limits on tools of active `skills`. `subagents`: the last event of each.
-    `fallback`: the number of the one in use. `context`: how the next prompt is made. `has_overflowed`: a
-    prompt was refused as too long and made again with less. `is_compressed`: more was left out for the next
-    call, and nothing more is before it. `reminded`: of to-dos after so many iterations. `recalled`: facts.
-    """
+    whose end is not in the log. `is_answered`: the last completion asked for no tool and did not pause, so
+    the model is not called again. `tainted_by`: the tool that first returned untrusted content. `narrowed`:
+    the limits on tools of active `skills`. `subagents`: the last event of each. `fallback`: the number of the
+    one in use. `context`: how the next prompt is made. `has_overflowed`: a prompt was refused as too long and
+    made again with less. `is_compressed`: more was left out for the next call, and nothing more is before it.
+    `reminded`: of to-dos after so many iterations. `recalled`: facts. `ui_commands`: how many were logged."""
 
     steps: tuple[Step, ...] = ()
     finished_count: int = 0
@@ -211,6 +209,7 @@ class TurnState(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
     objections: tuple[Verdict, ...] = ()
     recalled: tuple[RecalledFact, ...] | None = None
+    ui_commands: int = 0
 
 
 class NextAction(StrEnum):
@@ -270,6 +269,8 @@ def _with_other(state: TurnState, event: Event) -> TurnState:
         case Retrying(fallback=int() as fallback):
             # Its window may be smaller.
             return replace(state, fallback=fallback, is_compressed=False, has_overflowed=False)
+        case UiCommand():
+            return replace(state, ui_commands=state.ui_commands + 1)
         case Done():
             return replace(state, is_done=True)
         case _:

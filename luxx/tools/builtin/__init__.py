@@ -1,4 +1,4 @@
-"""The built-in tools: code, files, data, the web, questions, delegation."""
+"""The built-in tools: code, files, data, the web, questions, delegation, the page."""
 
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.reader import RunReader, read_in_process
@@ -8,6 +8,7 @@ from luxx.tools.builtin.file_edit import file_edit, file_multi_edit
 from luxx.tools.builtin.file_search import file_glob, file_grep
 from luxx.tools.builtin.programs import python_eval
 from luxx.tools.builtin.run import run_tools
+from luxx.tools.builtin.ui import ui_tools
 from luxx.tools.builtin.web import web_access, web_tools
 from luxx.tools.core import ToolDefinition
 
@@ -26,4 +27,4 @@ def builtin_tools(
     )
     # fmt: on
     web = web_tools(web_access(config or ToolsConfig(), run_reader))
-    return [*(tool.definition for tool in tools), *web, *run_tools()]
+    return [*(tool.definition for tool in tools), *web, *run_tools(), *ui_tools()]

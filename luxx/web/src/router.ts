@@ -16,7 +16,7 @@ export const router = createRouter({
     { path: '/', redirect: '/chat' },
     { path: '/sign-in', name: 'sign-in', component: () => import('@/pages/sign-in/SignInPage.vue') },
     ...areas.flatMap((area) => area.routes.map((route) => ({ ...route, meta: { ...route.meta, isSignedIn: true } }))),
-    { path: '/:path(.*)*', component: () => import('@/pages/MissingPage.vue'), meta: { isSignedIn: true } },
+    { path: '/:path(.*)*', name: 'missing', component: () => import('@/pages/MissingPage.vue'), meta: { isSignedIn: true } },
   ],
 })
 

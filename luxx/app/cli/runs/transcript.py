@@ -150,6 +150,7 @@ class RunFrame(FrameQuestion, frozen=True, kw_only=True):
     because: str = ""
     steps: tuple[FollowedPlanStep, ...] = ()
     result: str | None = None
+    payload: dict[str, str] = {}
 
 
 COMPRESSIONS = {
@@ -274,8 +275,8 @@ class RunTranscript(ABC):
             case "question_answered":
                 self.questions.pop(frame.question_id, None)
                 return []
-            case "retrying" | "context_compressed" | "verdict":
-                return [note(f"{_prefix(self.turn_name(frame))}{_about_call(frame)}")]
+            case "retrying" | "context_compressed" | "verdict" | "ui_command":
+                return self._notes(frame)
             case "warning" if isinstance(frame.message, str):
                 return [note(frame.message)]
             case "error" if isinstance(frame.message, str):
@@ -289,6 +290,13 @@ class RunTranscript(ABC):
                 pieces = self.receive_event(frame)
         self._close(frame)
         return pieces
+
+    def _notes(self, frame: RunFrame) -> list[Piece]:
+        """Of a command for the page its texts, unless it is old; a terminal has no lists and pages."""
+        if frame.type != "ui_command":
+            return [note(f"{_prefix(self.turn_name(frame))}{_about_call(frame)}")]
+        texts = [frame.payload[name] for name in ("title", "text", "message") if name in frame.payload]
+        return [note(text) for text in texts] if frame.seq > self._attached_seq else []
 
     def _attach(self, run: FollowedRun) -> None:
         self.run_id = run.id

@@ -21,6 +21,7 @@ type Logged =
   | Schema<'SkillActivated'>
   | Schema<'SubagentAssigned'>
   | Schema<'PlanUpdated'>
+  | Schema<'UiCommand'>
   | Schema<'ErrorEvent'>
   | Schema<'Done'>
   | Schema<'RoomStarted'>

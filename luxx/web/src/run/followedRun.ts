@@ -3,6 +3,7 @@ import { useEventListener } from '@vueuse/core'
 import { onScopeDispose, readonly, ref, shallowReadonly, shallowRef, watch } from 'vue'
 import { type SessionState, subscribe } from '@/api/socket'
 import { followRun } from '@/api/stream'
+import { useUiCommands } from '@/stores/uiCommands'
 import { endsStream, type RunEvent } from './events'
 import { reduce } from './reducer'
 import { EMPTY } from './state'
@@ -30,6 +31,7 @@ export function useFollowedRun({ subject, onState, onReturn, onEnd }: FollowOpti
   const live = shallowRef(EMPTY)
   const isConnected = ref(true)
   const isFollowing = ref(false)
+  const uiCommands = useUiCommands()
   let closing = new AbortController()
   onScopeDispose(() => closing.abort())
 
@@ -50,6 +52,8 @@ export function useFollowedRun({ subject, onState, onReturn, onEnd }: FollowOpti
     let queue: { event: RunEvent; seq: number | null }[] = []
     let timer = 0
     let flushedAt = 0
+    /** What was logged before the present connection is a replay. */
+    let replayed = Number.POSITIVE_INFINITY
 
     function flush(): void {
       window.clearTimeout(timer)
@@ -62,6 +66,8 @@ export function useFollowedRun({ subject, onState, onReturn, onEnd }: FollowOpti
 
     const follower = {
       onEvent(event: RunEvent, seq: number | null): void {
+        if (event.type === 'run') replayed = event.run.last_seq
+        if (event.type === 'ui_command' && seq !== null && seq > replayed && !signal.aborted) uiCommands.carryOut(event)
         queue.push({ event, seq })
         if (endsStream(event)) flush()
         else if (!timer) timer = window.setTimeout(flush, Math.max(0, FLUSH_MS - (performance.now() - flushedAt)))

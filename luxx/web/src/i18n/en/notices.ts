@@ -24,6 +24,7 @@ const en = {
   approve: 'Approve',
   chooseSpeaker: 'Who speaks next?',
   elsewhere: 'Open it to go on.',
+  ofModel: 'Shown by the model',
 }
 
 export type NoticesText = Texts<typeof en>

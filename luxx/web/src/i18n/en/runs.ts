@@ -75,6 +75,7 @@ const en = {
     subagent_assigned: 'Subagent',
     memory_recalled: 'Memories',
     plan_updated: 'To-do list',
+    ui_command: 'Command for the page',
     error: 'Error',
     done: 'End',
     room_started: 'Room started',

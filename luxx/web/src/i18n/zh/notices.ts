@@ -24,6 +24,7 @@ const zh: NoticesText = {
   approve: '批准',
   chooseSpeaker: '接下来由谁发言？',
   elsewhere: '打开后继续。',
+  ofModel: '由模型显示',
 }
 
 export default zh

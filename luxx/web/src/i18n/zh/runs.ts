@@ -75,6 +75,7 @@ const zh: RunsText = {
     subagent_assigned: '子智能体',
     memory_recalled: '记忆',
     plan_updated: '待办清单',
+    ui_command: '页面指令',
     error: '错误',
     done: '结束',
     room_started: '房间开始',

@@ -79,6 +79,8 @@ function wordsOf(event: RunEvent): string {
       return event.by === 'router' ? steps.skillMatched(event.name, (event.score ?? 0).toFixed(1)) : event.name
     case 'subagent_assigned':
       return event.by === 'router' ? steps.agentMatched(event.agent_name ?? '', (event.score ?? 0).toFixed(1)) : ''
+    case 'ui_command':
+      return event.payload.message ?? event.payload.path ?? event.payload.title ?? event.payload.target ?? event.command
     case 'plan_updated':
       return event.todos.map(({ title }) => title).join(', ')
     case 'doom_loop_detected':

@@ -1,8 +1,12 @@
 """Requests are matched with skills and agents by words: the labelled requests reach their figures."""
 
+from pathlib import Path
+
 import pytest
 
+from luxx.domain.agents.document import shipped_documents
 from luxx.domain.routing.matching import RoutedItem, Router, Trigger, TriggerType, clauses_of
+from luxx.domain.skills.registry import read_skills
 from routing.requests import OWN, Labelled, items, labelled
 
 
@@ -40,6 +44,51 @@ def test_requests_that_nobody_tuned_for_are_found_and_unrelated_ones_are_not() -
     assert counted["right"] >= 22, counted
     assert counted["wrong"] == 0, counted
     assert counted["false"] <= 1, counted
+
+
+SHIPPED = {
+    "code-review": (
+        "Please review my code in orders.py",
+        "Review this diff before I merge it",
+        "Can you do a code review of this pull request?",
+        "帮我做一次代码审查",
+        "请审查这段代码有没有错误",
+    ),
+    "doc-coauthoring": (
+        "Let's write a design document for the new cache",
+        "Help me draft a proposal for the board",
+        "Write a decision record about the database with me",
+        "我们一起写文档吧：新的缓存方案",
+        "帮我起草提案",
+    ),
+    None: (
+        "What is a code review?",
+        "Review my holiday plans",
+        "Write a letter to my landlord",
+        "Write code that sorts a list",
+        "Summarise the document in my workspace",
+        "总结一下这份文档",
+        "把这句话翻译成法语",
+    ),
+}
+
+
+def test_skills_that_come_with_luxx_are_found_beside_its_agents_and_not_by_other_requests() -> None:
+    skills = [
+        RoutedItem(
+            kind="skill", name=skill.name, description=skill.description, triggers=skill.trigger_patterns
+        )
+        for skill in read_skills(["builtin"], Path()).skills.values()
+    ]
+    agents = [
+        RoutedItem(
+            kind="agent", name=one.name, description=one.description, triggers=tuple(one.trigger_patterns)
+        )
+        for one in shipped_documents().values()
+    ]
+    router = Router([*skills, *agents])
+    for expected, texts in SHIPPED.items():
+        assert [found(router, text) for text in texts] == [expected] * len(texts)
 
 
 def item(name: str, description: str = "", **fields: object) -> RoutedItem:

@@ -19,6 +19,10 @@ from luxx.domain.conversations.images import MessageBlobRow
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.files.service import FileRow
+from luxx.domain.skills.changes import set_document
+from luxx.domain.skills.document import read_document
+from luxx.domain.skills.files import digest_of, store_files
+from luxx.domain.skills.models import SkillRow
 from luxx.domain.usage.ledger import UsageRow
 from luxx.features.knowledge.chunks import chunks_of
 from luxx.features.knowledge.indexing import (
@@ -145,6 +149,26 @@ def _know(session: Any) -> None:
     end_document(connection, document, EpisodeStatus.SYNCED, read=None, reason=None, count=1)
 
 
+SKILL_FILES = {
+    "SKILL.md": "---\r\nname: 数据分析\ndescription: Reads.\n---\n\nRead ☃.\r\n".encode(),
+    "scripts/run ä.py": b"\xff\xfe\0print()\n",
+}
+
+
+def _teach(session: Any, project_id: str) -> None:
+    """A reviewed skill of a project, with a file that is no text."""
+    digest = digest_of(SKILL_FILES)
+    row = SkillRow(
+        id=new_id(), tenant_id=1, project_id=project_id, user_id=1, scope="project", enabled=False,
+        origin="uploaded", digest=digest, reviewed_digest=digest, reviewed_by=1, reviewed_at=NOON,
+        warning="the folder has another name", created_at=NOON, updated_at=NOON,
+    )  # fmt: skip
+    set_document(row, read_document(SKILL_FILES["SKILL.md"]))
+    session.add(row)
+    session.flush()
+    store_files(session.connection(), 1, digest, SKILL_FILES)
+
+
 def _fill(session: Any, data_paths: DataPaths) -> None:
     add_user(session)
     now = utc_now()
@@ -170,6 +194,7 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
     session.execute(text("UPDATE tenants SET default_agent_id = 7"))
     project = {"id": new_id(), "user_id": 1, "name": "a project", "created_at": NOON, "updated_at": now}
     session.execute(insert(ProjectRow).values(project))
+    _teach(session, project["id"])
     _remember(session)
     _know(session)
     conversation_id, run_id = new_id(), new_id()

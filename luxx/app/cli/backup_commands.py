@@ -15,6 +15,7 @@ from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
 from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
 from luxx.domain.backup.user_import import import_user
+from luxx.domain.skills.user_export import SKILL_EXPORT
 from luxx.errors import LuxxError
 from luxx.features.knowledge.indexing import reindex_chunks
 from luxx.features.knowledge.user_export import KNOWLEDGE_EXPORT
@@ -36,6 +37,7 @@ FEATURES = (
     ROOM_EXPORT,
     MEMORY_EXPORT,
     KNOWLEDGE_EXPORT,
+    SKILL_EXPORT,
     *(export_of(shared) for shared in SHARED if shared.new is not None),
 )
 

@@ -108,6 +108,14 @@ def check_path(path: str) -> None:
         raise InvalidInput(f"{_shown(path)} is no usable path of a file, or too long", kind=KIND)
 
 
+def check_files(files: Mapping[str, bytes]) -> None:
+    """Raises InvalidInput or TooLarge for files that no upload may have."""
+    for path in files:
+        check_path(path)
+    check_sizes({path: len(content) for path, content in files.items()})
+    _checked(GivenFiles(files=dict(files)))
+
+
 def _without_folder(files: dict[str, bytes]) -> GivenFiles:
     """The files as seen from the folder of the SKILL.md."""
     files = _with_usual_name(files, "")

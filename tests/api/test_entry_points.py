@@ -85,7 +85,15 @@ ENTRY_POINTS = ("message", "stream", "branch", "regenerate", "edited", "agent", 
 ASKS_ITSELF = {"memory_forget"}
 """Asks also where rules allow it, but only for a fact that exists."""
 
-ON_DEMAND = {"task_get", "task_list", "task_create", "task_update", "task_delete", "task_snooze"}
+ON_DEMAND = {
+    "ui_command",
+    "task_get",
+    "task_list",
+    "task_create",
+    "task_update",
+    "task_delete",
+    "task_snooze",
+}
 """Offered only where something asks for them."""
 
 UNATTENDED = {"when_asked": "deny"}

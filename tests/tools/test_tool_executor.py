@@ -107,6 +107,7 @@ async def test_every_tool_runs_at_its_level_and_is_refused_below_it(
         read_result=read_stored_output,
         delegate=delegate_nothing,
         write_todos=lambda items: None,
+        show=lambda command: None,
     )
     (context.permissions.workspace / "a.txt").write_text("a")
     needed = builtin_executor.registry.get(name).required_permission  # type: ignore[union-attr]

@@ -13,6 +13,7 @@ from scenarios.questions import clarification
 from scenarios.restarting_client import RestartingClient
 from scenarios.rooms import USUAL, RoomScreen, order
 from scenarios.scripts import calls
+from scenarios.test_started_tasks import in_seconds, until_status
 from scenarios.test_tasks import RESULT, does, execute, new_task, statuses, step
 from scenarios.tool_controller import ToolController
 
@@ -138,6 +139,11 @@ async def test_a_task_pauses_at_a_budget_and_continues_after_it_is_raised(tmp_pa
                 )
                 run = await ann.run(task["run_id"])
                 assert (run["status"], "limits.tokens_per_day" in run["error"]) == ("paused", True)
+                # So is one whose time comes then: it is not lost, and its owner sees why.
+                timed_id = await new_task(ann, model.url, step("a"), step("b", "a"), start_at=in_seconds(0.2))
+                timed = await until_status(ann, timed_id, "block")
+                run = await ann.run(timed["run_id"])
+                assert (run["status"], "limits.tokens_per_day" in run["error"]) == ("paused", True)
             server.stop()
             with ServerProcess(tmp_path) as richer:
                 async with AsyncApiClient(richer.url) as ann:
@@ -145,6 +151,8 @@ async def test_a_task_pauses_at_a_budget_and_continues_after_it_is_raised(tmp_pa
                     task = await ann.get(f"/tasks/{task_id}")
                     assert (task["status"], task["result"]) == ("completed", "All done [a].")
                     assert (await ann.run(task["run_id"]))["error"] is None
+                    await execute(ann, timed_id, "resume")
+                    assert (await ann.get(f"/tasks/{timed_id}"))["status"] == "completed"
 
 
 async def test_requests_that_do_not_fit_the_state_are_refused_with_the_reason(server: ServerProcess) -> None:

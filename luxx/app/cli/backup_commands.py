@@ -13,9 +13,9 @@ from luxx.app.core_services import SHARED, SUBJECT_READERS
 from luxx.app.serve import database_errors
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
+from luxx.domain.backup.skill_export import SKILL_EXPORT
 from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
 from luxx.domain.backup.user_import import import_user
-from luxx.domain.skills.user_export import SKILL_EXPORT
 from luxx.errors import LuxxError
 from luxx.features.knowledge.indexing import reindex_chunks
 from luxx.features.knowledge.user_export import KNOWLEDGE_EXPORT

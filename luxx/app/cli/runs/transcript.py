@@ -177,9 +177,7 @@ class RunTranscript(ABC):
 
     def __init__(self, subject: FollowedSubject, *, is_verbose: bool = False) -> None:
         self.subject = subject
-        self.run_id = ""
-        self.last_seq = 0
-        self.error = ""
+        self.run_id, self.last_seq, self.error = "", 0, ""
         self.questions: dict[str, FrameQuestion] = {}
         self.subagents: set[str] = set()
         """The runs of subagents that have not ended."""
@@ -194,8 +192,7 @@ class RunTranscript(ABC):
         self._shown_calls: set[tuple[str, int]] = set()
         self._arguments: dict[str, str] = {}
         """The arguments of each call, by the id of the call."""
-        self._attached_seq = 0
-        self._attached_status = ""
+        self._attached_seq, self._attached_status = 0, ""
 
     @abstractmethod
     def receive_event(self, frame: RunFrame) -> list[Piece]:
@@ -295,8 +292,8 @@ class RunTranscript(ABC):
         """Of a command for the page its texts, unless it is old; a terminal has no lists and pages."""
         if frame.type != "ui_command":
             return [note(f"{_prefix(self.turn_name(frame))}{_about_call(frame)}")]
-        texts = [frame.payload[name] for name in ("title", "text", "message") if name in frame.payload]
-        return [note(text) for text in texts] if frame.seq > self._attached_seq else []
+        shown = ("title", "text", "message") if frame.seq > self._attached_seq else ()
+        return [note(frame.payload[name]) for name in shown if name in frame.payload]
 
     def _attach(self, run: FollowedRun) -> None:
         self.run_id = run.id

@@ -34,10 +34,27 @@ FOREIGN: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("POST", "/graph/entities/{own_entity}/split", {"merged_id": "{entity}"}),
     ("GET", "/graph?center={entity}", None),
     ("POST", "/memories/extract", {"conversation_id": "{conversation}"}),
-    ("GET", "/memories?scope=project:{project}", None),
-    ("DELETE", "/memories?scope=project:{project}", None),
-    ("POST", "/memories", {"text": "mine", "scope": "project:{project}"}),
-    ("GET", "/memories/export?scope=project:{project}", None),
+)
+SCOPES = ("project:{project}", "room:{room}", "base:{base}")
+OF_SCOPE: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
+    *(
+        ("GET", f"{path}?scope={{scope}}", None)
+        for path in (
+            "/memories", "/memories/export", "/memories/changes", "/graph", "/graph/entities",
+            "/graph/communities", "/graph/export",
+        )
+    ),
+    ("DELETE", "/memories?scope={scope}", None),
+    ("DELETE", "/memories?scope={scope}&source=person", None),
+    ("POST", "/memories", {"text": "mine", "scope": "{scope}"}),
+    ("POST", "/graph/query", {**QUERY, "scope": "{scope}"}),
+)  # fmt: skip
+FOREIGN_TOOLS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("memory_search", {"query": "secret", "scope": "{scope}"}, "has memory that you may use"),
+    ("memory_forget", {"id": "{fact}"}, "nothing with this id"),
+    ("entity_lookup", {"id": "{entity}"}, "no entity with this id"),
+    ("knowledge_search", {"query": "secret", "base_ids": ["{base}"]}, "can be used here"),
+    ("summary", {"document_id": "{document}"}, "can be used here"),
 )
 
 
@@ -62,10 +79,16 @@ def member(person: ApiClient, tenant: int, number: int) -> Member:
     fact = person.good("POST", "/memories", json=body)
     person.good("PUT", f"/memories/{fact['id']}", json={"text": f"{secret} after"})
     conversation = person.good("POST", "/conversations", json={})["id"]
+    room = person.good("POST", "/chat-rooms", json={"title": "R", "task": "Talk."})["id"]
+    base = person.good("POST", "/knowledge", json={"name": "B"})["id"]
+    document = base
+    if number == 0:  # Indexing one for each of them would take seconds.
+        body = {"name": "a.txt", "text": secret}
+        document = person.good("POST", f"/knowledge/{base}/documents", json=body)["items"][0]["id"]
     [change] = person.good("GET", f"/memories/changes?fact_id={fact['id']}")["items"]
     ids = {
         "fact": fact["id"], "change": change["id"], "entity": fact["entities"][0]["id"], "project": project,
-        "conversation": conversation,
+        "conversation": conversation, "room": room, "base": base, "document": document,
     }  # fmt: skip
     return Member(person, tenant, secret, ids)
 
@@ -92,14 +115,18 @@ def test_nobody_reads_or_changes_the_memory_of_somebody_else(admin: ApiClient, j
         hidden += [f"secret of all {tenant}" for tenant in range(3) if tenant != each.tenant]
         assert [secret for secret in hidden if secret in shown] == []
         for other in (members[(position + 1) % len(members)], members[(position + PEOPLE) % len(members)]):
-            for method, path, body in FOREIGN:
-                given = {} if body is None else {"json": json.loads(each.filled(json.dumps(body), other.ids))}
-                each.person.bad(method, each.filled(path, other.ids), 404, **given)
+            scope = each.filled(SCOPES[position % len(SCOPES)], other.ids)
+            for method, path, body in (*FOREIGN, *OF_SCOPE):
+                ids = {**other.ids, "scope": scope}
+                given = {} if body is None else {"json": json.loads(each.filled(json.dumps(body), ids))}
+                each.person.bad(method, each.filled(path, ids), 404, **given)
             changes = each.person.good("GET", f"/memories/changes?entity_id={other.ids['entity']}")
             assert changes["items"] == []
-            forget = {"arguments": {"id": other.ids["fact"]}}
-            assert (
-                other.secret not in each.person.ask("POST", "/tools/memory_forget/execute", json=forget).text
-            )
+            for name, arguments, words in FOREIGN_TOOLS:
+                called = each.filled(json.dumps({"arguments": arguments}), {**other.ids, "scope": scope})
+                failed = each.person.good("POST", f"/tools/{name}/execute", json=json.loads(called))
+                assert (failed["success"], words in failed["error"]) == (False, True), (name, failed)
+            source = f"/memories?source=person:{other.person.user['id']}"
+            assert each.person.good("DELETE", source) == {"deleted": 0}
     for each in members:
         assert each.person.good("GET", f"/memories/{each.ids['fact']}")["text"] == f"{each.secret} after"

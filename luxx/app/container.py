@@ -39,6 +39,7 @@ from luxx.features.knowledge.documents import DocumentService
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
 from luxx.features.knowledge.rows import CHUNKS
 from luxx.features.knowledge.running import Indexing
+from luxx.features.knowledge.vectors import VectorProgress
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
@@ -299,7 +300,9 @@ class Services(CoreServices):
             RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
             RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
             RunKind.MEMORY: partial(load_orchestrated, turn_services, load_extraction),
-            RunKind.INDEX: partial(load_index_run, self.attachments.documents.process),
+            RunKind.INDEX: partial(
+                load_index_run, self.attachments.documents.process, VectorProgress(self.embedding_source)
+            ),
         }
 
     def _resource_finder(self) -> ResourceFinder:

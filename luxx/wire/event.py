@@ -17,6 +17,8 @@ from luxx.wire.orchestration_event import (
     AgentError,
     CommunitiesUpdated,
     DocumentParsed,
+    Embedded,
+    EntitiesMerged,
     EpisodeStart,
     EpisodeSynced,
     FactsRetired,
@@ -207,10 +209,12 @@ Event = (
     | TaskComplete
     | EpisodeStart
     | EpisodeSynced
+    | EntitiesMerged
     | FactsRetired
     | CommunitiesUpdated
     | MemoryComplete
     | DocumentParsed
+    | Embedded
     | IndexComplete
 )
 """Every event that can be in a log."""

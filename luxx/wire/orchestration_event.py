@@ -266,6 +266,14 @@ class FactsRetired(EventBase, frozen=True, kw_only=True, tag="facts_retired"):
     facts: list[str]
 
 
+class EntitiesMerged(EventBase, frozen=True, kw_only=True, tag="entities_merged"):
+    """An entity was merged into another, because an episode says that both are the same; it can be undone."""
+
+    episode_id: str
+    entity_id: str
+    into: str
+
+
 class CommunitiesUpdated(EventBase, frozen=True, kw_only=True, tag="communities_updated"):
     """The groups of entities that facts connect closely were made anew."""
 
@@ -290,6 +298,13 @@ class DocumentParsed(EventBase, frozen=True, kw_only=True, tag="document_parsed"
     chunks: int = 0
     status: str = "synced"
     reason: str | None = None
+
+
+class Embedded(EventBase, frozen=True, kw_only=True, tag="embedded"):
+    """So many of the passages of the base are found by meaning now."""
+
+    done: int
+    total: int
 
 
 class IndexComplete(EventBase, frozen=True, kw_only=True, tag="index_complete"):

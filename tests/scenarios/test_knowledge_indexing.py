@@ -159,7 +159,7 @@ async def test_a_document_is_indexed_once_although_servers_are_killed(
             else:
                 await admin.start()
         document = await check_stored_once(ann, model, kills=2)
-        assert (await admin.run(run["id"]))["status"] == "completed"
+        await admin.until_status(run["id"], "completed")
 
         sent = len(embedded_texts(model))
         ann.url = admin.server.url

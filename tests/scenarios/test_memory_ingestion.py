@@ -83,7 +83,8 @@ async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
     as_child = {**BERGEN, "quote": "As a child", "valid_at": "1990-01-01", "invalid_at": "1995-01-01"}
     rules = [
         extracts(1, {**BERGEN, "valid_at": "2020-01-01"}), extracts(2, {**OSLO, "replaces": 1}),
-        extracts(3, again), extracts(4, as_child, as_child), CHATS,
+        extracts(3, again), extracts(4, as_child, as_child),
+        extracts(5, entities=[{"name": "Annie", "type": "person", "same_as": 2}]), CHATS,
     ]  # fmt: skip
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
         conversation = await chat_with(ann, model.url, "I live in Bergen")
@@ -140,6 +141,22 @@ async def test_facts_have_sources_and_what_is_no_longer_so_keeps_its_history(
         assert len(await known(ann)) == 4
         await ann.ask("DELETE", f"/messages/{message['id']}")
         assert await known(ann) == ["Ann lives in Bergen."]
+
+        # Two known entities are merged where the model says so, until that is undone.
+        body = {"text": "Annie sings.", "entities": [{"name": "Annie", "type": "person"}]}
+        annie = (await ann.post("/memories", body))["entities"][0]["id"]
+        (main,) = (await ann.get("/graph/entities", q="ann", type="person"))["items"][:1]
+        await say(ann, conversation, "Annie is Ann")
+        (merged,) = of_type(await extract(ann, conversation), "entities_merged")
+        assert "1. Annie (person)\\n2. Ann (person)" in model.requests[-1].body.decode()
+        assert (merged["entity_id"], merged["into"]) == (annie, main["id"])
+        shown = await ann.get(f"/graph/entities/{annie}")
+        assert shown["merged_into"] == main["id"]
+        change = (await ann.get("/memories/changes", entity_id=annie))["items"][0]
+        assert (change["kind"], change["run_id"]) == ("merge", merged["run_id"])
+        await ann.post(f"/memories/changes/{change['id']}/undo")
+        assert (await ann.get(f"/graph/entities/{annie}"))["merged_into"] is None
+        assert (await ann.get(f"/graph/entities/{main['id']}"))["aliases"] == []
 
 
 async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reason(

@@ -89,6 +89,15 @@ async def test_a_fact_is_found_by_meaning_and_its_vector_follows_its_text(tmp_pa
         await admin.ask("DELETE", "/memories", scope="user")
         with closing(sqlite3.connect(tmp_path / "data" / "luxx.db")) as database:
             assert database.execute("SELECT count(*) FROM embeddings").fetchone() == (0,)
+        # The run that indexes a document follows its vectors.
+        base = (await admin.post("/knowledge", {"name": "Cakes"}))["id"]
+        added = await admin.post(f"/knowledge/{base}/documents", {"name": "a.md", "text": FACT})
+        await admin.follow_all(added["run"]["id"])
+        path = f"/runs/{added['run']['id']}/events"
+        answer = await admin.ask("GET", path, headers={"accept": "application/json"})
+        events = answer.json()["data"]["events"]
+        assert [each["type"] for each in events] == ["document_parsed", "embedded", "index_complete"]
+        assert (events[1]["done"], events[1]["total"]) == (1, 1)
         # What it took is a line of its own.
         lines = (await admin.get("/usage", group_by="model"))["items"]
         assert next(line for line in lines if line["key"] == "first")["prompt_tokens"] > 500

@@ -6,6 +6,7 @@ the hashes of chunks.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,7 @@ from luxx.features.knowledge.indexing import (
     write_changes,
 )
 from luxx.features.knowledge.rows import read_bytes
+from luxx.features.knowledge.vectors import VectorCount, VectorProgress
 from luxx.infra.clock import utc_now
 from luxx.infra.documents.formats import problem_sentence
 from luxx.infra.documents.parts import Document
@@ -43,7 +45,7 @@ from luxx.runs.turn.context import BeginDrive, DriveContext
 from luxx.runs.turn.run_rows import RunHead
 from luxx.wire.event import ErrorEvent, Event, LoggedEvent
 from luxx.wire.memory import EpisodeStatus
-from luxx.wire.orchestration_event import DocumentParsed, IndexComplete
+from luxx.wire.orchestration_event import DocumentParsed, Embedded, IndexComplete
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import Usage
 
@@ -59,6 +61,9 @@ CHUNKS_AT_ONCE = 200
 MAX_TRIES = 5
 """How often a document waits for a process that reads it."""
 
+VECTORS_LOOK_SECONDS = 1.0
+VECTORS_SECONDS, VECTORS_STILL_SECONDS = 600.0, 30.0
+"""How long a run follows the vectors of its documents, in all and without progress."""
 
 Write = Callable[[Connection], None]
 
@@ -86,15 +91,25 @@ class IndexTotals(msgspec.Struct, kw_only=True):
 class IndexDrive:
     """See `Drive`."""
 
-    def __init__(self, context: DriveContext, reader: DocumentProcess, events: list[LoggedEvent]) -> None:
+    def __init__(
+        self,
+        context: DriveContext,
+        reader: DocumentProcess,
+        vectors: VectorProgress,
+        events: list[LoggedEvent],
+    ) -> None:
         self.status = RunStatus.RUNNING
         self.usage = Usage()
-        self._context, self._reader = context, reader
+        self._context, self._reader, self._vectors = context, reader, vectors
         self._store, self._head = context.services.store, context.head
         self._tries = 0
         self._totals = IndexTotals()
+        self._embedded = VectorCount(0, 0)
+        self._follows_since = self._moved_at = 0.0
         for logged in events:
             self._totals.add(logged.event)
+            if isinstance(logged.event, Embedded):
+                self._embedded = VectorCount(logged.event.done, logged.event.total)
 
     async def run(self) -> None:
         while self.status == RunStatus.RUNNING:
@@ -105,12 +120,36 @@ class IndexDrive:
                 lambda connection: next_pending(connection, self._head.subject_id, self._head.user_id)
             )
             if document is None:
-                await self._complete()
+                if not await self._follow_vectors():
+                    await self._complete()
                 continue
             try:
                 await self._index(document)
             except (DocumentChanged, RunCancelled):
                 continue  # It was deleted or replaced meanwhile, or the run ends.
+
+    async def _follow_vectors(self) -> bool:
+        """Logs how far the vectors are, if that has changed, and waits a moment; False: the run need not
+        follow them any more."""
+        if not self._totals.documents:
+            return False
+        find = partial(self._vectors.of_base, self._head.subject_id, self._head.user_id)
+        found, now = await self._store.read(find), time.monotonic()
+        if found is None:
+            return False
+        if not self._follows_since:
+            self._follows_since = self._moved_at = now
+        if found != self._embedded:
+            self._moved_at = now
+            if found.done:
+                await self._append([Embedded(done=found.done, total=found.total)], _write_nothing)
+            self._embedded = found
+        is_over = now - self._follows_since > VECTORS_SECONDS or now - self._moved_at > VECTORS_STILL_SECONDS
+        if found.done >= found.total or is_over:
+            return False
+        with suppress(RunCancelled):
+            await self._context.signal.wait(asyncio.sleep(VECTORS_LOOK_SECONDS))
+        return True
 
     async def stop(self) -> None:
         """Does nothing: a drive has no tasks of its own."""
@@ -234,10 +273,16 @@ class IndexDrive:
         self.status = status
 
 
-def load_index_run(reader: DocumentProcess, session: Session, head: RunHead) -> BeginDrive:
+def _write_nothing(connection: Connection) -> None:
+    """For events that change no rows."""
+
+
+def load_index_run(
+    reader: DocumentProcess, vectors: VectorProgress, session: Session, head: RunHead
+) -> BeginDrive:
     """What a drive of a run of the kind `index` needs."""
     events = read_log(session.connection(), head.id)
-    return lambda context: IndexDrive(context, reader, events)
+    return lambda context: IndexDrive(context, reader, vectors, events)
 
 
 def fail_index(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:

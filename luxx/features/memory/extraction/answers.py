@@ -94,11 +94,13 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownEntity(msgspec.Struct, frozen=True):
-    """An entity of the scope that the model compares with. `id` is its key in the database."""
+    """An entity of the scope that the model compares with. `id` is its key in the database, `uid` its id;
+    that is empty in logs of earlier versions."""
 
     id: int
     name: str
     type: str
+    uid: str = ""
 
 
 class KnownFact(msgspec.Struct, frozen=True):
@@ -161,10 +163,12 @@ class FoundFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a valid answer has."""
+    """What a valid answer has. `same`: known entities that are another known one under a second name, with
+    that."""
 
     entities: list[FoundEntity] = []
     facts: list[FoundFact] = []
+    same: list[tuple[KnownEntity, KnownEntity]] = []
 
 
 class ExtractionProblems(msgspec.Struct, frozen=True):
@@ -271,7 +275,22 @@ class _Reader:
                 facts.append(fact)
         if self._problems:
             return ExtractionProblems(tuple(self._problems[:MAX_PROBLEMS]))
-        return FoundFacts(entities=list(found.values()), facts=facts)
+        entities = list(found.values())
+        return FoundFacts(entities=entities, facts=facts, same=list(self._same(entities)))
+
+    def _same(self, entities: Sequence[FoundEntity]) -> Iterator[tuple[KnownEntity, KnownEntity]]:
+        """The known entities of which the model says that they are another known one: it gives the name of
+        one and the number of the other. Both must be of one type, and nothing that is read untrusted."""
+        if not all(message.trusted for message in self._batch.messages):
+            return
+        for each in entities:
+            into = each.known
+            if into is None or not into.uid or memory_name(into.name) == memory_name(each.name):
+                continue
+            for other in self._batch.entities:
+                is_named = other.uid and memory_name(other.name) == memory_name(each.name)
+                if is_named and other.type.casefold() == into.type.casefold():
+                    yield other, into
 
     def _entity(self, item: dict[str, Any]) -> FoundEntity | None:
         name = _line(item.get("name"), NAME_LENGTH)

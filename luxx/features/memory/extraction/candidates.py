@@ -27,7 +27,7 @@ _is_known = (
 """The conditions on facts of a scope that Luxx knows and that are not over, also those that begin later."""
 
 _known_entities = (
-    select(_entities.c.id, _entities.c.name, _entities.c.type, _entities.c.folded, _entities.c.aliases)
+    select(*(_entities.c[name] for name in ("id", "uid", "name", "type", "folded", "aliases")))
     .where(_entities.c.scope_id == bindparam("scope"), _entities.c.canonical_id.is_(None))
     .order_by(_entities.c.updated_at.desc())
     .limit(MAX_COMPARED_ENTITIES)
@@ -87,10 +87,10 @@ def with_candidates(
         for row in (rows[id_] for id_ in ids)
     ]  # fmt: skip
     ends = [end for id_ in ids for end in (rows[id_].subject_id, rows[id_].object_id) if end is not None]
-    more = select(_entities.c.id, _entities.c.name, _entities.c.type).where(
+    more = select(_entities.c.id, _entities.c.uid, _entities.c.name, _entities.c.type).where(
         _entities.c.id.in_(ends), _entities.c.canonical_id.is_(None)
     )
-    found = {row.id: KnownEntity(row.id, row.name, row.type) for row in connection.execute(more)}
+    found = {row.id: KnownEntity(row.id, row.name, row.type, row.uid) for row in connection.execute(more)}
     return SaidBatch(messages=said, entities=list((named | found).values())[:MAX_CANDIDATES], facts=facts)
 
 
@@ -101,7 +101,7 @@ def _named_entities(connection: Connection, scope_id: int, text: str) -> dict[in
     for row in connection.execute(_known_entities, {"scope": scope_id}):
         names = [row.folded, *map(memory_name, _names.decode(row.aliases))]
         if any(name and name in folded for name in names):
-            found[row.id] = KnownEntity(row.id, row.name, row.type)
+            found[row.id] = KnownEntity(row.id, row.name, row.type, row.uid)
             if len(found) == MAX_CANDIDATES:
                 break
     return found

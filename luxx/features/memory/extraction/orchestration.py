@@ -55,6 +55,7 @@ from luxx.wire.memory import EpisodeStatus
 from luxx.wire.message import UserContent
 from luxx.wire.orchestration_event import (
     CommunitiesUpdated,
+    EntitiesMerged,
     EpisodeStart,
     EpisodeSynced,
     FactsRetired,
@@ -249,6 +250,9 @@ class MemoryOrchestration:
     def _synced_closing(self, entries: list[LogEntry], uid: str, found: FoundFacts, size: int) -> Closing:
         retired = [old.uid for fact in found.facts if (old := fact.retires()) is not None]
         events: list[LogEntry] = [*entries]
+        events += (
+            EntitiesMerged(episode_id=uid, entity_id=one.uid, into=into.uid) for one, into in found.same
+        )
         if retired:
             events.append(FactsRetired(episode_id=uid, facts=retired))
         events.append(EpisodeSynced(episode_id=uid, facts=len(found.facts), entities=len(found.entities)))

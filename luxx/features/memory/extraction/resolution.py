@@ -2,11 +2,13 @@
 
 Entities with one name or alias are the same; another name of a known one becomes an alias only if the model
 says so. A fact that is known gets one more source. A fact that is no longer so is ended, and keeps its
-history. Nothing is merged, and nothing is ended because it is similar.
+history. Nothing is merged or ended because it is similar; two known entities are merged if the model says
+that they are the same.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -40,6 +42,7 @@ from luxx.features.memory.extraction.communities import (
 from luxx.features.memory.extraction.episodes import end_episodes, read_said
 from luxx.features.memory.facts import Author, FactWriter, NewSource
 from luxx.features.memory.lexical import index_entities, memory_name
+from luxx.features.memory.merging import merge
 from luxx.features.memory.models import (
     NAME_LENGTH,
     CommunityRow,
@@ -220,6 +223,7 @@ class Resolution:
 
     def store(self, found: FoundFacts) -> None:
         """Raises Conflict at a limit of the scope."""
+        self._merge(found)
         types = self._store_entities(found)
         known = self._known_texts([fact.text for fact in found.facts])
         for fact in found.facts:
@@ -231,13 +235,26 @@ class Resolution:
             if known_id is None or not self._add_source(known_id, _source_of(fact)):
                 known[folded].append(_Known(self._store_fact(fact, types), fact.valid_at, fact.invalid_at))
 
+    def _merge(self, found: FoundFacts) -> None:
+        """Merges known entities that are the same, unless one was deleted or merged meanwhile."""
+        for one, into in found.same:
+            with suppress(LuxxError):
+                merge(self._connection, self._scopes, one.uid, into.uid, self._by_run(), self._now)
+
+    def _by_run(self, **more: Any) -> Author:
+        user_id, run_id = self._episode.user_id, self._run_id
+        return Author(user_id=user_id, run_id=run_id, origin=FactOrigin.MODEL, **more)
+
     def _store_entities(self, found: FoundFacts) -> dict[str, str]:
         """Stores the entities and that the episode mentions them; returns their types by their names."""
         finder = EntityFinder(self._connection, self._scope_id, self._now, self._writer.entities)
         new = [NewEntity(name=each.name, type=each.type) for each in found.entities if each.known is None]
         ids = finder.ids_of(new)
+        merged = {memory_name(one.name) for one, _ in found.same}
         for each in found.entities:
-            if each.known is not None and self._name_known(each.known.id, each.name):
+            # A merged entity keeps its name for itself, so that it can be split off.
+            name = None if memory_name(each.name) in merged else each.name
+            if each.known is not None and self._name_known(each.known.id, name):
                 ids.append(each.known.id)
         if ids:
             rows = [
@@ -251,8 +268,9 @@ class Resolution:
             for each in found.entities
         }
 
-    def _name_known(self, entity_id: int, name: str) -> bool:
-        """Gives a known entity another name as an alias; False if it was deleted meanwhile."""
+    def _name_known(self, entity_id: int, name: str | None) -> bool:
+        """Gives a known entity another name as an alias, if there is one; False if it was deleted
+        meanwhile."""
         row = self._connection.execute(
             select(_entities.c.name, _entities.c.aliases).where(
                 _entities.c.id == entity_id, _entities.c.scope_id == self._scope_id
@@ -261,7 +279,7 @@ class Resolution:
         if row is None:
             return False
         aliases = _names.decode(row.aliases)
-        if memory_name(name) not in map(memory_name, [row.name, *aliases]):
+        if name is not None and memory_name(name) not in map(memory_name, [row.name, *aliases]):
             values = {"aliases": _encode([*aliases, name]).decode(), "updated_at": self._now}
             self._connection.execute(update(_entities).where(_entities.c.id == entity_id).values(**values))
             index_entities(self._connection, [entity_id])
@@ -283,13 +301,7 @@ class Resolution:
         return known
 
     def _store_fact(self, fact: FoundFact, types: dict[str, str]) -> int:
-        author = Author(
-            user_id=self._episode.user_id,
-            run_id=self._run_id,
-            origin=FactOrigin.MODEL,
-            is_trusted=fact.source.trusted,
-            sources=[_source_of(fact)],
-        )
+        author = self._by_run(is_trusted=fact.source.trusted, sources=[_source_of(fact)])
         names = [name for name in (fact.subject, fact.object) if name is not None]
         new = NewFact(
             text=fact.text,

@@ -45,10 +45,12 @@ type Logged =
   | Schema<'TaskComplete'>
   | Schema<'EpisodeStart'>
   | Schema<'EpisodeSynced'>
+  | Schema<'EntitiesMerged'>
   | Schema<'FactsRetired'>
   | Schema<'CommunitiesUpdated'>
   | Schema<'MemoryComplete'>
   | Schema<'DocumentParsed'>
+  | Schema<'Embedded'>
   | Schema<'IndexComplete'>
 
 /** The growing text of a message in a room; never in the log. */

@@ -99,10 +99,12 @@ const en = {
     task_complete: 'Task ended',
     episode_start: 'Messages read',
     episode_synced: 'Facts stored',
+    entities_merged: 'Entities merged',
     facts_retired: 'Facts retired',
     communities_updated: 'Communities made anew',
     memory_complete: 'Extraction ended',
     document_parsed: 'Document indexed',
+    embedded: 'Found by meaning',
     index_complete: 'Indexing ended',
   },
 }

@@ -99,10 +99,12 @@ const zh: RunsText = {
     task_complete: '任务结束',
     episode_start: '读取消息',
     episode_synced: '事实已存储',
+    entities_merged: '实体已合并',
     facts_retired: '事实已失效',
     communities_updated: '社群已更新',
     memory_complete: '提取结束',
     document_parsed: '文档已索引',
+    embedded: '可按含义查找',
     index_complete: '索引结束',
   },
 }

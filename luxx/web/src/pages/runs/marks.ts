@@ -91,6 +91,8 @@ function wordsOf(event: RunEvent): string {
       return steps.memoriesUsed(event.memories_used.length)
     case 'tainted':
       return event.by
+    case 'embedded':
+      return `${event.done} / ${event.total}`
     case 'episode_synced':
     case 'document_parsed':
       return event.reason ? server.translate(event.reason) : ''

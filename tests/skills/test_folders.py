@@ -89,7 +89,7 @@ BROKEN_SKILLS = {
     "must be one of keyword": front_matter(NAME_AND_DESCRIPTION, "metadata: {trigger_type: sometimes}"),
     "does not begin with front matter": "Do it.",
     "not valid YAML": front_matter("name: [a"),
-    "line 3 of the front matter is not valid YAML (mapping values are not allowed here); write description": (
+    "line 3 of the front matter is not valid YAML (mapping values are not allowed here); write": (
         front_matter("name: a-skill", "description: Does two things: this and that.")
     ),
     "does not consist of keys": front_matter("just text"),

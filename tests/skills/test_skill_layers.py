@@ -16,6 +16,7 @@ from api.conftest import answering
 from api.schema import Document
 from api.server_process import ServerProcess
 
+from luxx.domain.skills.differences import differences
 from luxx.domain.skills.document import public_document, read_document
 from luxx.providers.scripted import Call, Finish, Rule, ScriptedProvider, Text, When
 
@@ -199,6 +200,51 @@ def test_only_an_administrator_or_the_owner_of_a_project_changes_skills(
     assert "会议_纪要" in anna.http.get(f"{path}/content").text
     anna.good("DELETE", path)
     anna.bad("GET", path, 404)
+
+
+def test_a_review_and_a_skill_that_is_hidden_can_be_compared_with(admin: ApiClient, anna: ApiClient) -> None:
+    packed = zip_of({"SKILL.md": skill_text("notes", "tenant"), "a.md": "A", "b.md": "B"})
+    form = {"data": {"scope": "tenant"}, "files": {"file": ("skill.zip", packed)}}
+    skill = admin.good("POST", "/skills/upload", **form)
+    path = f"/skills/{skill['id']}"
+    compared = f"{path}/differences"
+    assert (skill["hides"], skill["was_reviewed"]) == ("system:notes", False)
+    hidden = admin.good("GET", compared, params={"against": "hidden"})
+    assert "\n-description: Of the system.\n+description: Of the tenant.\n" in hidden["text"]
+    assert [file["change"] for file in hidden["files"]] == ["added", "added"]
+    assert "+Do it well." in admin.good("GET", compared)["text"].split("\n")
+    assert "+Do it well." in admin.good("GET", "/skills/system:notes/differences")["text"].split("\n")
+    admin.bad("GET", compared, 400, params={"against": "none"})
+    admin.good("POST", f"{path}/review", json={})
+    text = skill_text("notes", "tenant", "Do it well.\nAnd slowly.").encode()
+    changed = admin.good("PUT", f"{path}/content", content=text)
+    assert changed["was_reviewed"] is True
+    since = admin.good("GET", compared, params={"against": "reviewed"})
+    assert [line for line in since["text"].split("\n") if line[0] in "+-"] == ["+And slowly."]
+    assert since["files"] == []
+    # Read by all of the tenant, as its text is; a project's only by its owner.
+    assert anna.good("GET", compared, params={"against": "reviewed"}) == since
+    project = anna.good("POST", "/projects", json={"name": "Hers"})["id"]
+    own = new_skill(anna, "notes", "project", project_id=project)
+    assert own["hides"] == skill["id"]
+    admin.bad("GET", f"/skills/{own['id']}/differences", 404, params={"against": "hidden"})
+    anna.good("DELETE", f"/projects/{project}")
+    admin.good("DELETE", path)
+
+
+def test_texts_of_any_length_are_compared_within_bounds() -> None:
+    lines = [f"line {number}" for number in range(5_000)]
+    changed = [*lines[:2_000], "another", *lines[2_001:]]
+    before, after = ({"SKILL.md": "\n".join(one).encode()} for one in (lines, changed))
+    found = differences(before, after).text.split("\n")
+    assert found == ["@@", *(f" {lines[n]}" for n in (1997, 1998, 1999)), "-line 2000", "+another",
+                     *(f" {lines[n]}" for n in (2001, 2002, 2003))]  # fmt: skip
+    backwards = {"SKILL.md": "\n".join(lines[::-1]).encode()}
+    whole = differences(before, backwards).text.split("\n")
+    assert len(whole) == 10_000
+    ends = {"SKILL.md": before["SKILL.md"].replace(b"\n", b"\r\n")}
+    assert "ends of lines" in differences(before, ends).text
+    assert differences(before, before).text == ""
 
 
 def test_content_comes_back_byte_for_byte_and_an_export_is_a_valid_skill(

@@ -218,3 +218,23 @@ def test_axe_finds_nothing_serious(operator: Person, size: tuple[int, int]) -> N
             page.wait_for_load_state("networkidle")
             check_both_themes(tab, f"admin-{path}-{size[0]}")
             assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_a_review_shows_what_changed_since_the_last_one(operator: Person) -> None:
+    text = "---\nname: style\ndescription: How we write.\n---\n\nWrite short.\n"
+    new = {"name": "style", "description": "How we write.", "scope": "tenant", "content": text}
+    skill = operator.post("/skills", new)
+    operator.post(f"/skills/{skill['id']}/review", {})
+    with operator.tab() as tab:
+        page = tab.open(f"/ui/tools/skills/{skill['id']}")
+        expect(page.get_by_text("Tenant · Ready")).to_be_visible()
+        expect(page.get_by_text("What changed since")).to_have_count(0)
+        page.get_by_label("SKILL.md", exact=True).fill(f"{text}\nAnd clearly.\n")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.get_by_text("What changed since the last review").click()
+        changed = page.get_by_role("group", name="SKILL.md")
+        expect(changed.get_by_text("+And clearly.")).to_be_visible()
+        check_both_themes(tab, "skill-differences")
+        page.get_by_role("button", name="Mark as reviewed").click()
+        expect(page.get_by_text("Tenant · Ready")).to_be_visible()
+        expect(changed).to_have_count(0)

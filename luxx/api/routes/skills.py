@@ -23,6 +23,7 @@ from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumbe
 from luxx.api.routes.files import BINARY_SCHEMA
 from luxx.domain.files.names import content_disposition
 from luxx.domain.skills.changes import NewSkill, SkillChanges, SkillName
+from luxx.domain.skills.differences import Against, SkillDifferences
 from luxx.domain.skills.document import MAX_FILE_BYTES
 from luxx.domain.skills.layers import ConfigAction, SkillConfig
 from luxx.domain.skills.service import SkillService
@@ -37,6 +38,7 @@ LayerParameter = Annotated[
     Literal["system", "tenant", "project", "all"],
     QueryParameter(name="scope", description="the layer of the skills"),
 ]
+AgainstParameter = Annotated[Against, QueryParameter(description="what the skill is compared with")]
 ProjectId = Annotated[
     str | None, QueryParameter(max_length=36, description="the project whose skills hide farther ones")
 ]
@@ -232,6 +234,18 @@ class SkillController(Controller):
         name, packed = await skills.export(caller, skill_id)
         headers = {"content-disposition": content_disposition(f"{name}.zip")}
         return Response(packed, media_type="application/zip", headers=headers)
+
+    @get("/{skill_id:str}/differences")
+    async def show_differences(
+        self,
+        caller: InjectedCaller,
+        skills: InjectedSkills,
+        skill_id: TextId,
+        against: AgainstParameter = Against.REVIEWED,
+    ) -> Success[SkillDifferences]:
+        """What differs from the files of the skill that an ADMIN `reviewed` last, or from the skill of the
+        same name that it hides (`hidden`). Where there is none, all is new."""
+        return success(await skills.differences(caller, skill_id, against))
 
     @post("/{skill_id:str}/review", status_code=200)
     async def review(

@@ -1,11 +1,15 @@
-"""What people write of a skill: a new one, changes of one, and the SKILL.md that follows from it."""
+"""What people write of a skill: a new one, changes of one, the SKILL.md that follows from it, and what the
+audit log says of it."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy.orm import Session
 
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.domain.routing.matching import TriggerPatterns, TriggerType
 from luxx.domain.skills.document import (
     MAX_DESCRIPTION,
@@ -19,8 +23,9 @@ from luxx.domain.skills.document import (
     read_document,
     with_values,
 )
+from luxx.domain.skills.layers import ConfigAction
 from luxx.domain.skills.models import SkillRow
-from luxx.domain.skills.skill import SkillScope
+from luxx.domain.skills.skill import SYSTEM_ID, SkillScope
 from luxx.errors import InvalidInput
 from luxx.tools.permissions.rules import MAX_ENTRIES
 
@@ -138,3 +143,22 @@ def set_document(row: SkillRow, document: SkillDocument) -> None:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def record_change(session: Session, caller: Caller, action: Action, row: SkillRow) -> None:
+    """Adds what was done with a skill to the audit log."""
+    detail = Detail(name=row.name, added=[row.digest])
+    entry = AuditEntry(
+        action=action, actor=caller.actor, target_type="skill", target_id=row.id, detail=detail
+    )
+    record(session, entry)
+
+
+def record_config(session: Session, caller: Caller, name: str, action: ConfigAction | None) -> None:
+    """Adds what a tenant did with a skill of the system to the audit log."""
+    detail = Detail(name=name, kind=action.value if action else "enable")
+    target = f"{SYSTEM_ID}{name}"
+    entry = AuditEntry(
+        action=Action.SKILL_CHANGE, actor=caller.actor, target_type="skill", target_id=target, detail=detail
+    )
+    record(session, entry)

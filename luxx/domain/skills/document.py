@@ -161,11 +161,13 @@ def _yaml_problem(error: yaml.YAMLError, front: str) -> str:
     lines, number = front.split("\n"), error.problem_mark.line
     line = lines[number] if number < len(lines) else ""
     key, colon, value = line.partition(":")
-    hint = ""
-    if colon and value.strip() and key.strip().isascii():
-        hint = f"; write {key.strip()[:50]} in double quotes, with \\ before quotes that are in it"
-    reason = error.problem or "it cannot be read"
-    return f"line {number + 2} of the front matter is not valid YAML ({reason}){hint}"
+    key, reason = key.strip()[:50], error.problem or "it cannot be read"
+    if not colon or not value.strip():
+        return f"line {number + 2} of the front matter is not valid YAML ({reason})"
+    return (
+        f"line {number + 2} of the front matter is not valid YAML ({reason}); write the {key} in double "
+        "quotes, with a backslash before quotes that are in it"
+    )
 
 
 def _document(front: dict[str, Any], instructions: str) -> SkillDocument:

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import Connection, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.conversations.models import ProjectRow
@@ -41,7 +41,11 @@ MOST_UNUSED = 100 * MIB
 """Bytes of these files in a tenant. Otherwise changes in a row would fill the database."""
 
 _files, _skills, _projects = table_of(SkillFileRow), table_of(SkillRow), table_of(ProjectRow)
-_is_unused = ~exists().where(_skills.c.tenant_id == _files.c.tenant_id, _skills.c.digest == _files.c.digest)
+_is_unused = ~exists().where(
+    _skills.c.tenant_id == _files.c.tenant_id,
+    # What an ADMIN reviewed last is what the next review compares with.
+    or_(_skills.c.digest == _files.c.digest, _skills.c.reviewed_digest == _files.c.digest),
+)
 
 
 def digest_of(files: Mapping[str, bytes]) -> str:

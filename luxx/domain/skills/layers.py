@@ -203,6 +203,7 @@ class SkillLayers:
             folder=self.copies.folder(values["tenant_id"], values["digest"]),
             owner_id=row.user_id,
             is_reviewed=row.reviewed_digest == values["digest"],
+            was_reviewed=row.reviewed_digest not in (None, values["digest"]),
         )
 
 

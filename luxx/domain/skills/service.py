@@ -4,6 +4,7 @@ ADMINs change those of their tenant, the owner of a project those of the project
 has reviewed the present files is for its owner's runs only.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,15 +13,18 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit import Action, AuditEntry, Detail, record
+from luxx.domain.audit import Action
 from luxx.domain.conversations.service import own_project
 from luxx.domain.skills.changes import (
     NewSkill,
     SkillChanges,
     content_of,
     front_changes,
+    record_change,
+    record_config,
     set_document,
 )
+from luxx.domain.skills.differences import Against, SkillDifferences, differences
 from luxx.domain.skills.document import FILE, SkillDocument, folder_warning, read_document, with_values
 from luxx.domain.skills.files import check_quota, digest_of, note_unused, read_files, store_files
 from luxx.domain.skills.layers import ConfigAction, SkillConfig, SkillLayers, config_of
@@ -82,6 +86,24 @@ class SkillService:
         skill, files = await self._files(caller, skill_id)
         return skill.name, await self._in_thread(zip_of, skill.name, files)
 
+    async def differences(self, caller: Caller, skill_id: str, against: Against) -> SkillDifferences:
+        """What differs from the files that were reviewed, or from the skill that this one hides; where there
+        are none, all is new. Raises NotFound.
+        """
+
+        def work(session: Session) -> tuple[Mapping[str, bytes], Mapping[str, bytes]]:
+            skill = self._visible(session, caller, skill_id)
+            before: Mapping[str, bytes] = {}
+            if against == Against.REVIEWED and skill.scope != SkillScope.SYSTEM:
+                reviewed = session.get_one(SkillRow, skill_id).reviewed_digest
+                before = read_files(session, caller.tenant_id, reviewed) if reviewed else {}
+            elif against == Against.HIDDEN:
+                hidden = self._viewer(session, caller, skill.project_id).hidden_by(skill)
+                before = {} if hidden is None else self._files_of(session, caller, hidden)
+            return before, self._files_of(session, caller, skill)
+
+        return await asyncio.to_thread(differences, *await self._store.read(work))
+
     async def create(self, caller: Caller, new: NewSkill) -> SkillView:
         """A new skill of a tenant or project. Raises InvalidInput, NotAllowed, NotFound or Conflict."""
         given = GivenFiles(files={FILE: content_of(new)})
@@ -116,7 +138,7 @@ class SkillService:
             )  # fmt: skip
             session.add(row)
             self._set_files(session, row, document, given)
-            _record(session, caller, Action.SKILL_CREATE, row)
+            record_change(session, caller, Action.SKILL_CREATE, row)
             return row.id
 
         return await self._changed(caller, await self._store.write(work))
@@ -133,7 +155,7 @@ class SkillService:
                 files = read_files(session, row.tenant_id, row.digest)
                 self._replace_text(session, caller, row, files, with_values(files[FILE], fields))
             row.updated_at = utc_now()
-            _record(session, caller, Action.SKILL_CHANGE, row)
+            record_change(session, caller, Action.SKILL_CHANGE, row)
             return row.id
 
         return await self._changed(caller, await self._store.write(work))
@@ -146,7 +168,7 @@ class SkillService:
             files = read_files(session, row.tenant_id, row.digest)
             self._replace_text(session, caller, row, files, content)
             row.updated_at = utc_now()
-            _record(session, caller, Action.SKILL_CHANGE, row)
+            record_change(session, caller, Action.SKILL_CHANGE, row)
             return row.id
 
         return await self._changed(caller, await self._store.write(work))
@@ -156,7 +178,7 @@ class SkillService:
 
         def work(session: Session) -> None:
             row = self._editable(session, caller, skill_id)
-            _record(session, caller, Action.SKILL_DELETE, row)
+            record_change(session, caller, Action.SKILL_DELETE, row)
             session.delete(row)
             session.flush()
             note_unused(session.connection(), caller.tenant_id)
@@ -179,7 +201,7 @@ class SkillService:
             if digest is not None and digest != row.digest:
                 raise Conflict("the skill has changed; read it again, then review it", kind="skill_changed")
             row.reviewed_digest, row.reviewed_by, row.reviewed_at = row.digest, caller.user_id, utc_now()
-            _record(session, caller, Action.SKILL_REVIEW, row)
+            record_change(session, caller, Action.SKILL_REVIEW, row)
             return row.id
 
         return await self._changed(caller, await self._store.write(work))
@@ -230,7 +252,7 @@ class SkillService:
                         **values,
                     )
                 )
-            _record_config(session, caller, name, action)
+            record_config(session, caller, name, action)
 
         await self._store.write(work)
         self._layers.has_changed()
@@ -255,11 +277,14 @@ class SkillService:
     async def _files(self, caller: Caller, skill_id: str) -> tuple[Skill, dict[str, bytes]]:
         def work(session: Session) -> tuple[Skill, dict[str, bytes]]:
             skill = self._visible(session, caller, skill_id)
-            if skill.scope == SkillScope.SYSTEM:
-                return skill, self._layers.copies.files_of(skill)
-            return skill, read_files(session, caller.tenant_id, skill.digest)
+            return skill, self._files_of(session, caller, skill)
 
         return await self._store.read(work)
+
+    def _files_of(self, session: Session, caller: Caller, skill: Skill) -> dict[str, bytes]:
+        if skill.scope == SkillScope.SYSTEM:
+            return self._layers.copies.files_of(skill)
+        return read_files(session, caller.tenant_id, skill.digest)
 
     def _viewer(self, session: Session, caller: Caller, project_id: str | None) -> Viewer:
         if project_id is not None:
@@ -352,20 +377,3 @@ def _require_admin(caller: Caller) -> None:
 
 def _not_found() -> NotFound:
     return NotFound("no skill with this id", kind="skill_not_found")
-
-
-def _record(session: Session, caller: Caller, action: Action, row: SkillRow) -> None:
-    detail = Detail(name=row.name, added=[row.digest])
-    entry = AuditEntry(
-        action=action, actor=caller.actor, target_type="skill", target_id=row.id, detail=detail
-    )
-    record(session, entry)
-
-
-def _record_config(session: Session, caller: Caller, name: str, action: ConfigAction | None) -> None:
-    detail = Detail(name=name, kind=action.value if action else "enable")
-    target = f"{SYSTEM_ID}{name}"
-    entry = AuditEntry(
-        action=Action.SKILL_CHANGE, actor=caller.actor, target_type="skill", target_id=target, detail=detail
-    )
-    record(session, entry)

@@ -27,6 +27,7 @@ class Skill(SkillDocument, frozen=True, kw_only=True):
 
     Of a tenant's or project's skill the folder is a copy that is made when it is needed (`files.py`), and
     `instructions` are empty: they are read there. `owner_id`: who made it.
+    `was_reviewed`: an ADMIN has reviewed other files of it, and not the present ones.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Skill(SkillDocument, frozen=True, kw_only=True):
     project_id: str | None = None
     owner_id: int | None = None
     is_reviewed: bool = True
+    was_reviewed: bool = False
     enabled: bool = True
     warning: str | None = None
 

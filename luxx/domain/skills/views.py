@@ -41,6 +41,8 @@ class SkillView(msgspec.Struct, frozen=True, kw_only=True):
     is_disabled: bool = False
     is_overridden: bool = False
     is_reviewed: bool = False
+    was_reviewed: bool = False
+    hides: str | None = None
     is_own: bool = False
     digest: str | None = None
     warning: str | None = None
@@ -117,10 +119,26 @@ class Viewer:
             is_disabled=is_system and is_disabled(self._tenant, key),
             is_overridden=hides or (is_system and key in self._replaced),
             is_reviewed=skill.is_reviewed,
+            was_reviewed=skill.was_reviewed,
+            hides=None if (hidden := self.hidden_by(skill)) is None else hidden.id,
             is_own=skill.owner_id == self._caller.user_id,
             digest=skill.digest,
             warning=skill.warning,
         )
+
+    def hidden_by(self, skill: Skill) -> Skill | None:
+        """The skill for which this one stands where both may be used: of its name in the next farther layer,
+        or the one of the system that the tenant replaced by it."""
+        system = self._layers.folders.skills
+        if skill.scope == SkillScope.SYSTEM:
+            return None
+        if skill.scope == SkillScope.PROJECT:
+            key = skill_key(skill.name)
+            of_tenant = (each for each in self._tenant.skills if skill_key(each.name) == key)
+            return next(of_tenant, system.get(skill.name))
+        configs = self._tenant.configs.values()
+        replaced = [each.system_skill_name for each in configs if each.override_skill_id == skill.id]
+        return system.get(replaced[0] if replaced else skill.name)
 
 
 _DISTANCE = {SkillScope.SYSTEM: 2, SkillScope.TENANT: 1, SkillScope.PROJECT: 0}

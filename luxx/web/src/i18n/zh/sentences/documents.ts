@@ -178,7 +178,10 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
 
   // Why a skill cannot be used
   '{} is not UTF-8 text': '{1} 不是 UTF-8 文本。',
-  'the front matter is not valid YAML: {}': '前置数据不是有效的 YAML：{1}',
+  'the front matter is not valid YAML': '前置数据不是有效的 YAML。',
+  'line {} of the front matter is not valid YAML ({})': '前置数据的第 {1} 行不是有效的 YAML（{2}）。',
+  'line {} of the front matter is not valid YAML ({}); write the {} in double quotes, with a backslash before quotes that are in it':
+    '前置数据的第 {1} 行不是有效的 YAML（{2}）；请把 {3} 的值放在双引号中，其中的引号前加反斜杠。',
   '{} does not begin with front matter between two lines of ---': '{1} 的开头不是位于两行 --- 之间的前置数据。',
   'its name may only have lower case letters, digits and single hyphens inside': '名称只能包含小写字母、数字和中间的单个连字符。',
   'the front matter does not consist of keys with values': '前置数据不是由键和值组成的。',

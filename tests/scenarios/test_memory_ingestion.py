@@ -8,7 +8,7 @@ from typing import Any
 
 from api.server_process import ServerProcess
 
-from luxx.providers.scripted import Counts, Gate, Rule, Script, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Counts, Gate, Rule, Script, ScriptedProvider, Text, When
 from scenarios.client import WAIT_SECONDS, AsyncApiClient, Json
 from scenarios.restarting_client import RestartingClient
 
@@ -194,6 +194,36 @@ async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reas
             ("POST", "/memories/episodes/nothing/retry", None),
         ):
             assert (await ann.ask(method, wrong, body)).status_code == 404
+
+
+async def test_of_recalled_facts_prompts_and_results_of_tools_nothing_is_extracted(
+    own_server: ServerProcess,
+) -> None:
+    recalled, prompt, result = "Ann's zebra is called Quagga.", "You answer as Quoll.", "Numbat"
+    tool = Call(name="process_data", arguments={"data": [result], "operation": "minify"}, id="call-1")
+    rules = [
+        extracts(1),
+        Rule(name="calls", when=When(has_tool_result=False), reply=[Text(text="I look."), tool, USAGE]),
+        CHATS,
+    ]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        await ann.post("/memories", {"text": recalled})
+        conversation = await chat_with(ann, model.url)
+        await ann.ask("PUT", f"/conversations/{conversation}", {"system_prompt": prompt})
+        async with ann.send_and_follow(conversation, "Who is my zebra?", tools=["process_data"]) as stream:
+            await stream.to_the_end()
+        given = model.requests[-1].body.decode()
+        assert all(words in given for words in ("Quagga", "Quoll", result))
+        await extract(ann, conversation)
+        [*_, asked] = [each.json["messages"] for each in model.requests if READER in each.body.decode()]
+        # Known facts stand before the messages, for comparison.
+        known_facts, _, messages = str(asked[-1]["content"]).partition("Message 1, ")
+        assert "Quagga" in known_facts
+        assert all(words in messages for words in ("Who is my zebra?", "I look.", "Noted."))
+        for words in ("Quagga", "Quoll", result):
+            assert words not in messages
+        assert "Quoll" not in str(asked)
+        assert await known(ann) == [recalled]
 
 
 async def test_a_cancelled_extraction_stays_cancelled(own_server: ServerProcess) -> None:

@@ -4,14 +4,14 @@ writers at once.
 
 import asyncio
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from provider_service.services import ANN, BOB, EVE, OTHER_ADMIN, caller
-from sqlalchemy import func, select, text
+from sqlalchemy import Connection, func, select, text
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -21,8 +21,8 @@ from luxx.errors import Conflict, InvalidInput, LuxxError, NotAllowed, NotFound
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter, retire
 from luxx.features.memory.models import EntityRow, FactRow, MemoryScopeRow
-from luxx.features.memory.retrieval import RecalledItem, RecallQuery, recall
-from luxx.features.memory.scopes import Place, parse_scope, visible_scopes
+from luxx.features.memory.retrieval import READ_FIRST, RecalledItem, RecallQuery, recall
+from luxx.features.memory.scopes import USER_SCOPE, Place, parse_scope, visible_scopes
 from luxx.features.memory.service import FactFilter, MemoryService, find_fact
 from luxx.features.memory.user_export import add_memory, read_memory
 from luxx.features.memory.views import FactChanges, NewFact
@@ -350,3 +350,21 @@ async def test_facts_are_recalled_by_words_and_by_what_they_are_connected_with(
     assert await recalled(store, EVE, "tea") == []
     for text_without_words in ("", "?!", '"', "*"):
         assert await recalled(store, ANN, text_without_words) == []
+
+
+async def test_a_fact_behind_many_that_are_not_true_now_is_recalled(
+    store: Store, memory: MemoryService
+) -> None:
+    await memory.create(ANN, NewFact(text="Oats are bought in Kiel."))
+    later = utc_now() + timedelta(days=900)
+
+    def add(connection: Connection) -> None:
+        scope = visible_scopes(connection, ANN).named(USER_SCOPE)
+        for number in range(2 * READ_FIRST):
+            new = NewFact(text=f"Oats {number} are bought.", valid_at=later)
+            FactWriter().add(connection, scope, new, Author(user_id=ANN.user_id), utc_now())
+
+    await store.write_rows(add)
+    [found] = await recalled(store, ANN, "Oats bought")
+    assert found.text == "Oats are bought in Kiel."
+    assert len(await recalled(store, ANN, "Oats bought", as_of=later, limit=50)) == 50

@@ -26,6 +26,9 @@ from luxx.wire.memory import FactCategory
 CANDIDATES = 50
 """Facts that an arm ranks."""
 
+READ_FIRST = 64
+"""Of what an arm may rank, so much is read first: most of it counts, and CANDIDATES are wanted."""
+
 BEST = 20
 """Facts whose scores pins and trust change."""
 
@@ -156,11 +159,22 @@ class _FactSearch:
         """The rows of a statement about these ids."""
         return self.connection.execute(statement, self._values | {"ids": as_list(ids)}).all()
 
+    def read_first(
+        self, statement: Select[*tuple[Any, ...]], ids: Sequence[int]
+    ) -> list[Row[*tuple[Any, ...]]]:
+        """The rows of a statement about these ids; not about later ones where earlier ones are enough."""
+        rows: list[Row[*tuple[Any, ...]]] = []
+        for some in (ids[:READ_FIRST], ids[READ_FIRST:]):
+            if some and len(rows) < CANDIDATES:
+                rows += self.read(statement, some)
+        return rows
 
-def allowed_facts(connection: Connection, scopes: Scopes, query: RecallQuery, ids: Iterable[int]) -> set[int]:
-    """Those of these facts that are in the scopes, and of the time and category that are asked for."""
+
+def allowed_facts(connection: Connection, scopes: Scopes, query: RecallQuery, ids: Sequence[int]) -> set[int]:
+    """Those of these facts that are in the scopes, and of the time and category that are asked for; of many
+    at least the first CANDIDATES."""
     search = _FactSearch(connection, scopes, query)
-    return {row.id for row in search.read(search.statements.allowed, ids)}
+    return {row.id for row in search.read_first(search.statements.allowed, ids)}
 
 
 def recall(
@@ -193,7 +207,7 @@ def _keyword_arm(search: _FactSearch, weight: float) -> Arm:
     found = ranked_fact_texts(
         search.connection, search.scopes.ids, query.text[:MAX_QUERY], has_past=query.known_at is not None
     )
-    fact_of: dict[int, int] = _pairs(search.read(search.statements.of_texts, found)) if found else {}
+    fact_of: dict[int, int] = _pairs(search.read_first(search.statements.of_texts, found))
     ranked = [(fact_of[id_], "") for id_ in found if id_ in fact_of]
     return Arm(name="keyword", weight=weight, ranked=ranked[:CANDIDATES])
 

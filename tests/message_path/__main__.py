@@ -29,7 +29,7 @@ RECORDINGS = 3
 """Of these the one with the fewest files counts: the heartbeat of the server runs during some messages."""
 
 NO_TOOLS, ONE_CALL, ROOM = "no tools", "one tool call", "a room turn"
-LIMITS = {NO_TOOLS: 60, ONE_CALL: 88}
+LIMITS = {NO_TOOLS: 60, ONE_CALL: 89}
 MORE_FILES_OF_ROOM = 15
 """How many files a turn of a room may run through beyond those of a message without tools."""
 

@@ -1,6 +1,7 @@
 """The rows of agents: who may use one, what a run takes from it, defaults of tenants."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib.resources import files
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +24,7 @@ from luxx.domain.agents.models import (
     TurnSettings,
 )
 from luxx.domain.owned import Shared, given_fields, view_of
+from luxx.domain.routing.listing import ListedPart
 from luxx.domain.routing.matching import RoutedItem, Trigger, TriggerType
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
@@ -31,6 +33,8 @@ from luxx.wire.model_settings import MAX_ID, MemoryMode, PlanningMode, RoutingMo
 
 COLORS = ("#2f6fde", "#0f8a6d", "#b4541a", "#8a3fb0", "#c2375b", "#4d7c0f", "#0e7490", "#a16207")
 """The color of an agent that names none, by its name."""
+
+INTRODUCTION = files("luxx.domain.agents").joinpath("prompt.md").read_text("utf-8").strip()
 
 MOST_ROUTED = 1_000
 """Agents of one caller that requests are matched with."""
@@ -167,6 +171,11 @@ def routed_agents(session: Session, caller: Caller) -> list[RoutedItem]:
         )
         found.setdefault(row.name.lower(), item if row.enabled else None)
     return [item for item in found.values() if item is not None]
+
+
+def listed_agents(agents: Iterable[RoutedItem]) -> ListedPart:
+    """What the system prompt says of the agents to which a model can delegate."""
+    return ListedPart(introduction=INTRODUCTION, entries=[(one.name, one.description) for one in agents])
 
 
 def with_knowledge(agent: AgentSettings, named: list[str]) -> AgentSettings:

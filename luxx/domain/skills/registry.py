@@ -14,6 +14,7 @@ from threading import Lock
 import msgspec
 import structlog
 
+from luxx.domain.routing.listing import ListedPart
 from luxx.domain.skills.document import (
     FILE,
     MAX_FILE_BYTES,
@@ -41,6 +42,7 @@ MOST_FOLDERS = 500
 LOOK_SECONDS = 2.0
 """Folders are compared at most this often."""
 
+_NEAREST = (SkillScope.PROJECT, SkillScope.TENANT, SkillScope.SYSTEM)
 INTRODUCTION = files("luxx.domain.skills").joinpath("prompt.md").read_text("utf-8").strip()
 
 Stamp = tuple[int, ...] | None
@@ -61,12 +63,11 @@ class SkillFolders(msgspec.Struct, frozen=True, kw_only=True):
     missing: Sequence[str] = ()
 
 
-def skills_prompt(skills: SkillSet, names: Collection[str] | None = None) -> str:
-    """The part of the system prompt that lists the skills, all or those of these names; may be empty."""
-    listed = skills.named(names)
-    if not listed:
-        return ""
-    return "\n".join([INTRODUCTION, "", *(f"- {skill.name}: {skill.description}" for skill in listed)])
+def listed_skills(skills: SkillSet, names: Collection[str] | None = None) -> ListedPart:
+    """What the system prompt says of the skills, all or those of these names, the nearer layers first."""
+    listed = sorted(skills.named(names), key=lambda skill: _NEAREST.index(skill.scope))
+    entries = [(skill.name, skill.description) for skill in listed]
+    return ListedPart(introduction=INTRODUCTION, entries=entries)
 
 
 def _file_in(folder: Path) -> str:

@@ -26,6 +26,7 @@ from luxx.runs.models import RunRow
 from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.resources import ResourceFinder
+from luxx.runs.turn.rights import agent_request
 from luxx.runs.turn.run_rows import (
     answered_message,
     count_descendants,
@@ -289,7 +290,7 @@ class Delegator:
         user_id = self.run.spec.user_id
         try:
             return await self.run.services.store.read(
-                lambda session: self.resources.agent_request(session, user_id, name, request)
+                lambda session: agent_request(self.resources.providers, session, user_id, name, request)
             )
         except (NotFound, InvalidInput, Conflict) as error:
             raise ToolFailed(error.message) from error

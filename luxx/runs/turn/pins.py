@@ -47,7 +47,7 @@ class RunPromptPartRow(Base):
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of Luxx that the model is offered, the texts of the system message that list skills and
-    knowledge bases, and the skills that the turn began with; None: it can activate none."""
+    agents, and knowledge bases, and the skills that the turn began with; None: it can activate none."""
 
     tools: list[ToolSpec]
     skills: str = ""

@@ -14,25 +14,28 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.authentication import caller_of_turn, user_as_caller
+from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.agents.queries import agent_named, checked_enabled, settings_of
+from luxx.domain.agents.queries import (
+    listed_agents,
+    routed_agents,
+)
 from luxx.domain.context.messages import ReadImages
 from luxx.domain.context.prompt import SectionKind, TextSection
 from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, attached_bases
+from luxx.domain.routing.listing import listing
+from luxx.domain.routing.matching import RoutedItem
 from luxx.domain.skills.layers import SkillLayers
-from luxx.domain.skills.registry import skills_prompt
+from luxx.domain.skills.registry import listed_skills
 from luxx.domain.skills.skill import NO_SKILLS, SkillSet
 from luxx.domain.skills.tools import SkillPlaces
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import Gone, LuxxError, NotFound, ToolFailed
-from luxx.infra.store.tables import first_given, lost_error
 from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.catalog import ModelCard, ProviderSelection
 from luxx.providers.client import ModelClient
-from luxx.providers.queries import lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.replay import ReplayService
@@ -125,14 +128,15 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
-    skills, and the rules for these; what is attached (`knowledge`) and may be remembered (`may_recall`).
-    `pins`: what the turn's prompts began with in an earlier drive."""
+    skills, the agents to delegate to, and the rules for these; what is attached (`knowledge`) and may be
+    remembered (`may_recall`). `pins`: what the turn's prompts began with in an earlier drive."""
 
     caller: Caller
     provider_choice: ProviderSelection
     rules: tuple[PlacedRule, ...]
     tools: ToolSet | None
     skills: SkillSet
+    agents: Sequence[RoutedItem] = ()
     knowledge: str = ""
     pins: Pins | None = None
     may_recall: bool = False
@@ -175,6 +179,7 @@ class ResourceFinder:
             skills=self.skills.for_run(session, caller, request.project_id, pins and pins.begun)
             if request.skills or request.tools or request.given_skills
             else NO_SKILLS,
+            agents=routed_agents(session, caller) if pins is None and DELEGATE_TOOL in request.tools else (),
             knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
             pins=pins,
             may_recall=self._may_recall(session.connection(), spec),
@@ -186,42 +191,6 @@ class ResourceFinder:
             return False
         values = {"user": spec.user_id, "tenant": spec.tenant_id, "subject": spec.subject_id}
         return connection.execute(self.recall.may_find, values).first() is not None
-
-    def agent_request(
-        self, session: Session, user_id: int, name: str, request: ChatRequest
-    ) -> tuple[str, ChatRequest]:
-        """The stored name of the user's agent, and the request of a run with the values that it has.
-
-        Its tools are those that both have. Raises NotFound, InvalidInput or Conflict if it may not be used.
-        """
-        caller = user_as_caller(session.connection(), user_id)
-        agent = checked_enabled(settings_of(agent_named(session, caller, name)))
-        chosen_by = f"the agent '{agent.name}'"
-        if agent.lost_provider is not None:
-            raise lost_error("provider", agent.lost_provider, chosen_by)
-        model = agent.model or (request.model if agent.provider_id is None else None)
-        provider_id = agent.provider_id or request.provider_id
-        try:
-            selection = self.providers.select_provider(session, caller, provider_id, model)
-        except NotFound as error:
-            if agent.provider_id is None:
-                raise
-            raise lost_provider_error(session, caller, agent.provider_id, None, chosen_by) from error
-        choice = selection.choice
-        self.providers.model_lists.check(selection.row, choice.model)
-        return agent.name, replace(
-            request,
-            agent_id=agent.id,
-            provider_id=choice.provider_id, provider_name=choice.name, model=choice.model,
-            max_iterations=agent.max_iterations,
-            prompted_thinking=agent.prompted_thinking,
-            checks=agent.checks,
-            skills=agent.skills,
-            tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
-            system_prompt=agent.system_prompt or "",
-            knowledge=[*request.knowledge, *agent.knowledge],
-            **first_given(agent, choice),
-        )  # fmt: skip
 
     def for_prompt(self, spec: RunSpec, access: UserAccess, *, delegation_depth: int) -> PromptResources:
         """The resources of a prompt that is only measured: nothing is started or waited for."""
@@ -245,7 +214,12 @@ class ResourceFinder:
         workspace = await self._workspace(spec)
         await self._await_names(spec, access)
         offered_names = _offered_names(spec.request, delegation_depth)
-        in_run = (spec.request.memory, spec.request.knowledge, access.skills.only(spec.request.skills))
+        skills, names = access.skills, spec.request.skills
+        in_run = (
+            spec.request.memory,
+            spec.request.knowledge,
+            skills if names is None else skills.only(names),
+        )
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
@@ -297,10 +271,11 @@ class ResourceFinder:
             and (not access.skills.is_empty or tool.name not in (ACTIVATE_TOOL, READ_TOOL))
         ]
         named = {tool.name for tool in offered}
-        text = skills_prompt(access.skills, spec.request.skills) if ACTIVATE_TOOL in named else ""
+        parts = [listed_skills(access.skills, spec.request.skills)] if ACTIVATE_TOOL in named else []
+        parts += [listed_agents(access.agents)] if DELEGATE_TOOL in named else []
         return Pins(
             tools=offered,
-            skills=text,
+            skills=listing(parts, access.provider_choice.choice.card.known_window) if parts else "",
             knowledge=access.knowledge if KNOWLEDGE_SEARCH in named else "",
             begun=pins_of(access.skills) if ACTIVATE_TOOL in named else None,
         )

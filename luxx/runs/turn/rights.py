@@ -9,19 +9,27 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from threading import Lock
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.authentication import USER_QUERY, active_user, caller_without_sign_in
+from luxx.domain.accounts.authentication import (
+    USER_QUERY,
+    active_user,
+    caller_without_sign_in,
+    user_as_caller,
+)
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AGENTS
+from luxx.domain.agents.queries import AGENTS, agent_named, checked_enabled, settings_of
 from luxx.domain.skills.tools import LoadedSkill, SkillPlaces, load_skill
 from luxx.errors import Conflict, NotFound, ToolFailed
+from luxx.infra.store.tables import first_given, lost_error
 from luxx.providers.choosing import failed_models, select_provider_row
 from luxx.providers.models import ProviderRow
-from luxx.providers.queries import PROVIDERS
+from luxx.providers.queries import PROVIDERS, lost_provider_error
+from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, RunSpec, TurnState
@@ -203,6 +211,43 @@ def activation_entry(skill: ActiveSkill, by: ChosenBy, score: float | None = Non
         by=by,
         score=score,
     )
+
+
+def agent_request(
+    providers: ProviderService, session: Session, user_id: int, name: str, request: ChatRequest
+) -> tuple[str, ChatRequest]:
+    """The stored name of the user's agent, and the request of a run with the values that it has.
+
+    Its tools are those that both have. Raises NotFound, InvalidInput or Conflict if it may not be used.
+    """
+    caller = user_as_caller(session.connection(), user_id)
+    agent = checked_enabled(settings_of(agent_named(session, caller, name)))
+    chosen_by = f"the agent '{agent.name}'"
+    if agent.lost_provider is not None:
+        raise lost_error("provider", agent.lost_provider, chosen_by)
+    model = agent.model or (request.model if agent.provider_id is None else None)
+    provider_id = agent.provider_id or request.provider_id
+    try:
+        selection = providers.select_provider(session, caller, provider_id, model)
+    except NotFound as error:
+        if agent.provider_id is None:
+            raise
+        raise lost_provider_error(session, caller, agent.provider_id, None, chosen_by) from error
+    choice = selection.choice
+    providers.model_lists.check(selection.row, choice.model)
+    return agent.name, replace(
+        request,
+        agent_id=agent.id,
+        provider_id=choice.provider_id, provider_name=choice.name, model=choice.model,
+        max_iterations=agent.max_iterations,
+        prompted_thinking=agent.prompted_thinking,
+        checks=agent.checks,
+        skills=agent.skills,
+        tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
+        system_prompt=agent.system_prompt or "",
+        knowledge=[*request.knowledge, *agent.knowledge],
+        **first_given(agent, choice),
+    )  # fmt: skip
 
 
 async def log_chosen_skills(

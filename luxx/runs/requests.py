@@ -35,9 +35,8 @@ from luxx.runs.options import (
 from luxx.runs.routing import (
     RequestRouter,
     acting_match,
-    acting_values,
     asked_text,
-    suggestions,
+    routed_values,
     with_demanded,
     with_given_skills,
 )
@@ -51,6 +50,9 @@ from luxx.wire.model_settings import MODEL_SETTINGS, PlanningMode, RoutingMode
 from luxx.wire.run import Compression, InConversation, Invocation, WhenAsked
 
 CONVERSATION = "this conversation"
+_CHOOSING = frozenset({ACTIVATE_TOOL, DELEGATE_TOOL})
+"""The tools with which a model chooses a skill or an agent."""
+
 SETTINGS = (*MODEL_SETTINGS, "sliding_window")
 
 
@@ -100,10 +102,8 @@ class RequestResolver:
         values = {"planning": planning or PlanningMode.OFF, "project_id": project_id}
         if options.skills:
             values |= with_given_skills(self._skills(session, caller, [conversation]), options.skills, agent)
-        elif acting is not None:
-            values |= acting_values(acting)
-        elif mode != RoutingMode.OFF and (ACTIVATE_TOOL in request.tools or DELEGATE_TOOL in request.tools):
-            values["routed"] = suggestions(find(), request.tools, agent)
+        elif acting is not None or (mode != RoutingMode.OFF and _CHOOSING.intersection(request.tools)):
+            values |= routed_values(find(), acting, request.tools, agent)
         memory = strictest(request.memory, conversation.memory)
         return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
@@ -16,7 +17,7 @@ from luxx.domain.agents.queries import AgentSettings, routed_agents
 from luxx.domain.conversations.access import user_content
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.service import own_project
-from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatch, RoutingMatches
+from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatch, RoutingMatches, clauses_of
 from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.skills.skill import Skill, SkillSet
 from luxx.errors import InvalidInput
@@ -35,6 +36,9 @@ MOST_MATCHES = 10
 
 MOST_SUGGESTED = 3
 """Items that a model is told."""
+
+MOST_CLAUSES, CLAUSE_LENGTH = 10, 200
+"""Parts of a message that are matched by themselves, and the characters of one that a reminder repeats."""
 
 
 class ItemMatch(Struct, frozen=True, kw_only=True):
@@ -97,14 +101,18 @@ class RequestRouter:
         """What a message with this text asks for, among all that the caller may use in this project."""
         skills = self.skills.for_caller(session, caller, project_id)
         items = [*map(_skill_item, skills.listed), *routed_agents(session, caller)]
-        return TextMatches(matches=_router(tuple(items)).match(text), skills=skills)
+        router, parts = _router(tuple(items)), clauses_of(text)[:MOST_CLAUSES]
+        clauses = [(part, router.match(part)) for part in parts] if len(parts) > 1 else []
+        return TextMatches(matches=router.match(text), skills=skills, clauses=clauses)
 
 
 class TextMatches(Struct, frozen=True, kw_only=True):
-    """What a text asks for, and all skills that it was matched with."""
+    """What a text asks for, and all skills that it was matched with. `clauses`: the parts of a text of
+    several, each with what it asks for."""
 
     matches: RoutingMatches
     skills: SkillSet
+    clauses: Sequence[tuple[str, RoutingMatches]] = ()
 
 
 def acting_match(found: TextMatches, own: AgentSettings) -> RoutingMatch | None:
@@ -121,15 +129,34 @@ def acting_match(found: TextMatches, own: AgentSettings) -> RoutingMatch | None:
     return None
 
 
-def acting_values(acting: RoutingMatch) -> dict[str, Any]:
-    """The values of a request in which this acts. A skill stands in place of a plan."""
-    planning = {"planning": PlanningMode.OFF} if acting.item.kind == "skill" else {}
-    return {"routed": [_choice(acting, acts=True)], **planning}
-
-
-def suggestions(found: TextMatches, tools: Collection[str], agent: AgentSettings) -> list[RoutedChoice]:
-    """The best of what the words ask for and the model can choose with these tools."""
+def routed_values(
+    found: TextMatches, acting: RoutingMatch | None, tools: Collection[str], agent: AgentSettings
+) -> dict[str, Any]:
+    """The values of a request in which this acts, or whose model gets these tools and is told what the words
+    ask for. A skill that acts stands in place of a plan."""
     of_agent = agent.skills and {skill.name for skill in found.skills.named(agent.skills)}
+    clauses = _clauses(found, of_agent) if ACTIVATE_TOOL in tools else []
+    if acting is None:
+        return {"routed": [*_suggestions(found, tools, agent, of_agent), *clauses]}
+    planning = {"planning": PlanningMode.OFF} if acting.item.kind == "skill" else {}
+    return {"routed": [_choice(acting, acts=True), *clauses], **planning}
+
+
+def _clauses(found: TextMatches, of_agent: Collection[str] | None) -> list[RoutedChoice]:
+    """The best skill of each part of the text, each skill once."""
+    chosen: dict[str, RoutedChoice] = {}
+    for part, matches in found.clauses:
+        best = next((match for match in matches.above if match.item.kind == "skill"), None)
+        if best is not None and (of_agent is None or best.item.name in of_agent):
+            choice = replace(_choice(best), clause=" ".join(part.split())[:CLAUSE_LENGTH])
+            chosen.setdefault(best.item.name, choice)
+    return list(chosen.values())
+
+
+def _suggestions(
+    found: TextMatches, tools: Collection[str], agent: AgentSettings, of_agent: Collection[str] | None
+) -> list[RoutedChoice]:
+    """The best of what the words ask for and the model can choose with these tools."""
     named = (
         match
         for match in found.matches.above

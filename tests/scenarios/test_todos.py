@@ -245,7 +245,8 @@ async def test_a_change_without_a_run_is_said_in_the_next_answer_alone(patient_s
         assert last(model, at + 1).startswith(f"{OF_PERSON} the to-do list of an earlier request. It has no")
         assert await put(ann, conversation, [A, B], None) == [A, B]
         parts = (await ann.get(f"/conversations/{conversation}/context"))["parts"]
-        assert [part["name"] for part in parts] == ["tools", "history", "tail"], "there is no system prompt"
+        # There is no system prompt, but agents to which the model can delegate.
+        assert [part["name"] for part in parts] == ["tools", "skills", "history", "tail"]
         # A branch has the list of its own path, and its change is not that of the other.
         path, headers = f"/messages/{second['id']}/regenerate", {"accept": "application/json"}
         await ann.wait_for_end((await ann.ask("POST", path, {}, headers)).json()["data"]["id"])

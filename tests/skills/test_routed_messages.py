@@ -15,6 +15,10 @@ INVOICES = (
     "triggers:\n  - make an invoice\n---\n\nNumber invoices by year.\n"
 )
 OWN = "---\nname: haiku-poems\ndescription: Writes haiku poems in three lines.\n---\n\nCount syllables.\n"
+CALENDAR = (
+    "---\nname: calendar-entry\ndescription: Puts meetings into the calendar.\n---\n\nUse local times.\n"
+)
+BOTH = "Please make an invoice for our customer. Also put the meeting into the calendar."
 INVOICE, POEM, TRANSLATE = (
     "Please make an invoice for our customer",
     "Write three haiku poems",
@@ -46,6 +50,8 @@ def admin(tmp_path_factory: pytest.TempPathFactory, model: ScriptedProvider) -> 
     data_dir = tmp_path_factory.mktemp("routed") / "data"
     (data_dir / "skills" / "invoice-maker").mkdir(parents=True)
     (data_dir / "skills" / "invoice-maker" / "SKILL.md").write_text(INVOICES, "utf-8")
+    (data_dir / "skills" / "calendar-entry").mkdir()
+    (data_dir / "skills" / "calendar-entry" / "SKILL.md").write_text(CALENDAR, "utf-8")
     with (
         ServerProcess(data_dir.parent, data_dir=data_dir) as server,
         ApiClient(server, document_of(server)).sign_in() as person,
@@ -174,6 +180,30 @@ def test_the_first_of_conversation_agent_and_settings_decides_whether_words_choo
     assert "invoice-maker" not in prompt_after(admin, model, agent_id=agent["id"])[-1]["content"]
     assert "Number invoices" in str(prompt_after(admin, model, "auto", agent_id=agent["id"]))
     admin.good("PUT", "/settings", json={"routing": None})
+
+
+def test_a_part_of_a_message_whose_skill_was_not_used_is_reminded_of_once(
+    admin: ApiClient, model: ScriptedProvider
+) -> None:
+    before = len(model.requests)
+    _, answer = ask(admin, BOTH, tools=["activate_skill"])
+    assert len(model.requests) == before + 2
+    reminder = prompt(model)[-1]["content"]
+    assert '"put the meeting into the calendar.": calendar-entry' in prompt(model)[-2]["content"]
+    assert "invoice-maker" in prompt(model)[-2]["content"], reminder
+    assert [step.get("name") for step in answer["steps"] if step["type"] == "user"] == ["reminder"]
+    # A skill that acts is active; only the other one is left.
+    before = len(model.requests)
+    ask(admin, BOTH, "auto", tools=["activate_skill"])
+    assert len(model.requests) == before + 2
+    assert ("calendar-entry" in str(prompt(model)[-1]), "invoice-maker" in str(prompt(model)[-1])) in (
+        (True, False),
+        (False, True),
+    )
+    for text, mode in ((INVOICE, "suggest"), (BOTH, "off"), ("Say hello and also say goodbye", "suggest")):
+        before = len(model.requests)
+        ask(admin, text, mode, tools=["activate_skill"])
+        assert len(model.requests) == before + 1, text
 
 
 def prompt_after(

@@ -73,7 +73,9 @@ def test_a_person_changes_the_list_while_the_model_writes_it(
         expect(add).to_have_value("")
         models.release(f"busy{width}")
         expect(said(page, "It stays open.")).to_have_count(2, timeout=WAIT_MS)
-        expect(page.get_by_text("The model was reminded of open to-dos.")).to_be_visible(timeout=WAIT_MS)
+        expect(page.get_by_text("The model was reminded of what was left to do.")).to_be_visible(
+            timeout=WAIT_MS
+        )
         expect(toggle).to_contain_text("1 of 3 done")
         expect(item(panel, "Read the mail")).to_be_checked()
         expect(item(panel, "Write it by hand")).not_to_be_checked()

@@ -100,7 +100,7 @@ def _step(step: Step) -> list[str]:
         case StepType.TEXT:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
         case StepType.USER if step.name == REMINDER:
-            return ["*The model was reminded of open to-dos.*"]
+            return ["*The model was reminded of what was left to do.*"]
         case StepType.USER if step.name in SKILL_STEPS:
             by = "The person" if step.name == SKILL_STEP else "The words of the message"
             return [f"*{by} activated the skill {inline(str(step.id_ref))}.*"]

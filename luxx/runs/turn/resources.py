@@ -214,12 +214,7 @@ class ResourceFinder:
         workspace = await self._workspace(spec)
         await self._await_names(spec, access)
         offered_names = _offered_names(spec.request, delegation_depth)
-        skills, names = access.skills, spec.request.skills
-        in_run = (
-            spec.request.memory,
-            spec.request.knowledge,
-            skills if names is None else skills.only(names),
-        )
+        in_run = (spec.request.memory, spec.request.knowledge, _skills_of(spec.request, access))
 
         def make_context(caller: Caller, rules: tuple[PlacedRule, ...], known: ToolSet | None) -> ToolContext:
             return ToolContext(
@@ -354,6 +349,11 @@ def asks_to_think(request: ChatRequest, card: ModelCard) -> bool:
 def client_tools(request: ChatRequest) -> list[ToolSpec]:
     """The tools that the client of a call gave, and whose calls it makes itself."""
     return request.origin.tools if isinstance(request.origin, GivenPrompt) else []
+
+
+def _skills_of(request: ChatRequest, access: UserAccess) -> SkillSet:
+    """The skills that calls of the run may use."""
+    return access.skills if request.skills is None else access.skills.only(request.skills)
 
 
 def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str]:

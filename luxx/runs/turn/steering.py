@@ -181,15 +181,15 @@ async def log_completion_and_steers(
 
 
 async def log_reminder(run: RunContext, entries: Sequence[LogEntry], usage: UsageEntry | None) -> None:
-    """Logs an ended completion and a reminder of open to-dos, with which the turn goes on; or with what
-    people gave to the answer meanwhile."""
+    """Logs an ended completion and a reminder of what is left to do, with which the turn goes on; or with
+    what people gave to the answer meanwhile."""
     is_of_chat = may_be_steered(run.spec, run.log.state_after(entries))
     if is_of_chat and await log_completion_and_steers(run, entries, usage):
         return
     preceding = with_text(run.log.state, entries)
     state = run.log.state_after(preceding)
     await run.log.append(
-        [*preceding, reminder(state)],
+        [*preceding, reminder(run.spec, state)],
         phase=RunPhase.THINKING,
         changes={"usage": _encode(state.usage).decode(), "cost": state.cost},
         extra_write=lambda connection: run.spending.close(connection, usage),

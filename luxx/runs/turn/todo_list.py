@@ -1,5 +1,5 @@
-"""The to-do list of a turn: changes that a person makes meanwhile, and the reminder of open items before an
-end.
+"""The to-do list of a turn: changes that a person makes meanwhile, and the reminder before an end, of open
+items and of parts of the message that nothing was done about.
 
 A person's change is a row of `queued_messages` until the turn logs it, as a message that steers the answer is
 (`steering.py`). It says what it was made of, so it is applied to what the model has written by then.
@@ -18,7 +18,9 @@ from luxx.runs.log.events import LogEntry
 from luxx.runs.turn.state import RunSpec, TurnState
 from luxx.runs.turn.turn_log import REGULAR
 from luxx.wire.event import CallPurpose, ProcessStep
+from luxx.wire.run import InConversation, RoutedChoice
 from luxx.wire.todos import REMINDER, TODO_TOOL, TodoAuthor, TodoChange, TodoItem
+from luxx.wire.tool import skill_key
 from luxx.wire.turn import Step, StepType, step_id
 from luxx.wire.turn_event import PlanUpdated, Warning
 
@@ -73,19 +75,32 @@ def settle_changes(connection: Connection, conversation_id: str) -> None:
 
 
 def may_remind(spec: RunSpec, state: TurnState) -> bool:
-    """Whether a turn that would end now reminds the model of open items: once, if it wrote the list."""
-    todos, last, request = state.context.todos, state.notes[-1], spec.request
+    """Whether a turn that would end now reminds the model, once: of open items if it wrote the list, or of
+    parts of the message whose skills are not active."""
+    last, request = state.notes[-1], spec.request
     return (
-        todos is not None
-        and bool(todos.open)
-        and not (todos.is_earlier or state.reminded)
+        not state.reminded
         and last.finish in REGULAR
         and last.has_tools
-        and TODO_TOOL in request.tools
         and request.response_schema is None
         and spec.purpose is CallPurpose.ANSWER
         and not request.stores_nothing
+        and bool(_open_items(spec, state) or _left_clauses(spec, state))
     )
+
+
+def _open_items(spec: RunSpec, state: TurnState) -> list[TodoItem]:
+    todos = state.context.todos
+    is_own = todos is not None and not todos.is_earlier and TODO_TOOL in spec.request.tools
+    return todos.open if todos is not None and is_own else []
+
+
+def _left_clauses(spec: RunSpec, state: TurnState) -> list[RoutedChoice]:
+    """The parts of the message that ask for skills which are not active."""
+    if not isinstance(spec.request.origin, InConversation) or spec.turn.key:
+        return []
+    active = {skill_key(skill.name) for skill in state.skills}
+    return [one for one in spec.request.routed if one.clause and skill_key(one.name) not in active]
 
 
 def is_reminded(state: TurnState) -> bool:
@@ -93,17 +108,26 @@ def is_reminded(state: TurnState) -> bool:
     return bool(state.steps) and state.steps[-1].name == REMINDER
 
 
-def reminder(state: TurnState) -> ProcessStep:
+def reminder(spec: RunSpec, state: TurnState) -> ProcessStep:
     """The step that reminds the model, after the steps of this state."""
     index = len(state.steps)
-    items = [] if state.context.todos is None else state.context.todos.open
-    count = "1 item is" if len(items) == 1 else f"{len(items)} items are"
-    lines = [
-        f"(From Luxx, not from the person.) {count} open in your to-do list:",
-        *item_lines(items, REMINDED_TOKENS),
-        "Do what is left now. If something is done or not needed any more, say so with todo_write. If it "
-        "must stay open, say why in one sentence. Do not repeat your answer.",
-    ]
+    items, clauses = _open_items(spec, state), _left_clauses(spec, state)
+    lines = ["(From Luxx, not from the person.)"]
+    if items:
+        count = "1 item is" if len(items) == 1 else f"{len(items)} items are"
+        lines[0] += f" {count} open in your to-do list:"
+        lines += item_lines(items, REMINDED_TOKENS)
+        lines.append(
+            "Do what is left now. If something is done or not needed any more, say so with todo_write. If it "
+            "must stay open, say why in one sentence. Do not repeat your answer."
+        )
+    if clauses:
+        lines.append("These parts of the request match skills that you have not used:")
+        lines += [f'- "{one.clause}": {one.name}' for one in clauses]
+        lines.append(
+            "Do now what is left of them, with activate_skill if the skill fits. If nothing is left, say "
+            "only that. Do not repeat your answer."
+        )
     step = Step(id=step_id(index), index=index, type=StepType.USER, name=REMINDER, content="\n".join(lines))
     return ProcessStep(step=step)
 

@@ -368,10 +368,10 @@ class Turn:
         self, iteration: Iteration, entries: list[LogEntry], state: TurnState, usage: UsageEntry | None = None
     ) -> None:
         """Ends the turn with its answer, unless a check sends it back; partial if it breaks its schema."""
-        if state.context.todos is not None and may_remind(self.run.spec, state) and self._has_tools(state):
+        ending, spec, todos = self._final_ending(state), self.run.spec, state.context.todos
+        if (todos or spec.request.routed) and may_remind(spec, state) and self._has_tools(state):
             await log_reminder(self.run, entries, usage)
             return
-        ending, spec = self._final_ending(state), self.run.spec
         if has_checks(spec) and is_judged(state, ending):
             is_early = state.iterations < self._most_calls(state) and ending == FINISHED
             verdicts = await self._checks_of(iteration).judge_answer(entries, usage, may_object=is_early)

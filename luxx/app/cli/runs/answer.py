@@ -124,7 +124,7 @@ class AnswerTranscript(RunTranscript):
 
     def _receive_step(self, step: FrameStep, *, is_logged: bool) -> list[Piece]:
         if step.type == StepType.USER and step.name == REMINDER:
-            return [note("The model is reminded of open to-dos.")] if is_logged else []
+            return [note("The model is reminded of what is left to do.")] if is_logged else []
         if step.type == StepType.USER and step.name in SKILL_STEPS:
             return []  # `skill_activated` follows.
         if step.type == StepType.USER:

@@ -94,7 +94,7 @@ const en = {
   placeOf: ({ page, slide, row, last_row: last }: { page?: number; slide?: number; row?: number; last_row?: number }) =>
     page ? `p. ${page}` : slide ? `slide ${slide}` : row ? (last && last !== row ? `rows ${row} to ${last}` : `row ${row}`) : '',
   steered: 'You wrote while it was answering:',
-  reminded: 'The model was reminded of open to-dos.',
+  reminded: 'The model was reminded of what was left to do.',
   skillMatched: (name: string, score: string) => `Skill ${name} is active: the words of the message ask for it (score ${score})`,
   agentMatched: (name: string, score: string) => `${name} answers: the words of the message ask for this agent (score ${score})`,
   skillAsked: (name: string) => `The words of the message ask for the skill ${name}.`,

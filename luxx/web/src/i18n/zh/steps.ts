@@ -87,7 +87,7 @@ const zh: StepsText = {
   placeOf: ({ page, slide, row, last_row: last }) =>
     page ? `第 ${page} 页` : slide ? `第 ${slide} 张` : row ? (last && last !== row ? `第 ${row} 至 ${last} 行` : `第 ${row} 行`) : '',
   steered: '你在回答进行时写道：',
-  reminded: '已提醒模型还有未完成的待办。',
+  reminded: '已提醒模型还有未完成的事项。',
   skillMatched: (name, score) => `已启用技能 ${name}：消息的用词与它相符（得分 ${score}）`,
   agentMatched: (name, score) => `由 ${name} 回答：消息的用词与这个智能体相符（得分 ${score}）`,
   skillAsked: (name) => `消息的用词与技能 ${name} 相符。`,

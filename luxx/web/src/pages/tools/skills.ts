@@ -9,7 +9,9 @@ import type { Skill } from '@/components/skillStates'
 import { useSkillsText } from '@/i18n/en/skills'
 import { ADMIN_LEVEL, useSession } from '@/stores/session'
 
-export type Matched = Schema<'MatchedItems'>
+type Items = Schema<'MatchedItems'>
+/** Skills and agents with their scores, the best first. */
+export type Matched = Omit<Items, 'matches'> & { matches: (Items['matches'][number] & { kind: 'skill' | 'agent' })[] }
 export const SKILLS_KEY = ['skills'] as const
 
 export const pathOf = (skillId: string) => ({ path: { skill_id: skillId } })
@@ -22,8 +24,16 @@ export async function listAllSkills(): Promise<Skill[]> {
 }
 
 /** What a request is matched with where skills of `place` count too. */
-export function matchSkills(text: string, place: string): Promise<Matched> {
-  return ask(api.POST('/skills/match', { body: { text, project_id: projectOf(place) } }))
+export async function matchRequest(text: string, place: string): Promise<Matched> {
+  const [skills, agents] = await Promise.all([
+    ask(api.POST('/skills/match', { body: { text, project_id: projectOf(place) } })),
+    ask(api.POST('/agents/match', { body: { text } })),
+  ])
+  const both = [
+    ...skills.matches.map((each) => ({ ...each, kind: 'skill' as const })),
+    ...agents.matches.map((each) => ({ ...each, kind: 'agent' as const })),
+  ]
+  return { ...skills, matches: both.toSorted((one, other) => other.score - one.score) }
 }
 
 function projectOf(place: string): string | null {

@@ -100,7 +100,7 @@ class RequestRouter:
     ) -> "TextMatches":
         """What a message with this text asks for, among all that the caller may use in this project."""
         skills = self.skills.for_caller(session, caller, project_id)
-        items = [*map(_skill_item, skills.listed), *routed_agents(session, caller)]
+        items = [*map(_skill_item, skills.listed), *routed_agents(session, caller, project_id)]
         router, parts = _router(tuple(items)), clauses_of(text)[:MOST_CLAUSES]
         clauses = [(part, router.match(part)) for part in parts] if len(parts) > 1 else []
         return TextMatches(matches=router.match(text), skills=skills, clauses=clauses)

@@ -517,6 +517,8 @@ LONG_WORK = [
     wrong("a plan for every answer", "PUT", "/settings", {"planning": "yes"}, "$.planning"),
     wrong("words that choose sometimes", "PUT", "/settings", {"routing": "maybe"}, "$.routing"),
     wrong("a routed conversation", "POST", "/conversations", {"routing": True}, "$.routing"),
+    wrong("an agent of a number", "POST", "/agents", AGENT | {"project_id": 7}, "$.project_id"),
+    wrong("an agent of no project's id", "POST", "/agents", AGENT | {"project_id": ""}, "$.project_id"),
     wrong("an agent that is routed", "POST", "/agents", AGENT | {"routing": "on"}, "$.routing"),
     wrong("an agent that plans a number", "POST", "/agents", AGENT | {"planning": 1}, "$.planning"),
     wrong("an agent that thinks in words", "POST", "/agents", AGENT | {"prompted_thinking": "yes"},

@@ -1,4 +1,4 @@
-"""Skills of projects in the export of one user's data and its import into another server."""
+"""Skills and agents of projects in the export of one user's data and its import into another server."""
 
 import json
 from base64 import b64encode
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from sample_user import add_user
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from backup.sample_data import SKILL_FILES, data_paths_of, fill, initialise, store_of
 from backup.test_bad_archives import members_of
 from backup.test_user_export import with_member
 from luxx.app.cli.backup_commands import FEATURES
+from luxx.domain.agents.models import AgentRow
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.user_export import export_user
 from luxx.domain.backup.user_import import import_user
@@ -26,11 +27,16 @@ from luxx.infra.config.schema import FilesConfig
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The export of ann, whose project has a skill."""
+    """The export of ann, whose project has a skill and an agent."""
     folder = tmp_path_factory.mktemp("export")
     here = data_paths_of(folder / "here")
     initialise(here)
     fill(here)
+    of_project = update(AgentRow).values(
+        project_id=select(ProjectRow.id).scalar_subquery(), is_shared=False, provider_id=None
+    )
+    with store_of(here) as store:
+        store.write_now(lambda session: session.execute(of_project))
     export_user(here, "ann", folder / "ann.zip", FEATURES)
     here.close()
     return (folder / "ann.zip").read_bytes()
@@ -61,6 +67,7 @@ def test_skills_of_projects_are_imported_byte_for_byte_and_without_their_review(
     def read(session: Any) -> Any:
         row = session.scalars(select(SkillRow)).one()
         assert session.get_one(ProjectRow, row.project_id).name == "a project"
+        assert session.scalars(select(AgentRow.project_id)).all() == [row.project_id]
         assert (row.name, row.description, row.scope, row.user_id) == ("数据分析", "Reads.", "project", 1)
         assert (row.enabled, row.warning) == (False, "the folder has another name")
         assert (row.reviewed_digest, row.reviewed_by) == (None, None)

@@ -23,7 +23,14 @@ from luxx.api.http.request_input import (
 )
 from luxx.api.routes.messages import InvocationBody, answer_options, check_text
 from luxx.domain.agents.document import MAX_CHARACTERS, AgentDocument
-from luxx.domain.agents.models import AgentChanges, AgentView, EnableAgent, ImportedAgent, NewAgent
+from luxx.domain.agents.models import (
+    AgentChanges,
+    AgentView,
+    EnableAgent,
+    ImportedAgent,
+    NewAgent,
+    ProjectId,
+)
 from luxx.domain.agents.service import AgentService
 from luxx.features.chats.service import ChatService
 from luxx.infra.store.tables import Uses
@@ -36,9 +43,10 @@ from luxx.wire.run import TitledRun
 
 
 class MatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The text of a request, as a person would send it."""
+    """The text of a request, as a person would send it, in a project or without one."""
 
     text: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    project_id: ProjectId | None = None
 
 
 InjectedAgents = NamedDependency[AgentService]
@@ -116,7 +124,7 @@ class AgentController(Controller):
     ) -> Success[MatchedItems]:
         """Your enabled agents that share words with a text, the best first, as a message with this text is
         matched. Those at or above `threshold` are what it asks for."""
-        return success(await request_router.match(caller, data.text, "agent"))
+        return success(await request_router.match(caller, data.text, "agent", data.project_id))
 
     @get("/{agent_id:int}/uses")
     async def uses(

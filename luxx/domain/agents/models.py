@@ -47,6 +47,7 @@ AgentColor = Annotated[
 ToolName = Annotated[str, Meta(min_length=1, max_length=200, pattern=LINE, description=IN_LINE)]
 ToolNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
 SkillNames = Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
+ProjectId = Annotated[str, Meta(min_length=1, max_length=36)]
 MaxIterations = Annotated[int, Meta(ge=1, le=100)]
 PromptedThinking = Annotated[
     bool,
@@ -132,6 +133,7 @@ class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, RequestColumns, Slidi
     trigger_type: Mapped[str] = mapped_column(String(10), default="hybrid")
     trigger_patterns: Mapped[str] = mapped_column(Text, default="[]")
     enabled: Mapped[bool] = mapped_column(default=True)
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"), index=True)
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -199,6 +201,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trigger_type: TriggerType = TriggerType.HYBRID
     trigger_patterns: TriggerPatterns = []
     enabled: bool = True
+    project_id: ProjectId | None = None
     is_shared: bool = False
 
 
@@ -222,6 +225,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     trigger_type: TriggerType | UnsetType = UNSET
     trigger_patterns: TriggerPatterns | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
+    project_id: ProjectId | UnsetType | None = UNSET
     is_shared: bool | UnsetType = UNSET
 
 
@@ -257,6 +261,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     trigger_type: TriggerType = TriggerType.HYBRID
     trigger_patterns: list[Trigger] = []
     enabled: bool = True
+    project_id: str | None = None
     lost_provider: str | None
     is_shared: bool
     is_shipped: bool

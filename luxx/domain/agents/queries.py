@@ -7,7 +7,7 @@ from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Row, bindparam, case, func, select, update
+from sqlalchemy import Row, bindparam, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -144,7 +144,10 @@ _routed = (
         _agents.c.id, _agents.c.name, _agents.c.role, _agents.c.description, _agents.c.trigger_type,
         _agents.c.trigger_patterns, _agents.c.is_shared, _agents.c.shipped_name, _agents.c.enabled,
     )
-    .where(AGENTS.is_visible(bindparam("tenant"), bindparam("user")))
+    .where(
+        AGENTS.is_visible(bindparam("tenant"), bindparam("user")),
+        or_(_agents.c.project_id.is_(None), _agents.c.project_id == bindparam("project")),
+    )
     .order_by(
         case((_agents.c.user_id == bindparam("user"), 0), else_=1),
         case((_agents.c.shipped_name.is_(None), 0), else_=1),
@@ -154,11 +157,12 @@ _routed = (
 )  # fmt: skip
 
 
-def routed_agents(session: Session, caller: Caller) -> list[RoutedItem]:
-    """The enabled agents of the caller as requests are matched with them: the own, the shared, the shipped.
-    Of several with one name the first counts, because a model chooses by name, also a disabled one."""
+def routed_agents(session: Session, caller: Caller, project_id: str | None = None) -> list[RoutedItem]:
+    """The enabled agents of the caller as requests are matched with them: the own, the shared, the shipped;
+    of those of projects only the ones of this project. Of several with one name the first counts, because a
+    model chooses by name, also a disabled one."""
     found: dict[str, RoutedItem | None] = {}
-    of_caller = {"tenant": caller.tenant_id, "user": caller.user_id}
+    of_caller = {"tenant": caller.tenant_id, "user": caller.user_id, "project": project_id}
     for row in session.connection().execute(_routed, of_caller):
         item = RoutedItem(
             kind="agent",

@@ -6,7 +6,7 @@ administrator shares. `document.py` defines the exported document and stores the
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sqlalchemy import case, select
+from sqlalchemy import case
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller, KeyScope
@@ -33,9 +33,10 @@ from luxx.domain.agents.queries import (
     new_row,
     set_fields,
 )
+from luxx.domain.conversations.service import own_project
 from luxx.domain.knowledge_bases import check_named, named_in
 from luxx.domain.skills.layers import SkillLayers
-from luxx.errors import AmbiguousName, InvalidInput, NotFound, UnlistedModel
+from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
@@ -197,8 +198,8 @@ class AgentService:
                 return provider.id
 
             main_id = None if document.provider is None else provider_id(document.provider, document.model)
-            fallbacks = _fallbacks(document, provider_id)
-            checks = _checks(document, provider_id)
+            fallbacks = fallbacks_of(document, provider_id)
+            checks = checks_of(document, provider_id)
             errors.raise_if_any()
             row = self.add(session, caller, document.new_agent(main_id, fallbacks, checks))
             if rules:
@@ -217,6 +218,8 @@ class AgentService:
         """Raises InvalidInput or NotFound for a provider, fallback, tool, skill or knowledge base that
         cannot be used."""
         changed = set(fields)
+        if changed & {"project_id", "is_shared"} and row.project_id is not None:
+            _check_project(session, caller, row)
         if changed & {"provider_id", "model", "fallbacks", "checks", "is_shared"}:
             with session.no_autoflush:
                 _check_providers(session, caller, row)
@@ -245,18 +248,28 @@ class AgentService:
         return problems
 
 
+def _check_project(session: Session, caller: Caller, row: AgentRow) -> None:
+    """Raises NotFound for a project that is not the caller's, InvalidInput for an agent that is shared, too.
+    Others than the people of its project do not see an agent of a project."""
+    if row.is_shared:
+        problem = "an agent of a project is not shared with the tenant; give project_id or is_shared"
+        raise InvalidInput(problem, kind="agent_of_project", field="$.project_id")
+    with session.no_autoflush:
+        own_project(session, caller, str(row.project_id))
+
+
 FindProvider = Callable[[str, str | None, str], int | None]
 """Gives the id of a provider by its name, for a model and a field."""
 
 
-def _checks(document: AgentDocument, provider_id: FindProvider) -> list[Check]:
+def checks_of(document: AgentDocument, provider_id: FindProvider) -> list[Check]:
     return [
         check.check(provider_id(check.provider, check.model, f"$.checks[{at}]") if check.provider else None)
         for at, check in enumerate(document.checks)
     ]
 
 
-def _fallbacks(document: AgentDocument, provider_id: FindProvider) -> list[AgentFallback]:
+def fallbacks_of(document: AgentDocument, provider_id: FindProvider) -> list[AgentFallback]:
     found = (
         (provider_id(each.provider, each.model, f"$.fallbacks[{at}]"), each.model)
         for at, each in enumerate(document.fallbacks)
@@ -344,57 +357,3 @@ def _add_unknown(
     unknown = sorted(set(names) - set(known))
     if unknown:
         problems[f"{what}s"] = f"there is no {what} named {', '.join(unknown[:10])}; {hint}"
-
-
-# Agents in an export of all data of a user, and their import on another server. What `add_agent` leaves out
-# with a note, `AgentService.import_agent` refuses.
-
-
-def own_agents(session: Session, caller: Caller) -> list[tuple[int, AgentDocument]]:
-    """The ids and documents of the agents that the user owns, oldest first."""
-    rows = session.scalars(select(AgentRow).where(AgentRow.user_id == caller.user_id).order_by(AgentRow.id))
-    return [(row.id, document_for(session, caller, row)) for row in rows]
-
-
-def shipped_ids(session: Session) -> dict[str, int]:
-    """The ids of the agents that come with Luxx, by the names that stay the same on every server."""
-    rows = session.execute(
-        select(AgentRow.shipped_name, AgentRow.id).where(AgentRow.shipped_name.is_not(None))
-    )
-    return {str(name): agent_id for name, agent_id in rows}
-
-
-def add_agent(session: Session, caller: Caller, document: AgentDocument) -> tuple[int, list[str]]:
-    """Adds an agent with its rules, not shared. Returns its id, and notes about what was left out
-    and about its rules.
-
-    Of a provider that the user does not have the name stays. Unknown tools and skills stay: a run offers
-    only those that exist.
-    """
-    notes: list[str] = []
-
-    def provider_id(name: str, _model: str | None = None, _field: str = "") -> int | None:
-        try:
-            return provider_named(session, caller, name, "$.provider").id
-        except (NotFound, AmbiguousName):
-            note = f"the agent {document.name} lost its provider {name}, which does not exist here"
-            if note not in notes:
-                notes.append(note)
-            return None
-
-    main_id = None if document.provider is None else provider_id(document.provider)
-    fallbacks = _fallbacks(document, provider_id)
-    checks = _checks(document, provider_id)
-    row = new_row(caller, document.name)
-    set_fields(row, document.new_agent(main_id, fallbacks, checks))
-    if document.provider is not None and main_id is None:
-        # The agent answers after another is chosen; only the missing provider knows the model.
-        row.lost_provider, row.model = document.provider, None
-    session.add(row)
-    session.flush()
-    owner = Owner(tenant_id=caller.tenant_id, user_id=caller.user_id, agent_id=row.id)
-    replace_list(session.connection(), owner, [rule.permission_rule() for rule in document.rules])
-    if document.rules:
-        rules = ", ".join(f"{rule.action} {rule.tool}({rule.pattern})" for rule in document.rules)
-        notes.append(f"the agent {document.name} brought permission rules: {rules}")
-    return row.id, notes

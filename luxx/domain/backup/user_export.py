@@ -19,7 +19,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import find_by_name
 from luxx.domain.agents.document import AgentDocument
-from luxx.domain.agents.service import own_agents, shipped_ids
+from luxx.domain.agents.user_export import own_agents, shipped_ids
 from luxx.domain.backup.archive import ArchiveMember, ArchiveWriter, Size, new_file
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.folders import pack
@@ -89,10 +89,12 @@ class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """`conversations` are the ids in this file of those that use the agent."""
+    """`conversations` are the ids in this file of those that use the agent. `project`: the position of its
+    project in the file."""
 
     document: AgentDocument
     conversations: list[str] = []
+    project: int | None = None
 
 
 class FeatureExport(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,8 +224,12 @@ def _user_profile(session: Session, user: User, features: Sequence[FeatureExport
         ],
         compositions=[composition_of(row) for row in read_own(session.connection(), user.id)],
         agents=[
-            ExportedAgent(document=document, conversations=users.get(agent_id, []))
-            for agent_id, document in own_agents(session, caller)
+            ExportedAgent(
+                document=document,
+                conversations=users.get(agent_id, []),
+                project=project_ids.index(project_id) if project_id in project_ids else None,
+            )
+            for agent_id, project_id, document in own_agents(session, caller)
         ],
         shipped_agents={
             name: users[agent_id] for name, agent_id in shipped_ids(session).items() if agent_id in users

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_without_sign_in
 from luxx.domain.accounts.models import User, UserSettings
 from luxx.domain.accounts.users import view_of
-from luxx.domain.agents.service import add_agent, shipped_ids
+from luxx.domain.agents.user_export import add_agent, shipped_ids
 from luxx.domain.backup.archive import ArchiveReader
 from luxx.domain.backup.backup import DataPaths, check_disk_space
 from luxx.domain.backup.folders import Readable, TarEntry, entries
@@ -280,7 +280,8 @@ class _UserImporter:
             project_ids.append(project_id)
             for key in project.conversations:
                 links.setdefault(key, {})["project_id"] = project_id
-        for agent_id, keys in self._agents(session, user_id):
+        session.flush()
+        for agent_id, keys in self._agents(session, user_id, project_ids):
             for key in keys:
                 links.setdefault(key, {})["agent_id"] = agent_id
         session.flush()
@@ -310,11 +311,15 @@ class _UserImporter:
         session.add(row)
         return row.id
 
-    def _agents(self, session: Session, user_id: int) -> Iterator[tuple[int, list[str]]]:
+    def _agents(
+        self, session: Session, user_id: int, project_ids: list[str]
+    ) -> Iterator[tuple[int, list[str]]]:
         """Adds the agents. The id of each and the conversations that use it, those of Luxx included."""
         caller = caller_without_sign_in(session.get_one(User, user_id))
         for agent in self.profile.agents:
-            agent_id, notes = add_agent(session, caller, agent.document)
+            has_project = agent.project is not None and 0 <= agent.project < len(project_ids)
+            project_id = project_ids[agent.project or 0] if has_project else None
+            agent_id, notes = add_agent(session, caller, agent.document, project_id)
             self._notes += notes
             yield agent_id, agent.conversations
         shipped = shipped_ids(session)

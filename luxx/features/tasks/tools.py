@@ -55,7 +55,7 @@ class TaskTools:
     def all(self, store: Store) -> list[ToolDefinition]:
         """The tools with sessions of this database."""
         changes_list: dict[str, Any] = {"category": "tasks", "writes": True, "refreshes": RefreshTarget.TASKS}
-        writes = {**changes_list, "subject": "task_id"}
+        writes: dict[str, Any] = {**changes_list, "subject": "task_id"}
         tools: list[ServiceTool] = [
             service_tool(task_get, category="tasks", subject="task_id"),
             service_tool(task_list, category="tasks"),

@@ -69,6 +69,8 @@ export interface AgentDraft extends AnswererDraft {
   triggerType: NonNullable<Agent['trigger_type']>
   triggers: TriggerDraft[]
   isShared: boolean
+  /** The id of its project; empty: none. */
+  project: string
 }
 
 /** Above those of drafts from an earlier visit. */
@@ -110,6 +112,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     triggerType: agent?.trigger_type ?? 'hybrid',
     triggers: (agent?.trigger_patterns ?? []).map((each) => newTrigger(each)),
     isShared: agent?.is_shared ?? false,
+    project: agent?.project_id ?? '',
   }
 }
 
@@ -139,6 +142,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
       .filter((each) => each.pattern.trim())
       .map((each) => ({ pattern: each.pattern.trim(), weight: numberIn(each.weight) ?? 1 })),
     is_shared: draft.isShared,
+    project_id: draft.project || null,
   }
 }
 

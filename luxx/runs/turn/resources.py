@@ -179,7 +179,9 @@ class ResourceFinder:
             skills=self.skills.for_run(session, caller, request.project_id, pins and pins.begun)
             if request.skills or request.tools or request.given_skills
             else NO_SKILLS,
-            agents=routed_agents(session, caller) if pins is None and DELEGATE_TOOL in request.tools else (),
+            agents=routed_agents(session, caller, request.project_id)
+            if pins is None and DELEGATE_TOOL in request.tools
+            else (),
             knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
             pins=pins,
             may_recall=self._may_recall(session.connection(), spec),

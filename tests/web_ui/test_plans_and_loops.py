@@ -99,6 +99,18 @@ def test_a_stopped_plan_says_which_steps_will_not_be_carried_out(person: Person)
         expect(plan.get_by_text("Done", exact=True)).to_have_count(1)
 
 
+def test_the_chat_says_which_agent_answered_by_the_words_of_the_message(person: Person) -> None:
+    about = "Translates letters into Portuguese and from Portuguese."
+    person.post("/agents", {"name": "Lusophone", "description": about})
+    conversation = person.post("/conversations", {"routing": "auto"})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{conversation}")
+        send(page, "Translate this letter into Portuguese")
+        answered = "Lusophone answered, because the words of the message ask for this agent."
+        expect(page.get_by_text(answered)).to_be_visible(timeout=WAIT_MS)
+        check_both_screens(tab, "chat-agent-by-words")
+
+
 def test_a_repeated_call_waits_for_a_person_who_corrects_it(person: Person, models: ScriptedProvider) -> None:
     with person.tab() as tab:
         page = tab.open("/ui/chat?new=")

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from luxx.providers.scripted import Call, Rule, Script, When
 from web_ui.axe import check_both_themes
-from web_ui.browser import PHONE
+from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 from web_ui.test_chat_runs import choose_all_tools
 
@@ -188,6 +188,7 @@ def test_a_skill_is_written_matched_changed_uploaded_and_deleted(person: Person,
             page.get_by_role("status").filter(has_text="meeting-notes · skill · asked for")
         ).to_be_visible()
         expect(page.get_by_text("the model is told of meeting-notes")).to_be_visible()
+        take_screenshots(tab, "skills-match")
         skills.get_by_role("link", name="invoices").click()
         page.get_by_role("button", name="Delete the skill").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete the skill").click()

@@ -76,6 +76,27 @@ def test_the_steps_of_a_plan_are_lines_and_their_texts_no_part_of_the_answer() -
     assert "".join(piece.text for piece in pieces if piece.kind is PieceKind.TEXT) == "Hello"
 
 
+def test_a_line_says_which_skill_or_agent_acts_and_why() -> None:
+    skill: dict[str, object] = {"type": "skill_activated", "name": "pdf", "score": None}
+    agent: dict[str, object] = {"type": "subagent_assigned", "agent_name": "Coder", "status": "running"}
+    events: list[dict[str, object]] = [
+        agent | {"by": "router", "score": 8.27, "subagent_run_id": "r"},
+        skill | {"by": "router", "score": 6.0},
+        skill | {"by": "person"},
+        skill | {"by": "model"},
+        agent | {"by": "model", "subagent_run_id": "other"},
+    ]
+    frames = [msgspec.convert(event | {"seq": at}, RunFrame) for at, event in enumerate(events, 1)]
+    transcript = AnswerTranscript("c")
+    notes = [piece.text.strip() for frame in frames for piece in transcript.receive(frame)]
+    assert notes == [
+        "The agent Coder answers: the words of the message ask for it (score 8.3).",
+        "The skill pdf is active: the words of the message ask for it (score 6.0).",
+        "The skill pdf is active.",
+    ]
+    assert transcript.subagents == {"other"}
+
+
 def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
     frames = [
         run_started(),

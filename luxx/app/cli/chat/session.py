@@ -98,6 +98,8 @@ class ChatSession:
         self.agent_id: int | None = None
         """The agent of a conversation that does not exist yet."""
         self.attachments: list[tuple[Path, MessageAttachment]] = []
+        self.skills: list[str] = []
+        """Those that the next message activates."""
         self.thinking = ""
         """What the model thought for the last answer."""
         self.is_left = False
@@ -186,6 +188,8 @@ class ChatSession:
         body = {"content": text, **self.options}
         if self.attachments:
             body["attachments"] = [attachment for _, attachment in self.attachments]
+        if self.skills:
+            body["skills"] = self.skills
         message = SentMessage(self.server, self.conversation.id, body)
         if not is_new:
             await message.remember_newest_run()
@@ -194,7 +198,7 @@ class ChatSession:
         finally:
             self.was_accepted = message.is_accepted
             if message.is_accepted:
-                self.attachments = []
+                self.attachments, self.skills = [], []
 
     async def _show_answers(self, conversation: ChatConversation, follow: Follow) -> int:
         """Shows an answer, and those to the messages that waited for its end."""

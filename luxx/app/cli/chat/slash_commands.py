@@ -146,6 +146,16 @@ class SlashCommands:
         names = ", ".join(file.name for file, _ in session.attachments)
         self._say(f"the next message has {names}" if names else "no file is attached; /attach FILE adds one")
 
+    async def skill(self, name: str) -> None:
+        session = self._session
+        if name == NONE:
+            session.skills = []
+        elif name:
+            session.skills = list(dict.fromkeys([*session.skills, name]))
+        names = ", ".join(session.skills)
+        said = f"the next message activates {names}" if names else "no skill is named; /skill NAME names one"
+        self._say(said)
+
     async def new(self, _argument: str) -> None:
         self._session.conversation = None
         self._say("a new conversation begins with the next message")
@@ -269,6 +279,12 @@ COMMANDS = {
             argument="[FILE|none]",
             help_text="a text, image or PDF for the next message",
             run=SlashCommands.attach,
+        ),
+        SlashCommand(
+            name="/skill",
+            argument="[NAME|none]",
+            help_text="a skill that the next message activates",
+            run=SlashCommands.skill,
         ),
         SlashCommand(name="/new", argument="", help_text="a new conversation", run=SlashCommands.new),
         SlashCommand(

@@ -37,6 +37,8 @@ def script() -> Script:
 
 async def test_only_messages_that_ask_for_tasks_have_their_tools(server: ServerProcess) -> None:
     async with ScriptedProvider(script()) as model, AsyncApiClient(server.url) as ann:
+        # The script reads the last words of a person, which a suggestion would follow.
+        await ann.ask("PUT", "/settings", {"routing": "off"})
 
         async def offered(conversation: str, content: str, **more: list[str]) -> bool:
             """Whether the first request for the answer to this message had the tools of tasks."""

@@ -54,8 +54,9 @@ class BranchingClient:
         return body
 
     def prompt(self) -> list[tuple[str, str]]:
-        """The roles and texts of the last request that the model got."""
-        return [(message["role"], message["content"]) for message in self.sent()["messages"]]
+        """The roles and texts of the last request that the model got, without the list of agents."""
+        messages = self.sent()["messages"]
+        return [(message["role"], message["content"]) for message in messages if message["role"] != "system"]
 
 
 @contextmanager

@@ -17,7 +17,14 @@ from luxx.domain.agents.queries import AgentSettings, routed_agents
 from luxx.domain.conversations.access import user_content
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.service import own_project
-from luxx.domain.routing.matching import RoutedItem, Router, RoutingMatch, RoutingMatches, clauses_of
+from luxx.domain.routing.matching import (
+    MOST_RANKED,
+    RoutedItem,
+    Router,
+    RoutingMatch,
+    RoutingMatches,
+    clauses_of,
+)
 from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.skills.skill import Skill, SkillSet
 from luxx.errors import InvalidInput
@@ -30,9 +37,6 @@ from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.delegation import DELEGATE_TOOL
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import RoutedChoice
-
-MOST_MATCHES = 10
-"""Items that an answer names."""
 
 MOST_SUGGESTED = 3
 """Items that a model is told."""
@@ -90,7 +94,7 @@ class RequestRouter:
                 )
                 for match in found.ranked
                 if match.item.kind == kind
-            ][:MOST_MATCHES],
+            ][:MOST_RANKED],
             threshold=found.threshold,
             is_definition=found.is_definition,
         )
@@ -100,8 +104,8 @@ class RequestRouter:
     ) -> "TextMatches":
         """What a message with this text asks for, among all that the caller may use in this project."""
         skills = self.skills.for_caller(session, caller, project_id)
-        items = [*map(_skill_item, skills.listed), *routed_agents(session, caller, project_id)]
-        router, parts = _router(tuple(items)), clauses_of(text)[:MOST_CLAUSES]
+        items = (*skills.routed, *routed_agents(session, caller, project_id))
+        router, parts = _router(items), clauses_of(text)[:MOST_CLAUSES]
         clauses = [(part, router.match(part)) for part in parts] if len(parts) > 1 else []
         return TextMatches(matches=router.match(text), skills=skills, clauses=clauses)
 
@@ -205,7 +209,7 @@ def with_demanded(
     if left_out and (text.strip() or given_skills):
         skills = known()
         of_given = [_named_by(skill, left_out) for skill in skills.named(given_skills)]
-        for wanted in (*of_given, *_asked_for(skills.values(), left_out, text)):
+        for wanted in (*of_given, *_asked_for(skills, left_out, text)):
             left_out -= wanted
     return [name for name in names if name not in left_out]
 
@@ -232,12 +236,12 @@ def with_given_skills(skills: SkillSet, names: Iterable[str], agent: AgentSettin
     return {"given_skills": given, "planning": PlanningMode.OFF}
 
 
-def _asked_for(skills: Collection[Skill], names: Set[str], text: str) -> list[Set[str]]:
+def _asked_for(skills: SkillSet, names: Set[str], text: str) -> list[Set[str]]:
     """Which of these tools each skill names that the text asks for."""
-    wanting = {skill.name: tools for skill in skills if (tools := _named_by(skill, names))}
+    wanting = {skill.name: tools for skill in skills.listed if (tools := _named_by(skill, names))}
     if not wanting:
         return []
-    found = _router(tuple(map(_skill_item, skills))).match(text)
+    found = _router(skills.routed).match(text)
     return [wanting[match.item.name] for match in found.above if match.item.name in wanting]
 
 
@@ -260,18 +264,6 @@ _newest_request = (
 def _named_by(skill: Skill, names: Set[str]) -> Set[str]:
     entries = [entry.partition("(")[0] for entry in skill.allowed_tools or ()]
     return {name for name in names for entry in entries if matches_wildcards(entry, name)}
-
-
-def _skill_item(skill: Skill) -> RoutedItem:
-    return RoutedItem(
-        kind="skill",
-        id=skill.id,
-        name=skill.name,
-        description=skill.description,
-        scope=skill.scope,
-        trigger_type=skill.trigger_type,
-        triggers=tuple(skill.trigger_patterns),
-    )
 
 
 @lru_cache(maxsize=20)

@@ -31,7 +31,7 @@ from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
 from tests.bench.recall import question, recall_row, remember_facts
 from tests.bench.sandboxes import sandbox_row
-from tests.bench.turns import context_row, fold_row, room_row, rooms_row, steps_row
+from tests.bench.turns import context_row, fold_row, room_row, rooms_row, run_measured, steps_row
 from tests.bench.upstream import Upstream
 from tests.bench.web_ui import ui_row
 from tests.bench.wide import attach_row, streams_row, writes_row
@@ -48,6 +48,15 @@ CHATS_EACH = 10
 ITERATIONS = 20
 LOOP_RUNS = 4
 QUIET_SECONDS = 0.05
+SKILLS = 200
+SKILL = """---
+name: skill-{number}
+description: Prepares the report of department {number} and checks its figures against last year's.
+---
+
+Read the figures first.
+"""
+REQUEST = "Please compare the figures of department 17 with those of last year."
 TOOLS = "bench_one,bench_two,bench_three,bench_four"
 WARM_UP_SECONDS = 2.0
 
@@ -234,6 +243,37 @@ async def remembering_row(upstream: Upstream, figures: Figures, rounds: int) -> 
                 figures.add("remembering", "10,000 facts add to its CPU", cpu, "ms", at_most=0.3)
                 added = first[1] - first[0]
                 figures.add("remembering", "10,000 facts add to the first token", added, "ms", at_most=15)
+                yield
+
+
+async def skills_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIterator[None]:
+    """What 200 skills add to a short answer with tools: one server has them, another has none. And how long
+    it takes to match a request with 1,000 skills and agents."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="luxx-bench-skills-")))
+        for number in range(SKILLS):
+            (folder / f"skill-{number}").mkdir()
+            (folder / f"skill-{number}" / "SKILL.md").write_text(SKILL.format(number=number))
+        servers: list[tuple[MeasuredServer, Api]] = []
+        for directories in ([], [str(folder)]):
+            settings = {"LUXX_SKILLS__DIRECTORIES": json.dumps(directories)}
+            server = stack.enter_context(luxx_server(settings))
+            api = Api(server.port)
+            api.connect_upstream(upstream.port)
+            servers.append((server, api))
+        for number in range(rounds + 1):
+            measured: list[Chats] = []
+            for server, api in servers:
+                target = luxx_target(server.port, api.token, tools=True)
+                conversations = await asyncio.to_thread(api.new_conversations, CHATS)
+                measured.append(await chats(upstream, target, conversations, server, REQUEST))
+            match = await run_measured(sys.executable, "-m", "tests.bench.matching")
+            if number > 0:
+                without, with_skills = measured
+                figures.add("skills", "CPU of a request with tools, no skills", without.cpu, "ms")
+                ratio = with_skills.cpu / without.cpu
+                figures.add("skills", f"… with {SKILLS} skills / none", ratio, "×", at_most=1.03)
+                figures.add("skills", "match over 1,000 items p50", match["median"], "ms", at_most=1)
                 yield
 
 
@@ -429,6 +469,7 @@ ROWS: dict[str, Row] = {
     "memory": memory_row,
     "recall": recall_row,
     "remembering": remembering_row,
+    "skills": skills_row,
     "documents": documents_row,
     "streams": streams_row,
     "writes": writes_row,

@@ -265,7 +265,8 @@ def test_conversation_keeps_the_last_message_and_the_answer(
     assert [message["text"] for message in reversed(messages)] == [
         "Say hello.", "Hello there, friend.", "And again.", "Hello there, friend.",
     ]  # fmt: skip
-    sent = [message["content"] for message in last_body(upstream)["messages"]]
+    # After the list of agents.
+    sent = [message["content"] for message in last_body(upstream)["messages"][1:]]
     assert sent == ["Say hello.", "Hello there, friend.", "And again."]
 
 

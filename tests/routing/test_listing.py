@@ -3,12 +3,12 @@
 from luxx.domain.context.tokens import text_tokens
 from luxx.domain.routing.listing import ListedPart, listing
 
-SKILLS = [(f"skill-{number}", f"Does the work number {number} " * 12) for number in range(200)]
-AGENTS = [(f"Agent {number}", "Answers questions about one part of the work.") for number in range(20)]
-PARTS = [
+SKILLS = tuple((f"skill-{number}", f"Does the work number {number} " * 12) for number in range(200))
+AGENTS = tuple((f"Agent {number}", "Answers questions about one part of the work.") for number in range(20))
+PARTS = (
     ListedPart(introduction="Skills:", entries=SKILLS),
     ListedPart(introduction="Agents:", entries=AGENTS),
-]
+)
 
 
 def test_a_long_list_takes_two_percent_of_the_window_has_all_names_and_says_what_was_cut() -> None:
@@ -28,10 +28,10 @@ def test_a_long_list_takes_two_percent_of_the_window_has_all_names_and_says_what
 
 
 def test_a_list_that_fits_is_whole_and_names_stay_in_the_smallest_window() -> None:
-    few = [
+    few = (
         ListedPart(introduction="Skills:", entries=SKILLS[:1]),
-        ListedPart(introduction="Agents:", entries=[]),
-    ]
+        ListedPart(introduction="Agents:", entries=()),
+    )
     assert listing(few, 1_000_000) == f"Skills:\n\n- {SKILLS[0][0]}: {SKILLS[0][1]}"
-    assert listing([PARTS[1]], 1_000).count("- Agent") == 20
-    assert listing([], 1_000) == ""
+    assert listing((PARTS[1],), 1_000).count("- Agent") == 20
+    assert listing((), 1_000) == ""

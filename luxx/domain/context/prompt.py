@@ -319,8 +319,8 @@ class Prompt:
         parts[SectionKind.SUMMARY] = sum(unit.tokens for unit in sent if unit.place < (0, 0))
         tokens = chain((unit.tokens for unit in sent), map(message_tokens, self.history.task))
         parts[SectionKind.HISTORY] = sum(tokens) - parts[SectionKind.SUMMARY]
-        kind = SectionKind.SYSTEM if parts[SectionKind.SYSTEM] else SectionKind.TAIL
-        parts[kind] += self.estimate(record) - sum(parts.values())
+        kinds = [kind for kind in (SectionKind.SYSTEM, SectionKind.SKILLS) if parts[kind]]
+        parts[kinds[0] if kinds else SectionKind.TAIL] += self.estimate(record) - sum(parts.values())
         return parts
 
 

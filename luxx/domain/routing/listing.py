@@ -1,6 +1,7 @@
 """The list of skills and agents in a prompt: their names, and as many descriptions as fit its budget."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -20,12 +21,13 @@ class ListedPart(msgspec.Struct, frozen=True, kw_only=True):
     first come last."""
 
     introduction: str
-    entries: Sequence[tuple[str, str]]
+    entries: tuple[tuple[str, str], ...]
 
 
-def listing(parts: Sequence[ListedPart], window: int | None) -> str:
-    """The list within its budget; empty without entries."""
-    parts = [part for part in parts if part.entries]
+@lru_cache(maxsize=50)
+def listing(parts: tuple[ListedPart, ...], window: int | None) -> str:
+    """The list within its budget; empty without entries. Kept, because a caller mostly has the same parts."""
+    parts = tuple(part for part in parts if part.entries)
     if not parts:
         return ""
     budget = SHARE * (window or USUAL_WINDOW)

@@ -26,6 +26,9 @@ from luxx.infra.store.search_words import (
 
 MAX_TRIGGERS, MAX_PATTERN = 50, 200
 LEAST_WEIGHT, MAX_WEIGHT = 0.1, 10
+MOST_RANKED = 10
+"""Items of a kind that are named although the text does not ask for them."""
+
 K1, B = 1.2, 0.75
 """The usual parameters of BM25: how soon repeated words stop counting, and how much a long text is damped."""
 
@@ -87,8 +90,9 @@ class RoutingMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingMatches(msgspec.Struct, frozen=True, kw_only=True):
-    """All items that share words with a text, the best first. Those that reach `threshold` are asked for;
-    `is_definition`: the text asks what a word means, so none is."""
+    """Items that share words with a text, the best first: all that reach `threshold`, so are asked for, and
+    of each kind at least the best MOST_RANKED. `is_definition`: the text asks what a word means, so none is.
+    """
 
     ranked: tuple[RoutingMatch, ...]
     threshold: float
@@ -105,7 +109,7 @@ class Router:
     def __init__(self, items: Sequence[RoutedItem]) -> None:
         self._items = tuple(items)
         self._phrases = [_phrases(item) for item in items]
-        counts = [_counts(item) for item in items]
+        self._stems = counts = [_counts(item) for item in items]
         lengths = [sum(each.values()) for each in counts]
         average = sum(lengths) / max(1, len(lengths)) or 1.0
         postings: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -123,26 +127,34 @@ class Router:
     def match(self, text: str) -> RoutingMatches:
         """What `text` asks for. Takes at most a millisecond with 1,000 items, however long the text is."""
         asked = _without_definitions(_bounded(text))
-        scores: defaultdict[int, float] = defaultdict(float)
-        shared: defaultdict[int, list[str]] = defaultdict(list)
-        for stem, word in _words(asked).items():
-            weight, having = self._postings.get(stem, (0.0, ()))
-            for position, share in having:
-                scores[position] += weight * share
-                shared[position].append(word)
+        words, threshold = _words(asked), round(self.threshold, 3)
+        scores = self._scores(words)
+        found = [position for position, score in enumerate(scores) if score]
+        found.sort(key=scores.__getitem__, reverse=True)
         folded = f" {' '.join(fold(composed(asked)).split())} "
         ranked: list[RoutingMatch] = []
-        for position in sorted(scores, key=lambda each: (-scores[each], each)):
-            item = self._items[position]
+        left = {"skill": MOST_RANKED, "agent": MOST_RANKED}
+        for position in found:
+            item, score = self._items[position], round(scores[position], 3)
+            if score < threshold and left[item.kind] <= 0:
+                continue
             phrases = [phrase for plain, phrase in self._phrases[position] if _occurs(plain, folded)]
             if item.trigger_type is TriggerType.KEYWORD and not phrases:
                 continue
-            reasons = [f"trigger: {phrase}" for phrase in phrases]
-            reasons.append(f"words: {', '.join(shared[position])}")
-            ranked.append(RoutingMatch(item=item, score=round(scores[position], 3), reasons=tuple(reasons)))
-        return RoutingMatches(
-            ranked=tuple(ranked), threshold=round(self.threshold, 3), is_definition=not asked.strip()
-        )
+            shared = [word for stem, word in words.items() if stem in self._stems[position]]
+            reasons = (*(f"trigger: {phrase}" for phrase in phrases), f"words: {', '.join(shared)}")
+            ranked.append(RoutingMatch(item=item, score=score, reasons=reasons))
+            left[item.kind] -= 1
+        return RoutingMatches(ranked=tuple(ranked), threshold=threshold, is_definition=not asked.strip())
+
+    def _scores(self, words: Iterable[str]) -> list[float]:
+        """The score of each item for these stems."""
+        scores = [0.0] * len(self._items)
+        for stem in words:
+            weight, having = self._postings.get(stem, (0.0, ()))
+            for position, share in having:
+                scores[position] += weight * share
+        return scores
 
 
 def clauses_of(text: str) -> list[str]:

@@ -66,7 +66,7 @@ class SkillFolders(msgspec.Struct, frozen=True, kw_only=True):
 def listed_skills(skills: SkillSet, names: Collection[str] | None = None) -> ListedPart:
     """What the system prompt says of the skills, all or those of these names, the nearer layers first."""
     listed = sorted(skills.named(names), key=lambda skill: _NEAREST.index(skill.scope))
-    entries = [(skill.name, skill.description) for skill in listed]
+    entries = tuple((skill.name, skill.description) for skill in listed)
     return ListedPart(introduction=INTRODUCTION, entries=entries)
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
+from luxx.domain.routing.matching import RoutedItem
 from luxx.domain.skills.document import SkillDocument
 from luxx.wire.tool import skill_key
 
@@ -65,6 +67,22 @@ class SkillSet(Mapping[str, Skill]):
         self._found = {**(replaced or {}), **self._listed}
         self.is_empty = not self._listed
         self.listed = tuple(self._listed.values())
+
+    @cached_property
+    def routed(self) -> tuple[RoutedItem, ...]:
+        """The skills as requests are matched with them."""
+        return tuple(
+            RoutedItem(
+                kind="skill",
+                id=skill.id,
+                name=skill.name,
+                description=skill.description,
+                scope=skill.scope,
+                trigger_type=skill.trigger_type,
+                triggers=tuple(skill.trigger_patterns),
+            )
+            for skill in self.listed
+        )
 
     def __getitem__(self, name: str) -> Skill:
         return self._found[skill_key(name)]

@@ -272,7 +272,7 @@ class ResourceFinder:
         parts += [listed_agents(access.agents)] if DELEGATE_TOOL in named else []
         return Pins(
             tools=offered,
-            skills=listing(parts, access.provider_choice.choice.card.known_window) if parts else "",
+            skills=listing(tuple(parts), access.provider_choice.choice.card.known_window) if parts else "",
             knowledge=access.knowledge if KNOWLEDGE_SEARCH in named else "",
             begun=pins_of(access.skills) if ACTIVATE_TOOL in named else None,
         )

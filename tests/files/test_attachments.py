@@ -277,7 +277,7 @@ def test_a_model_without_image_input_gets_no_images(
     answer = {"conversation_id": chat, "content": "And now?", "model": "deepseek-chat"}
     anna.good("POST", "/messages", json=answer)
     sent_messages = json.loads(upstream.requests[-1].body)["messages"]
-    assert "Attached image cat.png (not shown to this model)." in sent_messages[0]["content"]
+    assert "Attached image cat.png (not shown to this model)." in sent_messages[1]["content"]
 
 
 def test_deleting_a_message_or_a_conversation_deletes_its_images(anna: ApiClient, chat: str) -> None:

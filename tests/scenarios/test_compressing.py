@@ -71,7 +71,7 @@ async def test_a_conversation_is_compressed_when_a_person_wants_it(long_server: 
         conversation = await long_conversation(ann, model)
         stored, shown = await ann.messages(conversation), await shown_elsewhere(ann, conversation)
         before, parts = await context_of(ann, conversation)
-        assert parts.keys() == {"system", "tools", "history"}
+        assert parts.keys() == {"system", "tools", "skills", "history"}
         assert before["last_compression"] is None
         async with ann.compress_and_follow(conversation) as stream:
             screen = await stream.to_the_end()
@@ -108,7 +108,7 @@ async def test_a_conversation_is_compressed_when_a_person_wants_it(long_server: 
         assert users[-1] == "And the apple?"
         # A branch from before the answer has no word of it; without the answer, the summary is gone too.
         fork = await ann.post(f"/conversations/{conversation}/fork", {"message_id": stored[-2]["id"]})
-        assert (await context_of(ann, fork["id"]))[1].keys() == {"system", "tools", "history"}
+        assert (await context_of(ann, fork["id"]))[1].keys() == {"system", "tools", "skills", "history"}
         await ann.post("/messages", {"conversation_id": fork["id"], "content": "And the plum?"})
         asked = json.dumps(model.requests[-1].json)
         assert "And the plum?" in asked
@@ -129,7 +129,7 @@ async def test_what_cannot_be_compressed_is_refused(long_server: ServerProcess) 
         provider = await ann.connect(model.url)
         conversation = (await ann.post("/conversations", {"provider_id": provider, "model": "twenty"}))["id"]
         assert await refusal_of(ann, conversation) == (409, "nothing_to_compress")
-        assert (await context_of(ann, conversation))[1].keys() == {"tools"}
+        assert (await context_of(ann, conversation))[1].keys() == {"tools", "skills"}
         run = await ann.start_run(conversation, "Wait")
         await model.reached("answer")
         assert await refusal_of(ann, conversation) == (409, "run_active")

@@ -93,7 +93,8 @@ async def test_killed_during_an_answer_the_call_ends_once_with_the_values_it_beg
         assert [run["id"] for run in await runs_of(ann, agent_id)] == [screen.run_id]
         first, second = (request.json for request in model.requests)
         assert first == second
-        assert (second["messages"][0]["content"], second["temperature"]) == (PROMPT, 0.3)
+        assert second["messages"][0]["content"].startswith(PROMPT)
+        assert second["temperature"] == 0.3
 
 
 async def test_a_call_of_an_agent_that_was_deleted_ends_after_a_kill(own_server: ServerProcess) -> None:

@@ -237,7 +237,7 @@ def crowded_server(tmp_path: Path) -> Iterator[ServerProcess]:
 def bounded_server(tmp_path: Path) -> Iterator[ServerProcess]:
     limits = {
         **ONE_SLOT,
-        "LUXX_LIMITS__TOKENS_PER_RUN": "3200",
+        "LUXX_LIMITS__TOKENS_PER_RUN": "4200",
         "LUXX_LIMITS__TOOL_CALLS_PER_RUN": "4",
     }
     with ServerProcess(tmp_path / "bounded", **(CONTROLLED_TOOLS | limits)) as started_server:
@@ -260,9 +260,9 @@ async def test_subagents_need_no_slot_and_share_the_limits_of_their_parent(
         run = await ann.start_run(conversation, tools=["delegate"])
         await ann.wait_for_end(run["id"])
         first, second = (request["max_completion_tokens"] for request in requests_of(model, "child"))
-        assert 2000 < first < 3200 - 15
+        assert 2000 < first < 4200 - 15
         # The second subagent waited for the reservation of the first and got what was left of it.
-        assert 0 < second <= 3200 - 15 - 1540
+        assert 0 < second <= 4200 - 15 - 1540
         spent = [await ann.run(run["id"]), *await subagents(ann, run["id"])]
         assert len(spent) == 3
         # Both have used nearly all tokens, so the parent has no headroom for its last answer.

@@ -84,6 +84,12 @@ class SkillSet(Mapping[str, Skill]):
             for skill in self.listed
         )
 
+    @cached_property
+    def pins(self) -> list["SkillPin"]:
+        """The texts that the skills have now."""
+        names = SkillPin.__struct_fields__
+        return [SkillPin(**{name: getattr(skill, name) for name in names}) for skill in self.listed]
+
     def __getitem__(self, name: str) -> Skill:
         return self._found[skill_key(name)]
 

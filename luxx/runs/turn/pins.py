@@ -14,7 +14,7 @@ from sqlalchemy import Connection, ForeignKey, String, Text, bindparam, delete, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.domain.skills.skill import SkillPin, SkillSet
+from luxx.domain.skills.skill import SkillPin
 from luxx.infra.store.tables import Base, table_of
 from luxx.runs.models import RunRow, is_unended
 from luxx.wire.tool import ToolSpec
@@ -85,12 +85,6 @@ _delete_unused = delete(_parts).where(
 _encode = msgspec.json.Encoder().encode
 _tools = msgspec.json.Decoder(list[ToolSpec])
 _texts = msgspec.json.Decoder(list[SkillPin])
-
-
-def pins_of(skills: SkillSet) -> list[SkillPin]:
-    """The texts that these skills have now."""
-    names = SkillPin.__struct_fields__
-    return [SkillPin(**{name: getattr(skill, name) for name in names}) for skill in skills.values()]
 
 
 def store_pins(connection: Connection, run_id: str, turn: str, tenant_id: int, pins: Pins) -> None:

@@ -40,7 +40,7 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
-from luxx.runs.turn.pins import Pins, pins_of, read_pins
+from luxx.runs.turn.pins import Pins, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState, model_used
 from luxx.tools.builtin.run import DELEGATE_TOOL
@@ -274,7 +274,7 @@ class ResourceFinder:
             tools=offered,
             skills=listing(tuple(parts), access.provider_choice.choice.card.known_window) if parts else "",
             knowledge=access.knowledge if KNOWLEDGE_SEARCH in named else "",
-            begun=pins_of(access.skills) if ACTIVATE_TOOL in named else None,
+            begun=access.skills.pins if ACTIVATE_TOOL in named else None,
         )
 
     async def _await_names(self, spec: RunSpec, access: UserAccess) -> None:

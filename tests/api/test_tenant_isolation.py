@@ -52,6 +52,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PATCH /agents/{agent_id}/enable": {"enabled": True},
     "POST /agents": {"name": "new"},
     "POST /agents/{agent_id}/invoke": {"content": "hello"},
+    "POST /agents/match": {"text": "hello"},
     "POST /tasks": {"name": "new", "goal": "new"},
     "POST /tasks/plan": {"goal": "hello"},
     "POST /tasks/{task_id}/steps": {"steps": [{"name": "new"}]},

@@ -176,7 +176,8 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
         return view
 
     async def context(self, caller: Caller, room_id: str, message_id: str) -> SentContext:
-        """What the model was sent for a message of a seat. Raises NotFound, also for a person's message."""
+        """What the model was sent for a message of a seat, without lists of what it may choose. Raises
+        NotFound, also for a person's message."""
 
         def work(session: Session) -> SentContext:
             room, _ = find_room(session, caller, room_id, RoomRight.OWNER)

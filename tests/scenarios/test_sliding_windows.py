@@ -11,7 +11,8 @@ async def texts_of(ann: AsyncApiClient, model: ScriptedProvider, conversation: s
     """The texts that the model read in the last of five turns."""
     for number in range(5):
         await ann.post("/messages", {"conversation_id": conversation, "content": f"Question {number}"})
-    return [str(message["content"]) for message in model.requests[-1].json["messages"]]
+    messages = model.requests[-1].json["messages"]
+    return [str(message["content"]) for message in messages if message["role"] != "system"]
 
 
 NEWEST_FOUR = ["Question 0", "Question 2", "Yes.", "Question 3", "Yes.", "Question 4"]

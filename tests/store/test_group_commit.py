@@ -3,6 +3,7 @@ waits for ever.
 """
 
 import asyncio
+import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +163,31 @@ async def test_a_cancelled_caller_does_not_stop_its_write_or_others(store: Store
     stored = set(store.read_now(all_notes))
     assert {"slow", "last"} | {f"other {number}" for number in range(1, 20, 2)} <= stored
     await store.write(put("alive"))
+
+
+async def test_the_error_of_a_write_whose_caller_was_cancelled_is_not_reported_as_lost(store: Store) -> None:
+    begun, may_go_on, problems = threading.Event(), threading.Event(), list[Any]()
+
+    def failing(_session: Any) -> None:
+        begun.set()
+        assert may_go_on.wait(20)
+        raise LookupError("the work failed")
+
+    loop = asyncio.get_running_loop()
+    handler = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _loop, context: problems.append(context))
+    try:
+        waiting = asyncio.create_task(store.write(failing))
+        await asyncio.to_thread(begun.wait, 20)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        may_go_on.set()
+        await store.write(put("next"))
+        await asyncio.sleep(0)
+        gc.collect()
+    finally:
+        loop.set_exception_handler(handler)
+    assert problems == []
 
 
 def test_a_closed_event_loop_does_not_block_other_writers(store: Store) -> None:

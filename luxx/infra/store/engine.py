@@ -272,6 +272,8 @@ class Store:
         if self._writer is None:
             loop = asyncio.get_running_loop()
             pending = loop.run_in_executor(threads or self._threads, self._write_alone, runner, work)
+            # Once the caller is cancelled, nobody else asks for an error of the work.
+            pending.add_done_callback(lambda done: done.cancelled() or done.exception())
             value = await asyncio.shield(pending)
         else:
             waiter = LoopWaiter()

@@ -11,11 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from secrets import token_hex
 
 import pytest
 
-from api.client import ApiClient
+from api.client import ApiClient, document_of
 from api.conftest import ASKS, answering, connect
 from api.owned_ids import ID_KINDS
 from api.schema import Document
@@ -44,12 +43,21 @@ def upstream() -> Iterator[ScriptedProvider]:
         yield provider
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """Access tokens outlive the longest test, and requests are not rate-limited."""
     settings = {"LUXX_AUTH__ACCESS_MINUTES": "600", "LUXX_LIMITS__CONCURRENT_RUNS_PER_USER": "0"}
-    with ServerProcess(tmp_path_factory.mktemp("fuzzed"), **settings) as running:
+    with ServerProcess(tmp_path / "fuzzed", **settings) as running:
         yield running
+
+
+@pytest.fixture
+def admin(server: ServerProcess, upstream: ScriptedProvider) -> Iterator[ApiClient]:
+    """The operator, who has allowed the scripted provider's address."""
+    with ApiClient(server, document_of(server)).sign_in() as person:
+        host = upstream.url.removeprefix("http://")
+        person.good("PUT", "/admin/allowed-hosts", json={"hosts": [host]})
+        yield person
 
 
 def sample_ids(admin: ApiClient, upstream: ScriptedProvider) -> dict[str, str | int]:
@@ -123,7 +131,7 @@ def fuzz(
     """`paths`: a regular expression of the paths whose operations are called."""
     print(f"seed {seed}; FUZZ_SEED={seed} asks the same again")
     rules = folder / "rules.toml"
-    with ApiClient(server, None).register(f"somebody-{token_hex(4)}") as somebody:
+    with ApiClient(server, None).register("somebody") as somebody:
         rules.write_text(rules_with(sample_ids(admin, upstream), somebody.user["id"]), "utf-8")
     finished = subprocess.run(
         [

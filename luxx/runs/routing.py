@@ -39,7 +39,7 @@ from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import RoutedChoice
 
 MOST_SUGGESTED = 3
-"""Items that a model is told."""
+"""Items whose names a model gets."""
 
 MOST_CLAUSES, CLAUSE_LENGTH = 10, 200
 """Parts of a message that are matched by themselves, and the characters of one that a reminder repeats."""
@@ -136,8 +136,8 @@ def acting_match(found: TextMatches, own: AgentSettings) -> RoutingMatch | None:
 def routed_values(
     found: TextMatches, acting: RoutingMatch | None, tools: Collection[str], agent: AgentSettings
 ) -> dict[str, Any]:
-    """The values of a request in which this acts, or whose model gets these tools and is told what the words
-    ask for. A skill that acts stands in place of a plan."""
+    """The values of a request in which this acts, or whose model gets these tools and the names of what is
+    asked for. A skill that acts stands in place of a plan."""
     of_agent = agent.skills and {skill.name for skill in found.skills.named(agent.skills)}
     clauses = _clauses(found, of_agent) if ACTIVATE_TOOL in tools else []
     if acting is None:

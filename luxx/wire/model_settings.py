@@ -56,7 +56,7 @@ class PlanningMode(StrEnum):
 
 
 class RoutingMode(StrEnum):
-    """Whether the words of a message choose skills and agents. `off`: no; `suggest`: the model is told the
+    """Whether the words of a message choose skills and agents. `off`: no; `suggest`: the model gets the
     best three; `auto`: the best one acts."""
 
     OFF = "off"

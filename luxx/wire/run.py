@@ -46,7 +46,7 @@ class ChosenBy(StrEnum):
 
 class RoutedChoice(msgspec.Struct, frozen=True, kw_only=True):
     """A skill or an agent that the words of a message ask for. `acts`: the skill is loaded, or the agent
-    answers; otherwise the model is told the name and decides. `clause`: the part of a message of several that
+    answers; otherwise the model gets the name and decides. `clause`: the part of a message of several that
     asks for the skill; the model is reminded of it if it stops without the skill."""
 
     kind: Literal["skill", "agent"]

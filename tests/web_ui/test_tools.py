@@ -187,7 +187,7 @@ def test_a_skill_is_written_matched_changed_uploaded_and_deleted(person: Person,
         expect(
             page.get_by_role("status").filter(has_text="meeting-notes · skill · asked for")
         ).to_be_visible()
-        expect(page.get_by_text("the model is told of meeting-notes")).to_be_visible()
+        expect(page.get_by_text("the model gets the names meeting-notes")).to_be_visible()
         take_screenshots(tab, "skills-match")
         skills.get_by_role("link", name="invoices").click()
         page.get_by_role("button", name="Delete the skill").click()

@@ -331,7 +331,7 @@ class TurnPrompt:
 
 
 def suggested_in(spec: RunSpec) -> list[RoutedChoice]:
-    """The skills and agents that the turn is told of: that of a message in a conversation."""
+    """The skills and agents whose names the turn gets: those of a message in a conversation."""
     if not isinstance(spec.request.origin, InConversation) or spec.turn.key:
         return []
     return [one for one in spec.request.routed if not (one.acts or one.clause)]

@@ -49,7 +49,7 @@ const en = {
   anAgent: 'agent',
   happens: 'What a message with these words would cause',
   wouldNothing: 'Nothing: no score reaches the threshold, so the message is sent as it is.',
-  wouldSuggest: (names: string) => `“Tell the model what matches”: the model is told of ${names}, and decides.`,
+  wouldSuggest: (names: string) => `“Tell the model what matches”: the model gets the names ${names} and decides.`,
   wouldLoad: (name: string) => `“What matches best acts by itself”: the instructions of ${name} follow the message.`,
   wouldAnswer: (name: string) => `“What matches best acts by itself”: ${name} answers the message.`,
   asksFor: 'asked for',

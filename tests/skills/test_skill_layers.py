@@ -247,6 +247,26 @@ def test_texts_of_any_length_are_compared_within_bounds() -> None:
     assert differences(before, before).text == ""
 
 
+def test_a_folder_with_its_file_in_lower_case_is_read_exported_and_activated(
+    server: ServerProcess, admin: ApiClient, tmp_path: Path
+) -> None:
+    """And one whose file is gone says so."""
+    text = skill_text("small", "system")
+    put_folder(server.data_dir, "small", text)
+    folder = server.data_dir / "skills" / "small"
+    (folder / "SKILL.md").rename(folder / "skill.md")
+    wait_for(lambda: ("system", "small") in listed(admin), seconds=10)
+    path = "/skills/system:small"
+    assert admin.http.get(f"{path}/content").content == text.encode()
+    with zipfile.ZipFile(io.BytesIO(admin.http.get(f"{path}/export").content)) as archive:
+        assert archive.namelist() == ["small/SKILL.md"]
+    arguments = {"arguments": {"name": "small"}}
+    found = admin.good("POST", "/tools/activate_skill/execute", json=arguments)["data"]
+    assert (found["instructions"].strip(), "files" in found) == ("Do it well.", False)
+    (folder / "skill.md").unlink()
+    assert admin.http.get(f"{path}/content").status_code == 404
+
+
 def test_content_comes_back_byte_for_byte_and_an_export_is_a_valid_skill(
     admin: ApiClient, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from luxx.domain.conversations.models import ProjectRow
 from luxx.domain.skills.document import FILE, read_document
 from luxx.domain.skills.models import SkillFileRow, SkillRow
 from luxx.domain.skills.skill import Skill, SkillPin, SkillScope, SkillSet
-from luxx.domain.skills.upload import MAX_BYTES, MAX_FILES, MIB, check_sizes
+from luxx.domain.skills.upload import MAX_BYTES, MAX_FILES, MIB, check_sizes, with_usual_name
 from luxx.errors import InvalidInput, NotFound, TooLarge, ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
@@ -195,6 +195,9 @@ class SkillCopies:
         except ToolFailed as error:
             raise NotFound(f"the files of this skill cannot be read: {error.message}") from error
         check_sizes({path: len(content) for path, content in files.items()})
+        files = with_usual_name(files, "")
+        if FILE not in files:
+            raise NotFound(f"the files of this skill cannot be read: there is no {FILE}")
         return files
 
     async def make(self, store: Store, skills: Iterable[Skill]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from luxx.domain.skills.document import FILE, MAX_FILE_BYTES, read_document
+from luxx.domain.skills.document import FILE, MAX_FILE_BYTES, OTHER_FILE, read_document
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.skill import Skill, SkillSet
 from luxx.domain.skills.upload import MAX_BYTES, MAX_FILES
@@ -167,7 +167,9 @@ def _instructions(folder: Workspace) -> str:
 def _files_note(skill_files: Workspace, folder: str | None) -> dict[str, Any]:
     """The files of the skill besides its instructions, and how to use them; empty if there are none."""
     with skill_files.open_directory(".") as fd:
-        found = (entry.path for entry in walk(fd) if entry.kind == "file" and entry.path != FILE)
+        found = (
+            entry.path for entry in walk(fd) if entry.kind == "file" and entry.path not in (FILE, OTHER_FILE)
+        )
         files = list(islice(found, MAX_FILES))
     if not files:
         return {}

@@ -118,12 +118,12 @@ def check_files(files: Mapping[str, bytes]) -> None:
 
 def _without_folder(files: dict[str, bytes]) -> GivenFiles:
     """The files as seen from the folder of the SKILL.md."""
-    files = _with_usual_name(files, "")
+    files = with_usual_name(files, "")
     if FILE in files:
         return _checked(GivenFiles(files=files))
     tops = {PurePosixPath(path).parts[0] for path in files}
     folder = tops.pop() if len(tops) == 1 else None
-    files = _with_usual_name(files, f"{folder}/")
+    files = with_usual_name(files, f"{folder}/")
     if folder is None or f"{folder}/{FILE}" not in files:
         raise InvalidInput(
             f"the ZIP file has no {FILE} at its top or in its only folder; upload one skill at a time",
@@ -133,7 +133,7 @@ def _without_folder(files: dict[str, bytes]) -> GivenFiles:
     return _checked(GivenFiles(files=inside, folder=folder))
 
 
-def _with_usual_name(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
+def with_usual_name(files: dict[str, bytes], folder: str) -> dict[str, bytes]:
     """The files with a skill.md of this folder as its SKILL.md, unless there is one."""
     other, usual = f"{folder}{OTHER_FILE}", f"{folder}{FILE}"
     if usual in files or other not in files:

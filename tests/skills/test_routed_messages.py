@@ -1,4 +1,4 @@
-"""Messages whose words ask for a skill or an agent: what acts, what the model is told, what never acts."""
+"""Messages whose words ask for a skill or an agent: what acts, what the model gets, what never acts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -220,7 +220,7 @@ def test_text_that_nobody_reviewed_never_activates_itself_and_foreign_items_are_
     skill = admin.good("POST", "/skills", json=body)["id"]
     conversation, _ = ask(admin, POEM, "auto")
     assert events_of(admin, conversation, "skill_activated") == []
-    # The model of its owner is told, and decides.
+    # The model of its owner gets its name, and decides.
     assert "haiku-poems" in prompt(model)[-1]["content"]
     agent = admin.good("POST", "/agents", json={**AGENT, "name": "Private"})["id"]
     with ApiClient(admin.server, None).register("other") as other:

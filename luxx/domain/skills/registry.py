@@ -42,7 +42,6 @@ MOST_FOLDERS = 500
 LOOK_SECONDS = 2.0
 """Folders are compared at most this often."""
 
-_NEAREST = (SkillScope.PROJECT, SkillScope.TENANT, SkillScope.SYSTEM)
 INTRODUCTION = files("luxx.domain.skills").joinpath("prompt.md").read_text("utf-8").strip()
 
 Stamp = tuple[int, ...] | None
@@ -65,7 +64,7 @@ class SkillFolders(msgspec.Struct, frozen=True, kw_only=True):
 
 def listed_skills(skills: SkillSet, names: Collection[str] | None = None) -> ListedPart:
     """What the system prompt says of the skills, all or those of these names, the nearer layers first."""
-    listed = sorted(skills.named(names), key=lambda skill: _NEAREST.index(skill.scope))
+    listed = sorted(skills.named(names), key=lambda skill: skill.scope.distance)
     entries = tuple((skill.name, skill.description) for skill in listed)
     return ListedPart(introduction=INTRODUCTION, entries=entries)
 

@@ -19,6 +19,14 @@ class SkillScope(StrEnum):
     TENANT = "tenant"
     PROJECT = "project"
 
+    @property
+    def distance(self) -> int:
+        """0 for the nearest layer. A nearer one hides the farther ones."""
+        return _NEAREST_FIRST.index(self)
+
+
+_NEAREST_FIRST = tuple(reversed(SkillScope))
+
 
 SYSTEM_ID = "system:"
 """What the ids of the system's skills begin with; their names follow."""
@@ -106,13 +114,12 @@ class SkillSet(Mapping[str, Skill]):
         wanted = {self[name].id for name in names if name in self}
         return [skill for skill in self.listed if skill.id in wanted]
 
-    def only(self, names: Iterable[str] | None) -> "SkillSet":
-        """The set with the skills of these names alone; all for None."""
-        if names is None:
-            return self
-        named = {skill.id for skill in self.named(names)}
-        replaced = {key: skill for key, skill in self._found.items() if skill.id in named}
-        return SkillSet(self.named(names), replaced)
+    def only(self, names: Iterable[str]) -> "SkillSet":
+        """The set with the skills of these names alone."""
+        named = self.named(names)
+        ids = {skill.id for skill in named}
+        replaced = {key: skill for key, skill in self._found.items() if skill.id in ids}
+        return SkillSet(named, replaced)
 
 
 NO_SKILLS = SkillSet()

@@ -97,7 +97,7 @@ class Viewer:
             )
         key, is_system = skill_key(skill.name), skill.scope == SkillScope.SYSTEM
         nearer = self._of_runs.get(skill.name)
-        hides = nearer is not None and nearer.id != skill.id and _is_nearer(nearer, skill)
+        hides = nearer is not None and nearer.id != skill.id and nearer.scope.distance < skill.scope.distance
         allowed = allowed_here(skill.allowed_tools, self._names)
         return SkillView(
             id=skill.id,
@@ -139,10 +139,3 @@ class Viewer:
         configs = self._tenant.configs.values()
         replaced = [each.system_skill_name for each in configs if each.override_skill_id == skill.id]
         return system.get(replaced[0] if replaced else skill.name)
-
-
-_DISTANCE = {SkillScope.SYSTEM: 2, SkillScope.TENANT: 1, SkillScope.PROJECT: 0}
-
-
-def _is_nearer(one: Skill, other: Skill) -> bool:
-    return _DISTANCE[one.scope] < _DISTANCE[other.scope]

@@ -106,6 +106,15 @@ Place = tuple[int, int]
 and the number of the completion within an answer. It means the same in every later prompt of the path."""
 
 
+class KeptList(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The list of skills and agents in a prompt, and a digest of what it was made for: of another user,
+    system prompt, window or other tools the next prompt has a list of its own. Empty: the next one is made
+    anew."""
+
+    text: str = ""
+    made_for: str = ""
+
+
 class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a prompt was made, stored with its answer, so that the next prompt begins in the same way.
 
@@ -116,9 +125,9 @@ class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     model `learned_by`, whose provider refused a larger prompt. `next_at`: nothing more is left out before a
     prompt has this many tokens. `estimated` are the tokens of the prompt as this `estimator` of Luxx counts
     them, `counted` those that the provider counted; both are 0 where it did not. `todos`: the to-do list;
-    None: it is that of an earlier record of the path, if one has it. In a room, `until` is the newest message
-    of the room that the summary stands for, and `base` that of the summary which the turn began with: places
-    count from there.
+    None: it is that of an earlier record of the path, if one has it; the same holds for `listed`, the list of
+    skills and agents. In a room, `until` is the newest message of the room that the summary stands for, and
+    `base` that of the summary which the turn began with: places count from there.
     """
 
     messages: int = 0
@@ -136,6 +145,7 @@ class ContextRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     counted: int = 0
     estimator: int = 0
     todos: TodoRecord | None = None
+    listed: KeptList | None = None
     base: str = ""
     until: str = ""
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.context.prompt import ESTIMATOR, History, Prompt, SectionKind, TextSection, correction
+from luxx.domain.context.prompt import History, Prompt, SectionKind, TextSection
+from luxx.domain.context.tokens import ESTIMATOR, correction
 from luxx.domain.context.window import Cut, next_cut, summarized, truncated, window_limits
 from luxx.errors import ContextTooLong
 from luxx.infra.config.schema import ContextConfig

@@ -1,13 +1,16 @@
 """The list of skills and agents in a prompt fits its share of the window and has all names."""
 
+from msgspec.structs import replace
+
 from luxx.domain.context.tokens import text_tokens
-from luxx.domain.routing.listing import ListedPart, listing
+from luxx.domain.routing.listing import MOST_CHANGES, ListedPart, continued, listing
+from luxx.wire.message import KeptList
 
 SKILLS = tuple((f"skill-{number}", f"Does the work number {number} " * 12) for number in range(200))
 AGENTS = tuple((f"Agent {number}", "Answers questions about one part of the work.") for number in range(20))
 PARTS = (
-    ListedPart(introduction="Skills:", entries=SKILLS),
-    ListedPart(introduction="Agents:", entries=AGENTS),
+    ListedPart(noun="skill", introduction="Skills:", entries=SKILLS),
+    ListedPart(noun="agent", introduction="Agents:", entries=AGENTS),
 )
 
 
@@ -29,9 +32,36 @@ def test_a_long_list_takes_two_percent_of_the_window_has_all_names_and_says_what
 
 def test_a_list_that_fits_is_whole_and_names_stay_in_the_smallest_window() -> None:
     few = (
-        ListedPart(introduction="Skills:", entries=SKILLS[:1]),
-        ListedPart(introduction="Agents:", entries=()),
+        ListedPart(noun="skill", introduction="Skills:", entries=SKILLS[:1]),
+        ListedPart(noun="agent", introduction="Agents:", entries=()),
     )
     assert listing(few, 1_000_000) == f"Skills:\n\n- {SKILLS[0][0]}: {SKILLS[0][1]}"
     assert listing((PARTS[1],), 1_000).count("- Agent") == 20
     assert listing((), 1_000) == ""
+
+
+def test_a_kept_list_stays_until_it_was_made_for_something_else_or_much_has_changed() -> None:
+    kept = KeptList(text=listing(PARTS, None), made_for="these tools")
+    assert continued(PARTS, None, kept, "these tools") == (kept.text, "")
+    assert continued(PARTS, None, None, "these tools") == (kept.text, "")
+    # Of 220 entries most have lost their description, which is no change.
+    skills, agents = PARTS
+
+    def changed(entries: tuple[tuple[str, str], ...], made_for: str = "these tools") -> tuple[str, str]:
+        return continued((replace(skills, entries=entries), agents), None, kept, made_for)
+
+    new = (("new", "Is new."), ("skill-0", "Does more."), *SKILLS[2:])
+    text, line = changed(new)
+    assert text == kept.text
+    assert line.endswith(
+        "new skill new: Is new.; changed skill skill-0: Does more.; the skill skill-1 cannot be used any more"
+    )
+    assert changed(new, "other tools") == (listing((replace(skills, entries=new), agents), None), "")
+    for lost, is_kept in ((MOST_CHANGES, True), (MOST_CHANGES + 1, False)):
+        assert (changed(SKILLS[lost:])[0] == kept.text) is is_kept
+    long = (("long", "Is told in many words. " * 700), *SKILLS)
+    assert changed(long)[1] == ""
+    # A kind of which there was none is a list that was made for others.
+    only_agents = KeptList(text=listing((agents,), None), made_for="these tools")
+    assert continued(PARTS, None, only_agents, "these tools") == (kept.text, "")
+    assert continued((replace(skills, entries=()), agents), None, only_agents, "these tools")[1] == ""

@@ -101,7 +101,11 @@ async def test_a_conversation_is_compressed_when_a_person_wants_it(long_server: 
         assert await ann.messages(conversation) == stored, "nothing stored changes"
         assert await shown_elsewhere(ann, conversation) == shown
         assert await refusal_of(ann, conversation) == (409, "nothing_to_compress")
+        gardener = (await ann.post("/agents", {"name": "Gardener", "role": "prunes"}))["id"]
         await ann.post("/messages", {"conversation_id": conversation, "content": "And the apple?"})
+        # The list of agents is made anew, because the prompt begins otherwise in any case.
+        assert "- Gardener: prunes" in model.requests[-1].json["messages"][0]["content"]
+        assert (await ann.ask("DELETE", f"/agents/{gardener}")).is_success
         users = contents(model.requests[-1].json["messages"], "user")
         assert users[0] == QUESTIONS[0]
         assert users[1].endswith(SUMMARY)

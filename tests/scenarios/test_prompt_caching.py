@@ -70,6 +70,88 @@ async def test_each_request_of_a_conversation_reads_what_the_one_before_wrote(se
         assert run["usage"]["prompt_tokens"] > run["usage"]["cached_tokens"]
 
 
+async def project_skill(ann: AsyncApiClient, project: str, name: str, **more: Any) -> str:
+    body = {"name": name, "description": f"Is for {name}.", "scope": "project", "content": f"Do {name}."}
+    return (await ann.post("/skills", {**body, "project_id": project, **more}))["id"]
+
+
+async def agent_of(ann: AsyncApiClient, project: str, name: str) -> int:
+    body = {"name": name, "description": f"Knows {name}.", "project_id": project}
+    return (await ann.post("/agents", body))["id"]
+
+
+async def test_a_conversation_keeps_the_list_of_skills_and_agents_of_its_first_run(
+    server: ServerProcess,
+) -> None:
+    tried = [
+        Call(name="activate_skill", arguments={"name": "minutes"}, id="gone"),
+        Call(name="delegate", arguments={"task": "Ask.", "agent": "Librarian"}, id="off"),
+        Call(name="activate_skill", arguments={"name": "letters"}, id="edited"),
+    ]
+    rules = [
+        Rule(
+            when=When(user="first", call=1),
+            reply=[Call(name="activate_skill", arguments={"name": "letters"})],
+        ),
+        Rule(when=When(user="second"), reply=[*tried], times=1),
+        Rule(reply=[Text(text="Done.")]),
+    ]
+    async with ScriptedProvider(script(*rules)) as model, AsyncApiClient(server.url) as ann:
+        project = (await ann.post("/projects", {"name": "Mail"}))["id"]
+        edited = await project_skill(ann, project, "letters")
+        removed = await project_skill(ann, project, "minutes")
+        disabled = await agent_of(ann, project, "Librarian")
+        body = {
+            "provider_id": await anthropic(ann, model.url),
+            "project_id": project,
+            "system_prompt": "Write as everybody here does. " * 400,
+        }
+        conversation = (await ann.post("/conversations", body))["id"]
+
+        async def say(content: str, to: str = conversation) -> None:
+            async with ann.send_and_follow(to, content) as frames:
+                await frames.to_the_end()
+
+        await say("first")
+        change = {"description": "Is for letters to friends."}
+        assert (await ann.ask("PUT", f"/skills/{edited}", change)).is_success
+        assert (await ann.ask("DELETE", f"/skills/{removed}")).is_success
+        assert (await ann.ask("PATCH", f"/agents/{disabled}/enable", {"enabled": False})).is_success
+        await agent_of(ann, project, "Postman")
+        await project_skill(ann, project, "stamps")
+        await say("second")
+        await say("third")
+        requests = [received.json for received in model.requests]
+        assert len(requests) == 5
+        assert all(each["tools"] == requests[0]["tools"] for each in requests)
+        assert all(each["system"] == requests[0]["system"] for each in requests)
+        assert "- letters: Is for letters.\n- minutes" in str(requests[0]["system"]).replace("\\n", "\n")
+        assert "- Librarian: Knows Librarian." in str(requests[0]["system"])
+        told = (
+            "Since the list above was made: changed skill letters: Is for letters to friends.; new skill "
+            "stamps: Is for stamps.; the skill minutes cannot be used any more; new agent Postman: Knows "
+            "Postman.; the agent Librarian cannot be used any more"
+        )
+        assert [told in str(each["messages"][-1]) for each in requests] == [False] * 2 + [True] * 3
+        counted = uses(model)
+        assert all(read == covered and (read or at == 0) for at, (read, covered) in enumerate(counted))
+        assert all(each.cached_tokens >= 0.95 * each.tokens for each in model.requests[1:])
+        results = await results_of(ann, conversation)
+        assert [results[call]["success"] for call in ("gone", "off", "edited")] == [False, False, True]
+        assert "Do letters." in results["edited"]["content"]
+        # What is begun now has what holds now.
+        await say("first", (await ann.post("/conversations", body))["id"])
+        new = model.requests[-1].json["system"]
+        assert "- letters: Is for letters to friends." in str(new)
+        assert "Librarian" not in str(new)
+
+
+async def results_of(ann: AsyncApiClient, conversation: str) -> dict[str, Any]:
+    """The result of each call in a conversation, by its id."""
+    steps = [step for message in await ann.messages(conversation) for step in message.get("steps", ())]
+    return {step["id_ref"]: step for step in steps if step["type"] == "tool_result"}
+
+
 async def test_the_last_call_which_may_call_no_tool_reads_the_cache(server: ServerProcess) -> None:
     """The server allows three iterations with tools."""
     rules = [Rule(reply=[Text(text="Again. "), each], times=1) for each in eval_calls(3)]

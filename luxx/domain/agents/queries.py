@@ -179,7 +179,8 @@ def routed_agents(session: Session, caller: Caller, project_id: str | None = Non
 
 def listed_agents(agents: Iterable[RoutedItem]) -> ListedPart:
     """What the system prompt says of the agents to which a model can delegate."""
-    return ListedPart(introduction=INTRODUCTION, entries=tuple((one.name, one.description) for one in agents))
+    entries = tuple((one.name, " ".join(one.description.split())) for one in agents)
+    return ListedPart(noun="agent", introduction=INTRODUCTION, entries=entries)
 
 
 def with_knowledge(agent: AgentSettings, named: list[str]) -> AgentSettings:

@@ -21,11 +21,12 @@ from luxx.domain.context.messages import (
     assistant_messages,
     past_prompts,
 )
-from luxx.domain.context.tokens import message_tokens, text_tokens
+from luxx.domain.context.tokens import beginning, message_tokens, text_tokens
 from luxx.wire.event import CompletionNote, CostUpdate, CutNote, LoggedEvent
 from luxx.wire.message import (
     AssistantPrompt,
     ContextRecord,
+    KeptList,
     Place,
     PromptMessage,
     SystemPrompt,
@@ -35,12 +36,6 @@ from luxx.wire.message import (
 from luxx.wire.todos import TodoRecord
 from luxx.wire.turn import ReplayNote, Step, StepType, end_of
 from luxx.wire.turn_event import ContextCompressed, PlanUpdated
-
-ESTIMATOR = 1
-"""The number of the way in which `tokens.py` counts; records of another are not used to correct it."""
-
-MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
-"""Of the counted to the estimated tokens of a prompt."""
 
 HEAD_CHARACTERS, TAIL_CHARACTERS = 300, 150
 """What remains of a result that was cleared."""
@@ -324,42 +319,53 @@ class Prompt:
         return parts
 
 
-def correction(record: ContextRecord) -> float:
-    """The tokens that the provider counts for an estimated one, as it counted the prompt before."""
-    if record.estimator != ESTIMATOR or not record.counted or not record.estimated:
-        return 1.0
-    return min(max(record.counted / record.estimated, MIN_FACTOR), MAX_FACTOR)
-
-
 def context_of(past: Sequence[PastMessage]) -> ContextRecord:
-    """How the prompt of the newest answer was made, with the text of its summary and the to-do list."""
+    """How the prompt of the newest answer was made, with the text of its summary, the to-do list, and the
+    list of skills and agents."""
     records = [message.context for message in reversed(past) if message.context is not None]
     newest = records[0] if records else ContextRecord()
     if newest.is_summarized and not newest.summary:
         newest = replace(newest, summary=next((each.summary for each in records if each.summary), ""))
     todos = next((each.todos for each in records if each.todos is not None), None)
-    return newest if todos is None else replace(newest, todos=todos.of_earlier())
+    listed = next((each.listed for each in records if each.listed is not None), None)
+    return replace(
+        newest,
+        todos=None if todos is None else todos.of_earlier(),
+        listed=listed if listed is not None and listed.made_for else None,
+    )
+
+
+def with_list(record: ContextRecord, listed: KeptList | None) -> ContextRecord:
+    """The record of a turn that gives this list to later prompts, unless it has left something out before."""
+    return record if listed is None or record.listed == KeptList() else replace(record, listed=listed)
 
 
 def stored_record(record: ContextRecord, past: Sequence[PastMessage]) -> ContextRecord:
-    """The record as it is stored with an answer after `past`: without a summary or a to-do list that an
-    earlier one has."""
+    """The record as it is stored with an answer after `past`: without a summary or lists that an earlier one
+    has."""
     if record.todos is not None:
         record = replace(record, todos=record.todos.to_store())
-    if not record.summary or record.summary != context_of(past).summary:
+    if not record.summary and record.listed is None:
         return record
-    return replace(record, summary="")
+    earlier = context_of(past)
+    return replace(
+        record,
+        summary="" if record.summary == earlier.summary else record.summary,
+        listed=None if record.listed == earlier.listed else record.listed,
+    )
 
 
 def context_after(context: ContextRecord, logged: LoggedEvent) -> ContextRecord:
     """The record after an event that leaves something out or changes the to-do list, or after a completion,
-    whose prompt may have been counted."""
+    whose prompt may have been counted. Where something was left out, the next run makes its list of skills
+    and agents anew: the beginning of its prompt is another one in any case."""
+    kept = {"todos": context.todos, "listed": None if context.listed is None else KeptList()}
     match logged.event, logged.note:
         case ContextCompressed(summary=str() as summary), CutNote(record=record):
-            return replace(record, summary=summary, is_summarized=True, todos=context.todos)
+            return replace(record, summary=summary, is_summarized=True, **kept)
         case ContextCompressed(), CutNote(record=record):
             summary = context.summary if record.is_summarized else ""
-            return replace(record, summary=summary, todos=context.todos)
+            return replace(record, summary=summary, **kept)
         case ContextCompressed(messages=messages, window=window), _:
             return replace(context, messages=messages, window=window or 0)
         case PlanUpdated(todos=todos, by=by), _:
@@ -372,16 +378,6 @@ def context_after(context: ContextRecord, logged: LoggedEvent) -> ContextRecord:
             return context if context.todos is None else replace(context, todos=context.todos.after_call())
         case _:
             return context
-
-
-def beginning(text: str, budget: int) -> str:
-    """As much of the beginning of a text as this many tokens hold."""
-    while text:
-        tokens = text_tokens(text)
-        if tokens <= budget:
-            break
-        text = text[: min(len(text) - 1, len(text) * budget // tokens)]
-    return text
 
 
 def _short_result(result: ToolPrompt, read_tool: str) -> ToolPrompt:

@@ -2,7 +2,7 @@
 them.
 
 No library has the tokenizers of all vendors. The estimate of a prompt is corrected by what the provider
-counted of the prompt before it (`prompt.py`); the bound, which reserves of spending limits use, is above the
+counted of the prompt before it; the bound, which reserves of spending limits use, is above the
 count.
 """
 
@@ -12,9 +12,22 @@ from typing import assert_never
 
 import msgspec
 
-from luxx.wire.message import AssistantPrompt, PromptMessage, SystemPrompt, ToolPrompt, UserPrompt
+from luxx.wire.message import (
+    AssistantPrompt,
+    ContextRecord,
+    PromptMessage,
+    SystemPrompt,
+    ToolPrompt,
+    UserPrompt,
+)
 from luxx.wire.tool import ToolSpec
 from luxx.wire.turn import Step, StepType, Usage
+
+ESTIMATOR = 1
+"""The number of the way in which tokens are estimated here; records of another are not used to correct it."""
+
+MIN_FACTOR, MAX_FACTOR = 0.25, 4.0
+"""Of the counted to the estimated tokens of a prompt."""
 
 _CLASSES = (
     (26, string.ascii_lowercase.encode()),
@@ -181,3 +194,20 @@ def _step_tokens(step: Step) -> int:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "replace")
+
+
+def correction(record: ContextRecord) -> float:
+    """The tokens that the provider counts for an estimated one, as it counted the prompt before."""
+    if record.estimator != ESTIMATOR or not record.counted or not record.estimated:
+        return 1.0
+    return min(max(record.counted / record.estimated, MIN_FACTOR), MAX_FACTOR)
+
+
+def beginning(text: str, budget: int) -> str:
+    """As much of the beginning of a text as this many tokens hold."""
+    while text:
+        tokens = text_tokens(text)
+        if tokens <= budget:
+            break
+        text = text[: min(len(text) - 1, len(text) * budget // tokens)]
+    return text

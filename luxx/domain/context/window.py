@@ -13,7 +13,8 @@ from itertools import accumulate
 import msgspec
 from msgspec.structs import replace
 
-from luxx.domain.context.prompt import History, Prompt, Unit, correction
+from luxx.domain.context.prompt import History, Prompt, Unit
+from luxx.domain.context.tokens import correction
 from luxx.infra.config.schema import ContextConfig
 from luxx.wire.message import CompressionStrategy, ContextRecord, UserPrompt
 

@@ -1,4 +1,8 @@
-"""The list of skills and agents in a prompt: their names, and as many descriptions as fit its budget."""
+"""The list of skills and agents in a prompt: their names, and as many descriptions as fit its budget.
+
+The prompts of a conversation keep the list of its first run, because a provider caches a prompt from its
+beginning; what has changed since is told behind the history.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -6,6 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from luxx.domain.context.tokens import text_tokens
+from luxx.wire.message import KeptList
 
 SHARE = 0.02
 """Of the context window of the model that the list takes at most. The names are always in it."""
@@ -15,11 +20,17 @@ USUAL_WINDOW = 128_000
 
 CUT = "({} of {} are listed without their description, to save room.)"
 
+CHANGED = "(From Luxx, not from the person.) Since the list above was made: {}"
+
+MOST_CHANGES = 10
+"""Entries that have changed since a list was made. After more, the list is made anew."""
+
 
 class ListedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the entries, and their names and descriptions: those that lose their description
-    first come last."""
+    """What stands before the entries, of which each is a `noun`, and their names and descriptions: those that
+    lose their description first come last."""
 
+    noun: str
     introduction: str
     entries: tuple[tuple[str, str], ...]
 
@@ -45,6 +56,45 @@ def listing(parts: tuple[ListedPart, ...], window: int | None) -> str:
     return _text(parts, fitting, total)
 
 
+def continued(
+    parts: tuple[ListedPart, ...], window: int | None, kept: KeptList | None, made_for: str
+) -> tuple[str, str]:
+    """The list, and a line with what has changed since it was made: the one that was kept, if it was made for
+    the same and little has changed."""
+    if kept is not None and kept.made_for == made_for != "":
+        changes = _changes(kept.text, parts)
+        if changes is not None and text_tokens(changes) <= SHARE * (window or USUAL_WINDOW):
+            return kept.text, changes
+    return listing(parts, window), ""
+
+
+@lru_cache(maxsize=50)
+def _changes(text: str, parts: tuple[ListedPart, ...]) -> str | None:
+    """A line with what is new, different or gone since this list; empty: nothing is. None: too much."""
+    found: list[str] = []
+    for part in parts:
+        _, introduction, rest = f"\n\n{text}".partition(f"\n\n{part.introduction}\n\n")
+        if not introduction and part.entries:
+            return None
+        lines = set(rest.partition("\n\n")[0].splitlines())
+        changed = [entry for entry in part.entries if not lines.intersection(_lines(*entry))]
+        lines -= {line for entry in part.entries for line in _lines(*entry)}
+        for name, description in changed:
+            earlier = {line for line in lines if line.startswith(f"- {name}: ")}
+            lines -= earlier
+            found.append(f"{'changed' if earlier else 'new'} {part.noun} {name}: {description}")
+        names = sorted(line.removeprefix("- ").partition(": ")[0] for line in lines)
+        found += [f"the {part.noun} {name} cannot be used any more" for name in names]
+    if len(found) > MOST_CHANGES:
+        return None
+    return CHANGED.format("; ".join(found)) if found else ""
+
+
+def _lines(name: str, description: str) -> tuple[str, str]:
+    """How an entry stands in a list, with its description and without."""
+    return f"- {name}: {description}" if description else f"- {name}", f"- {name}"
+
+
 def _text(parts: Sequence[ListedPart], described: int, total: int) -> str:
     """The list in which so many entries have their descriptions, of each part its share."""
     texts: list[str] = []
@@ -53,10 +103,7 @@ def _text(parts: Sequence[ListedPart], described: int, total: int) -> str:
         count = len(part.entries)
         with_description = left * count // rest if rest else 0
         left, rest = left - with_description, rest - count
-        lines = [
-            f"- {name}: {text}" if text and at < with_description else f"- {name}"
-            for at, (name, text) in enumerate(part.entries)
-        ]
+        lines = [_lines(*entry)[at >= with_description] for at, entry in enumerate(part.entries)]
         texts.append("\n".join([part.introduction, "", *lines]))
     if described < total:
         texts.append(CUT.format(total - described, total))

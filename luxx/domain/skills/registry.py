@@ -66,7 +66,7 @@ def listed_skills(skills: SkillSet, names: Collection[str] | None = None) -> Lis
     """What the system prompt says of the skills, all or those of these names, the nearer layers first."""
     listed = sorted(skills.named(names), key=lambda skill: skill.scope.distance)
     entries = tuple((skill.name, skill.description) for skill in listed)
-    return ListedPart(introduction=INTRODUCTION, entries=entries)
+    return ListedPart(noun="skill", introduction=INTRODUCTION, entries=entries)
 
 
 def _file_in(folder: Path) -> str:

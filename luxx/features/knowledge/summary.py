@@ -15,8 +15,7 @@ from sqlalchemy import Connection, Row, select
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.context.prompt import beginning
-from luxx.domain.context.tokens import text_tokens
+from luxx.domain.context.tokens import beginning, text_tokens
 from luxx.errors import InvalidInput, ToolFailed
 from luxx.features.knowledge.rows import chunks, documents, place_of_chunk
 from luxx.features.knowledge.tools import usable_bases

@@ -11,7 +11,8 @@ from msgspec import UNSET
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from luxx.domain.context.prompt import ESTIMATOR
+from luxx.domain.context.prompt import with_list
+from luxx.domain.context.tokens import ESTIMATOR
 from luxx.domain.context.window import Cut
 from luxx.domain.usage.ledger import UsageEntry, add_cost, record
 from luxx.errors import ContentRefused, ContextTooLong, LuxxError, ProviderError, ProviderRefused
@@ -26,6 +27,7 @@ from luxx.runs.turn.compaction import Compactor, NotCompressed
 from luxx.runs.turn.completion import CompletionReader, Output
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
+from luxx.runs.turn.pins import kept_list
 from luxx.runs.turn.prompting import TurnPrompt, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools
 from luxx.runs.turn.rights import log_chosen_skills
@@ -77,6 +79,10 @@ class Iteration:
         self._client = client
         self.resources = resources
         self._prompt = TurnPrompt(run.spec, resources, run.services.config.context)
+        if resources.pins.skills:
+            listed = kept_list(run.spec, resources.pins, resources.card.known_window)
+            context = with_list(run.log.state.context, listed)
+            run.log.state = msgspec.structs.replace(run.log.state, context=context)
         self._deltas = 0
         self._answer: CompletionStream | None = None
 

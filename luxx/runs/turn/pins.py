@@ -6,6 +6,7 @@ a restart, an edited skill or an MCP server may have changed them meanwhile. The
 with the start of the first tool calls: a turn that ends before makes no other request.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -17,10 +18,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 from luxx.domain.skills.skill import SkillPin
 from luxx.infra.store.tables import Base, table_of
 from luxx.runs.models import RunRow, is_unended
+from luxx.runs.turn.state import RunSpec
+from luxx.wire.message import KeptList
+from luxx.wire.run import Compression, InConversation
 from luxx.wire.tool import ToolSpec
 from luxx.wire.turn import TURN_LENGTH
 
-TOOLS, SKILLS, KNOWLEDGE, TEXTS = "tools", "skills", "knowledge", "texts"
+TOOLS, SKILLS, CHANGES, KNOWLEDGE, TEXTS = "tools", "skills", "changes", "knowledge", "texts"
 
 
 class PromptPartRow(Base):
@@ -47,10 +51,12 @@ class RunPromptPartRow(Base):
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of Luxx that the model is offered, the texts of the system message that list skills and
-    agents, and knowledge bases, and the skills that the turn began with; None: it can activate none."""
+    agents, and knowledge bases, and the skills that the turn began with; None: it can activate none.
+    `changes`: what the model is told behind the history of skills and agents that the list does not have."""
 
     tools: list[ToolSpec]
     skills: str = ""
+    changes: str = ""
     knowledge: str = ""
     begun: list[SkillPin] | None = None
 
@@ -90,7 +96,8 @@ _texts = msgspec.json.Decoder(list[SkillPin])
 def store_pins(connection: Connection, run_id: str, turn: str, tenant_id: int, pins: Pins) -> None:
     """Stores the pins of a turn; those that it has stay."""
     texts = {TOOLS: _encode(pins.tools).decode()}
-    texts |= {kind: text for kind, text in ((SKILLS, pins.skills), (KNOWLEDGE, pins.knowledge)) if text}
+    others = ((SKILLS, pins.skills), (CHANGES, pins.changes), (KNOWLEDGE, pins.knowledge))
+    texts |= {kind: text for kind, text in others if text}
     texts |= {} if pins.begun is None else {TEXTS: _encode(pins.begun).decode()}
     hashes = {kind: sha256(text.encode()).hexdigest() for kind, text in texts.items()}
     dialect = connection.dialect.name
@@ -117,6 +124,7 @@ def read_pins(connection: Connection, run_id: str, turn: str) -> Pins | None:
     return Pins(
         tools=_tools.decode(texts[TOOLS]),
         skills=texts.get(SKILLS, ""),
+        changes=texts.get(CHANGES, ""),
         knowledge=texts.get(KNOWLEDGE, ""),
         begun=_texts.decode(texts[TEXTS]) if TEXTS in texts else None,
     )
@@ -128,3 +136,20 @@ def delete_unused_pins(connection: Connection) -> None:
     # Locked first, then looked at again: a run may have begun to use a text that the first look found unused.
     if unused := connection.execute(_unused).all():
         connection.execute(_delete_unused, [{"tenant": row.tenant_id, "sha": row.sha256} for row in unused])
+
+
+def kept_list(spec: RunSpec, pins: Pins, window: int | None) -> KeptList | None:
+    """The list of skills and agents as the record of the answer keeps it for later prompts; None: as none."""
+    digest = made_for(spec, pins.tools, window)
+    is_kept = digest and isinstance(spec.request.origin, InConversation)
+    return KeptList(text=pins.skills, made_for=digest) if is_kept else None
+
+
+def made_for(spec: RunSpec, tools: Sequence[ToolSpec], window: int | None) -> str:
+    """A digest of what a list of skills and agents is made for; empty: later prompts do not keep it."""
+    request = spec.request
+    if spec.turn.key or not isinstance(request.origin, InConversation | Compression):
+        return ""
+    names = [tool.name for tool in tools]
+    values = (spec.user_id, window, request.system_prompt, request.skills, names)
+    return sha256(_encode(values)).hexdigest()[:16]

@@ -10,12 +10,12 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from luxx.domain.context.messages import PastMessage, RequestImages
-from luxx.domain.context.prompt import History, Prompt, Section, SectionKind, ToolsSection, correction
+from luxx.domain.context.prompt import History, Prompt, Section, SectionKind, ToolsSection
 from luxx.domain.context.recalled import recalled_section
 from luxx.domain.context.suggested import suggested_section
 from luxx.domain.context.summary import summary_messages
 from luxx.domain.context.todo_list import recited
-from luxx.domain.context.tokens import estimated_tokens
+from luxx.domain.context.tokens import correction, estimated_tokens
 from luxx.domain.context.window import (
     OUTPUT_SHARE,
     Cut,

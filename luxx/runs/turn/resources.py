@@ -22,10 +22,10 @@ from luxx.domain.agents.queries import (
     routed_agents,
 )
 from luxx.domain.context.messages import ReadImages
-from luxx.domain.context.prompt import SectionKind, TextSection
+from luxx.domain.context.prompt import SectionKind, TextSection, context_of
 from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, attached_bases
-from luxx.domain.routing.listing import listing
+from luxx.domain.routing.listing import continued
 from luxx.domain.routing.matching import RoutedItem
 from luxx.domain.skills.layers import SkillLayers
 from luxx.domain.skills.registry import listed_skills
@@ -40,7 +40,7 @@ from luxx.providers.service import ProviderService
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
-from luxx.runs.turn.pins import Pins, read_pins
+from luxx.runs.turn.pins import Pins, made_for, read_pins
 from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState, model_used
 from luxx.tools.builtin.run import DELEGATE_TOOL
@@ -270,9 +270,15 @@ class ResourceFinder:
         named = {tool.name for tool in offered}
         parts = [listed_skills(access.skills, spec.request.skills)] if ACTIVATE_TOOL in named else []
         parts += [listed_agents(access.agents)] if DELEGATE_TOOL in named else []
+        text = changes = ""
+        if parts:
+            window = access.provider_choice.choice.card.known_window
+            kept, digest = context_of(spec.past).listed, made_for(spec, offered, window)
+            text, changes = continued(tuple(parts), window, kept, digest)
         return Pins(
             tools=offered,
-            skills=listing(tuple(parts), access.provider_choice.choice.card.known_window) if parts else "",
+            skills=text,
+            changes=changes,
             knowledge=access.knowledge if KNOWLEDGE_SEARCH in named else "",
             begun=access.skills.pins if ACTIVATE_TOOL in named else None,
         )
@@ -340,6 +346,8 @@ def _sections(request: ChatRequest, card: ModelCard, pins: Pins) -> list[TextSec
         sections.append(TextSection(kind=SectionKind.SYSTEM, owner=owner, text=pins.knowledge))
     if pins.skills:
         sections.append(TextSection(kind=SectionKind.SKILLS, owner="domain.skills", text=pins.skills))
+    if pins.changes:
+        sections.append(TextSection(kind=SectionKind.TAIL, owner="domain.skills", text=pins.changes))
     return sections
 
 

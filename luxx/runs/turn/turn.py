@@ -186,12 +186,10 @@ class Turn:
             raise access
         limits = run.services.config.limits
         is_own = access.provider_choice.row.user_id == access.caller.user_id
-        level = access.caller.permission_level
-        self._spending.use(run.spec, limits_of(limits, level, is_own_provider=is_own))
-        depth = limits.delegation_depth
-        resources = await run.signal.wait(
-            self._services.resources.prepare(run.spec, access, run.signal, delegation_depth=depth)
-        )
+        own_limits = limits_of(limits, access.caller.permission_level, is_own_provider=is_own)
+        self._spending.use(run.spec, own_limits)
+        depth, prepare = limits.delegation_depth, self._services.resources.prepare
+        resources = await run.signal.wait(prepare(run.spec, access, run.signal, delegation_depth=depth))
         self._calls = None
         return Iteration(run, self._services.client, resources)
 

@@ -15,6 +15,7 @@ import pytest
 import structlog
 from api.server_process import ServerProcess, model_settings
 from command_line import register
+from fork_server import lower_password_cost
 from hypothesis import settings
 from process_environment import scripted_models
 from store.databases import postgresql_server
@@ -32,6 +33,8 @@ structlog.configure(
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+lower_password_cost()
 
 HERE = Path(__file__).parent
 

@@ -41,6 +41,13 @@ LEAST_COST = 4
 NUMBER = struct.Struct("=i")
 
 
+def lower_password_cost() -> None:
+    """From now on this process hashes passwords with `LEAST_COST`, whatever is configured."""
+    bcrypt = importlib.import_module("bcrypt")
+    new_salt = bcrypt.gensalt
+    bcrypt.gensalt = lambda _cost: new_salt(LEAST_COST)
+
+
 def serve(control: socket.socket) -> None:
     """Returns in each command's process; ends this one with its client."""
     # The kernel reaps the monitors.
@@ -110,9 +117,7 @@ if __name__ == "__main__":
     load_all()
     for name in AT_START:
         importlib.import_module(name)
-    bcrypt = importlib.import_module("bcrypt")
-    new_salt = bcrypt.gensalt
-    bcrypt.gensalt = lambda _cost: new_salt(LEAST_COST)
+    lower_password_cost()
     with socket.socket(fileno=os.dup(0)) as control:
         serve(control)
     raise SystemExit(main())

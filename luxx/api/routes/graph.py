@@ -26,10 +26,11 @@ from luxx.features.memory.graph import (
     SplitPart,
 )
 from luxx.features.memory.graph_export import GraphFormat
-from luxx.features.memory.graph_picture import Graph, GraphTime
+from luxx.features.memory.graph_picture import Graph
 from luxx.features.memory.graph_query import QueryResult
 from luxx.features.memory.models import NAME_LENGTH, TYPE_LENGTH
 from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
+from luxx.features.memory.views import FactTime
 
 InjectedGraph = NamedDependency[GraphService]
 AwareDatetime = Annotated[datetime, Meta(tz=True)]
@@ -94,7 +95,7 @@ class GraphController(Controller):
         known_at: KnownAt = None,
     ) -> Success[Graph]:
         """A picture of the graph that you may read: the entities with the most facts, or those around one."""
-        time = GraphTime(as_of=as_of, known_at=known_at)
+        time = FactTime(as_of=as_of, known_at=known_at)
         return success(await graph.overview(caller, of_scope, center, time, depth=depth, limit=node_limit))
 
     @get("/entities")
@@ -122,7 +123,7 @@ class GraphController(Controller):
         known_at: KnownAt = None,
     ) -> Success[EntityDetails]:
         """One entity with the newest facts that name it."""
-        return success(await graph.entity(caller, entity_id, GraphTime(as_of=as_of, known_at=known_at)))
+        return success(await graph.entity(caller, entity_id, FactTime(as_of=as_of, known_at=known_at)))
 
     @post("/entities/{entity_id:str}/merge", status_code=200)
     async def merge(

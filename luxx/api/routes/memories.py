@@ -20,10 +20,10 @@ from luxx.features.memory.changes import MemoryChange
 from luxx.features.memory.extraction.episodes import Episode, EpisodeSource
 from luxx.features.memory.extraction.ingestion import Ingestion
 from luxx.features.memory.scopes import IN_SCOPE, SCOPE_LENGTH
-from luxx.features.memory.service import FactFilter, FactTime, MemoryService
+from luxx.features.memory.service import FactFilter, MemoryService
 from luxx.features.memory.sources import IN_SOURCE
 from luxx.features.memory.vectors.status import EmbeddingReport, EmbeddingStatus
-from luxx.features.memory.views import Fact, FactChanges, NewFact
+from luxx.features.memory.views import Fact, FactChanges, FactTime, NewFact
 from luxx.wire.memory import EpisodeStatus, FactCategory
 from luxx.wire.run import Run
 

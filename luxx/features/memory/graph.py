@@ -20,7 +20,6 @@ from luxx.features.memory.facts import Author
 from luxx.features.memory.graph_export import GraphFormat, export_graph
 from luxx.features.memory.graph_picture import (
     Graph,
-    GraphTime,
     best_connected,
     entities_around,
     picture_of,
@@ -30,14 +29,12 @@ from luxx.features.memory.lexical import memory_name
 from luxx.features.memory.merging import entities, find_entity, merge, split
 from luxx.features.memory.models import CommunityRow, FactRow, MentionRow
 from luxx.features.memory.scopes import Scopes, parse_scope, visible_scopes
-from luxx.features.memory.views import Fact, ScopeText, read_facts
+from luxx.features.memory.views import NOW, Fact, FactTime, ScopeText, read_facts
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 
 T = TypeVar("T")
-
-NOW = GraphTime()
 
 MAX_NODES = 2_000
 MAX_DEPTH = 4
@@ -156,7 +153,7 @@ class GraphService:
         caller: Caller,
         scope: str | None,
         center: str | None,
-        time: GraphTime = NOW,
+        time: FactTime = NOW,
         *,
         depth: int,
         limit: int,
@@ -204,7 +201,7 @@ class GraphService:
 
         return await self._store.read_rows(work)
 
-    async def entity(self, caller: Caller, entity_id: str, time: GraphTime = NOW) -> EntityDetails:
+    async def entity(self, caller: Caller, entity_id: str, time: FactTime = NOW) -> EntityDetails:
         """Raises NotFound, and InvalidInput for a time that the calendar does not have."""
 
         def work(connection: Connection) -> EntityDetails:
@@ -295,7 +292,7 @@ def _entity(row: Row[Any], scopes: Scopes) -> Entity:
 
 
 def entity_details(
-    connection: Connection, scopes: Scopes, row: Row[Any], time: GraphTime = NOW
+    connection: Connection, scopes: Scopes, row: Row[Any], time: FactTime = NOW
 ) -> EntityDetails:
     """An entity of one of these scopes, with the facts of this time that name it or what was merged into
     it."""

@@ -1,7 +1,6 @@
 """A picture of the graph: which nodes it has, and the edges between them."""
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -10,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, literal, or_, se
 from luxx.features.memory.merging import entities
 from luxx.features.memory.models import CommunityRow, EpisodeRow, FactRow, MentionRow
 from luxx.features.memory.scopes import Scopes
-from luxx.features.memory.views import in_utc, was_known, was_true
+from luxx.features.memory.views import FactTime, in_utc
 from luxx.infra.store.tables import table_of
 
 MAX_EDGES = 6_000
@@ -39,34 +38,17 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
 
 
-class GraphTime(msgspec.Struct, frozen=True, kw_only=True):
-    """When facts were true (`as_of`), and when Luxx knew them (`known_at`); None: at any time, and now."""
-
-    as_of: datetime | None = None
-    known_at: datetime | None = None
-
-    @property
-    def is_past(self) -> bool:
-        return self.as_of is not None or self.known_at is not None
-
-    def facts(self) -> list[ColumnElement[bool]]:
-        """The conditions on facts. Raises InvalidInput for a time that the calendar does not have."""
-        conditions = [was_known(None if self.known_at is None else in_utc(self.known_at, "known_at"))]
-        if self.as_of is not None:
-            conditions.append(was_true(in_utc(self.as_of, "as_of")))
-        return conditions
-
-    def episodes(self) -> list[ColumnElement[bool]]:
-        """The conditions on episodes: one that had not happened mentions nothing."""
-        conditions: list[ColumnElement[bool]] = []
-        if self.as_of is not None:
-            conditions.append(_episodes.c.happened_at <= in_utc(self.as_of, "as_of"))
-        if self.known_at is not None:
-            conditions.append(_episodes.c.created_at <= in_utc(self.known_at, "known_at"))
-        return conditions
+def _happened(time: FactTime) -> list[ColumnElement[bool]]:
+    """The conditions on episodes: one that had not happened mentions nothing."""
+    conditions: list[ColumnElement[bool]] = []
+    if time.as_of is not None:
+        conditions.append(_episodes.c.happened_at <= in_utc(time.as_of, "as_of"))
+    if time.known_at is not None:
+        conditions.append(_episodes.c.created_at <= in_utc(time.known_at, "known_at"))
+    return conditions
 
 
-def _ends(scopes: Scopes, time: GraphTime) -> Select[Any, Any]:
+def _ends(scopes: Scopes, time: FactTime) -> Select[Any, Any]:
     """The entities at both ends of each fact of this time, as those that stand for them."""
     start, end = entities.alias(), entities.alias()
     return (
@@ -81,7 +63,7 @@ def _ends(scopes: Scopes, time: GraphTime) -> Select[Any, Any]:
     )
 
 
-def best_connected(connection: Connection, scopes: Scopes, time: GraphTime, limit: int) -> list[int]:
+def best_connected(connection: Connection, scopes: Scopes, time: FactTime, limit: int) -> list[int]:
     """The entities with the most facts; of the past only those with one, because an entity has no time."""
     ends = _ends(scopes, time).subquery()
     both = union_all(select(ends.c.start.label("id")), select(ends.c.end)).subquery()
@@ -99,7 +81,7 @@ def best_connected(connection: Connection, scopes: Scopes, time: GraphTime, limi
 
 
 def entities_around(
-    connection: Connection, scopes: Scopes, time: GraphTime, start: int, depth: int, limit: int
+    connection: Connection, scopes: Scopes, time: FactTime, start: int, depth: int, limit: int
 ) -> list[int]:
     """The entities up to `depth` facts away from one, nearest first."""
     found, frontier = {start: None}, [start]
@@ -119,7 +101,7 @@ def entities_around(
 
 
 def picture_of(
-    connection: Connection, scopes: Scopes, time: GraphTime, keys: list[int], limit: int, *, truncated: bool
+    connection: Connection, scopes: Scopes, time: FactTime, keys: list[int], limit: int, *, truncated: bool
 ) -> Graph:
     """The picture of these entities, with their communities and the episodes that mention them."""
     rows = {row.id: row for row in connection.execute(select(*entities.c).where(entities.c.id.in_(keys)))}
@@ -156,7 +138,7 @@ def picture_of(
 def _relations(
     connection: Connection,
     scopes: Scopes,
-    time: GraphTime,
+    time: FactTime,
     keys: list[int],
     at: Mapping[tuple[str, int], int],
 ) -> Iterator[tuple[int, int, int]]:
@@ -166,14 +148,14 @@ def _relations(
         yield at["entity", start], at["entity", end], int(count)
 
 
-def _mentions_of(scopes: Scopes, time: GraphTime, keys: list[int]) -> Select[Any, Any, int]:
+def _mentions_of(scopes: Scopes, time: FactTime, keys: list[int]) -> Select[Any, Any, int]:
     return (
         select(_mentions.c.episode_id, _root.label("entity"), func.count(literal(1)).label("times"))
         .join(entities, entities.c.id == _mentions.c.entity_id)
         .join(_episodes, _episodes.c.id == _mentions.c.episode_id)
         .where(
             _mentions.c.scope_id.in_(scopes.ids),
-            *time.episodes(),
+            *_happened(time),
             or_(entities.c.id.in_(keys), entities.c.canonical_id.in_(keys)),
         )
         .group_by(_mentions.c.episode_id, _root)

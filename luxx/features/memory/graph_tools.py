@@ -15,13 +15,14 @@ from sqlalchemy import Connection, Row, Select, or_, select
 from luxx.errors import InvalidInput
 from luxx.features.memory.cypher.parser import MAX_CHARACTERS
 from luxx.features.memory.graph import MAX_DEPTH, EntityDetails, GraphService, entity_details
-from luxx.features.memory.graph_picture import GraphTime, entities_around
+from luxx.features.memory.graph_picture import entities_around
 from luxx.features.memory.graph_query import MAX_ROWS, run_query
 from luxx.features.memory.lexical import entities_by_word, memory_name, name_word, ranked_entities
 from luxx.features.memory.merging import entities, find_entity
 from luxx.features.memory.models import NAME_LENGTH, FactRow
 from luxx.features.memory.scopes import Scopes
 from luxx.features.memory.tools import answer_for_model, used_scopes
+from luxx.features.memory.views import NOW
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.tools.core import ToolContext
@@ -147,7 +148,7 @@ def _similar(connection: Connection, scopes: Scopes, name: str) -> list[str]:
 def _shown(connection: Connection, scopes: Scopes, row: Row[Any], depth: int) -> dict[str, Any]:
     details = entity_details(connection, scopes, row)
     only = scopes.only(scopes.by_id[row.scope_id].name)
-    near = entities_around(connection, only, GraphTime(), row.id, depth, MAX_NEIGHBOURS + 1)
+    near = entities_around(connection, only, NOW, row.id, depth, MAX_NEIGHBOURS + 1)
     query = select(entities.c.id, entities.c.uid, entities.c.name, entities.c.type)
     rows = {each.id: each for each in connection.execute(query.where(entities.c.id.in_(near[1:])))}
     neighbours = [{"id": rows[key].uid, "name": rows[key].name, "type": rows[key].type} for key in near[1:]]

@@ -3,12 +3,11 @@
 import asyncio
 import tempfile
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from luxx.domain.accounts.caller import Caller
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -35,14 +34,13 @@ from luxx.features.memory.scopes import (
 )
 from luxx.features.memory.sources import SourceFilter
 from luxx.features.memory.views import (
+    NOW,
     Fact,
     FactChanges,
+    FactTime,
     NewFact,
     facts,
-    in_utc,
     read_facts,
-    was_known,
-    was_true,
 )
 from luxx.infra.clock import utc_now
 from luxx.infra.store.engine import Store
@@ -59,26 +57,13 @@ MAX_EXPORTS = 2
 """Exports that read at the same time, in threads that other reads need too."""
 
 
-class FactFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which facts are listed; None does not filter. `as_of`: those that were true then. `known_at`: those
-    that Luxx knew then, instead of those that it knows now. `q`: words, all of which a fact has; an
-    empty one does not filter."""
+class FactFilter(FactTime, frozen=True, kw_only=True):
+    """Which facts are listed; None does not filter. `q`: words, all of which a fact has; an empty one does
+    not filter."""
 
     category: FactCategory | None = None
     scope: str | None = None
     q: str | None = None
-    as_of: datetime | None = None
-    known_at: datetime | None = None
-
-
-class FactTime(msgspec.Struct, frozen=True, kw_only=True):
-    """When a fact was true, and when it was known; None does not matter, and is now."""
-
-    as_of: datetime | None = None
-    known_at: datetime | None = None
-
-
-NOW = FactTime()
 
 
 class MemoryService:
@@ -273,11 +258,7 @@ def _scopes(connection: Connection, caller: Caller, scope: str | None) -> Scopes
 
 def facts_in(connection: Connection, scopes: Scopes, wanted: FactFilter) -> Select[int]:
     """The ids of the facts in these scopes that the filter leaves; its `scope` was applied before."""
-    conditions: list[ColumnElement[bool]] = []
-    known_at = None if wanted.known_at is None else in_utc(wanted.known_at, "known_at")
-    conditions.append(was_known(known_at))
-    if wanted.as_of is not None:
-        conditions.append(was_true(in_utc(wanted.as_of, "as_of")))
+    conditions = wanted.facts()
     if wanted.category is not None:
         conditions.append(facts.c.category == wanted.category.value)
     if wanted.q:
@@ -296,11 +277,9 @@ def find_fact(connection: Connection, scopes: Scopes, fact_id: str, *, is_locked
 
 def _row_at(connection: Connection, row: Row[Any], time: FactTime) -> int:
     """The key of the wording of a fact at a time. Raises NotFound."""
-    conditions = [] if time.as_of is None else [was_true(in_utc(time.as_of, "as_of"))]
-    uids = [row.uid]
+    uids, conditions = [row.uid], time.true_facts()
     if time.known_at is not None:
-        uids += versions_of(connection, [row.id])
-        conditions.append(was_known(in_utc(time.known_at, "known_at")))
+        uids, conditions = [*uids, *versions_of(connection, [row.id])], time.facts()
     query = select(facts.c.id).where(facts.c.uid.in_(uids), facts.c.scope_id == row.scope_id, *conditions)
     found = connection.scalar(query.order_by(facts.c.id.desc()).limit(1))
     if found is None:

@@ -221,3 +221,26 @@ def was_known(known_at: datetime | BindParameter[datetime] | None) -> ColumnElem
         facts.c.created_at <= known_at,
         or_(facts.c.expired_at.is_(None), facts.c.expired_at > known_at),
     )
+
+
+class FactTime(msgspec.Struct, frozen=True, kw_only=True):
+    """When facts were true (`as_of`), and when Luxx knew them (`known_at`); None: at any time, and now."""
+
+    as_of: datetime | None = None
+    known_at: datetime | None = None
+
+    @property
+    def is_past(self) -> bool:
+        return self.as_of is not None or self.known_at is not None
+
+    def facts(self) -> list[ColumnElement[bool]]:
+        """The conditions on facts. Raises InvalidInput for a time that the calendar does not have."""
+        known_at = None if self.known_at is None else in_utc(self.known_at, "known_at")
+        return [was_known(known_at), *self.true_facts()]
+
+    def true_facts(self) -> list[ColumnElement[bool]]:
+        """The conditions on facts that were true then, whether Luxx knew them or not."""
+        return [] if self.as_of is None else [was_true(in_utc(self.as_of, "as_of"))]
+
+
+NOW = FactTime()

@@ -81,7 +81,11 @@ def test_all_agents_are_found_over_several_pages(plain_server: ServerProcess, ne
     with httpx.Client(base_url=plain_server.url, headers=headers, trust_env=False) as client:
         for number in range(100):
             assert client.post("/agents", json={"name": f"agent {number}"}).is_success
-    assert len(printed(plain_server, new_user, "agent", "list").splitlines()) == 109
+        project = client.post("/projects", json={"name": "Reports"}).json()["data"]["id"]
+        assert client.post("/agents", json={"name": "Of it", "project_id": project}).is_success
+    lines = printed(plain_server, new_user, "agent", "list").splitlines()
+    assert len(lines) == 110
+    assert lines[0].split("\t")[1:3] == ["Of it", f"project:{project}"]
     assert f"id: {oldest}\n" in printed(plain_server, new_user, "agent", "show", "Writer")
 
 

@@ -68,10 +68,13 @@ class NewCall(AnswerOptions, frozen=True, kw_only=True):
 
 
 class Regeneration(AnswerOptions, frozen=True, kw_only=True):
-    """A message to answer again: a user's message, or an assistant's whose user message is answered again."""
+    """A message to answer again: a user's message, or an assistant's whose user message is answered again.
+    `repeats_skills`: a person activated the `skills` for the answer before; those that are gone are left out.
+    """
 
     planning: PlanningMode | None = None
     message_id: str
+    repeats_skills: bool = False
 
 
 class NewCompression(AnswerOptions, frozen=True, kw_only=True):

@@ -101,7 +101,8 @@ class RequestResolver:
         origin = asked(message_id=message_id)
         values = {"planning": planning or PlanningMode.OFF, "project_id": project_id}
         if options.skills:
-            values |= with_given_skills(self._skills(session, caller, [conversation]), options.skills, agent)
+            known, warnings = self._skills(session, caller, [conversation]), request.warnings
+            values |= with_given_skills(known, options, agent, warnings)
         elif acting is not None or (mode != RoutingMode.OFF and _CHOOSING.intersection(request.tools)):
             values |= routed_values(find(), acting, request.tools, agent)
         memory = strictest(request.memory, conversation.memory)
@@ -212,7 +213,7 @@ class RequestResolver:
             provider_id=order[0].provider_id, provider_name=order[0].provider_name, model=order[0].model,
             agent_id=agent.id,
             max_iterations=agent.max_iterations,
-            skills=agent.skills, knowledge=agent.knowledge,
+            skills=agent.skills, knowledge=agent.knowledge, project_id=agent.in_project,
             fallbacks=order[1:],
             prompted_thinking=agent.prompted_thinking, checks=agent.checks,
             tools=self._demanded(session, caller, options, defaults, tools),
@@ -299,7 +300,8 @@ class RequestResolver:
         return with_demanded(session, known, self.tools.on_demand, names, text, asked.skills, subject)
 
     def _skills(self, session: Session, caller: Caller, defaults: Defaults) -> SkillSet:
-        project_id = next((one.project_id for one in defaults if isinstance(one, ConversationRow)), None)
+        places = (one.project_id if isinstance(one, ConversationRow) else one.in_project for one in defaults)
+        project_id = next((place for place in places if place is not None), None)
         return self.router.skills.for_caller(session, caller, project_id)
 
     def _late_tools(

@@ -1,6 +1,6 @@
 """Which skills and agents of a caller a text asks for: the items that may be chosen, and the match."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -31,7 +31,7 @@ from luxx.errors import InvalidInput
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow
-from luxx.runs.options import AnswerOptions, NewMessage
+from luxx.runs.options import AnswerOptions, NewMessage, Regeneration
 from luxx.tools.pattern import matches_wildcards
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.delegation import DELEGATE_TOOL
@@ -214,9 +214,22 @@ def with_demanded(
     return [name for name in names if name not in left_out]
 
 
-def with_given_skills(skills: SkillSet, names: Iterable[str], agent: AgentSettings) -> dict[str, Any]:
-    """The values of a request for an answer of this agent for which a person activates these skills; they
-    stand in place of a plan. Raises InvalidInput."""
+def with_given_skills(
+    skills: SkillSet, options: AnswerOptions, agent: AgentSettings, warnings: list[str]
+) -> dict[str, Any]:
+    """The values of a request with these warnings, for an answer of this agent for which a person activates
+    skills; they stand in place of a plan. Raises InvalidInput for one that the person names now."""
+    names = options.skills
+    if isinstance(options, Regeneration) and options.repeats_skills:
+        usable = {skill.id for skill in skills.named(agent.skills)}
+        names = [name for name in names if name in skills and skills[name].id in usable]
+        if lost := [name for name in options.skills if name not in names]:
+            lost_text = (
+                f"The answer before had the skill {', '.join(lost)}, which cannot be used here any more."
+            )
+            warnings = [*warnings, lost_text]
+    if not names:
+        return {"warnings": warnings}
     unknown = [name for name in names if name not in skills]
     if unknown:
         raise InvalidInput(
@@ -233,7 +246,7 @@ def with_given_skills(skills: SkillSet, names: Iterable[str], agent: AgentSettin
             kind="skill_refused",
             field="$.skills",
         )
-    return {"given_skills": given, "planning": PlanningMode.OFF}
+    return {"given_skills": given, "planning": PlanningMode.OFF, "warnings": warnings}
 
 
 def _asked_for(skills: SkillSet, names: Set[str], text: str) -> list[Set[str]]:

@@ -109,6 +109,38 @@ def test_a_skill_without_a_review_taints_also_where_the_model_has_no_tools(
     assert again["items"] == []
 
 
+def test_answer_again_activates_the_skills_of_the_answer_before_again(
+    admin: ApiClient, model: ScriptedProvider
+) -> None:
+    project = admin.good("POST", "/projects", json={"name": "Verse"})["id"]
+    body = {"name": "rhymes", "description": "Rhymes.", "scope": "project", "content": "Write in rhymes."}
+    skill = admin.good("POST", "/skills", json={**body, "project_id": project})["id"]
+    conversation = admin.good("POST", "/conversations", json={"project_id": project})["id"]
+    answer = sent(admin, conversation, "Hello", skills=["rhymes", "strict"], tools=False)
+
+    def again(message_id: str, **options: Any) -> tuple[list[str], str]:
+        """The skills that a person activated for the next answer, and what the model was sent."""
+        before = len(events_of(admin, conversation))
+        path = f"/messages/{message_id}/regenerate"
+        admin.http.post(path, json={"tools": False, **options}).raise_for_status()
+        events = events_of(admin, conversation)[before:]
+        active = [one for one in events if one["type"] == "skill_activated"]
+        assert all(one["by"] == "person" for one in active)
+        return [one["name"] for one in active], str(model.requests[-1].json["messages"])
+
+    for message_id in (answer["id"], answer["parent_id"]):
+        names, prompt = again(message_id)
+        assert names == ["rhymes", "strict"]
+        assert "Write in rhymes." in prompt
+    admin.good("DELETE", f"/skills/{skill}")
+    assert again(answer["parent_id"])[0] == ["strict"]
+    (warning,) = (one for one in events_of(admin, conversation) if one["type"] == "warning")
+    assert "The answer before had the skill rhymes, which cannot be used" in warning["message"]
+    assert again(answer["parent_id"], skills=[])[0] == []
+    # The newest answer had none.
+    assert again(answer["parent_id"])[0] == []
+
+
 def test_unknown_skills_and_skills_that_an_agent_has_not_are_refused(admin: ApiClient) -> None:
     conversation = admin.good("POST", "/conversations", json={})["id"]
     body = {"conversation_id": conversation, "content": "Hello"}

@@ -114,6 +114,37 @@ def listed(person: ApiClient, **query: Any) -> dict[tuple[str, str], dict[str, A
     return {(one["scope"], one["name"]): one for one in items}
 
 
+def test_the_steps_of_a_task_have_the_skills_and_agents_of_its_project(
+    admin: ApiClient, anna: ApiClient, model: ScriptedProvider
+) -> None:
+    project = anna.good("POST", "/projects", json={"name": "Tasks"})["id"]
+    skill = new_skill(anna, "of-task", "project", project_id=project)
+    agent = {
+        "name": "Of the project",
+        "role": "helps",
+        "project_id": project,
+        "skills": ["of-task"],
+        "tools": ["activate_skill"],
+    }
+    agent_id = anna.good("POST", "/agents", json=agent)["id"]
+    steps = [{"id": "a", "name": "A", "goal": "Do it", "required_skills": ["of-task"]}]
+    body = {"name": "T", "goal": "G", "agent_id": agent_id, "steps": steps}
+    refused = anna.bad("POST", "/tasks", 400, json=body)
+    assert "of-task" in str(refused)
+    foreign = admin.good("POST", "/projects", json={"name": "Foreign"})["id"]
+    assert "no project with this id" in str(anna.bad("POST", "/tasks", 400, json={**body, "project_id": foreign}))
+    task = anna.good("POST", "/tasks", json={**body, "project_id": project})["id"]
+    before = len(model.requests)
+    anna.http.post(f"/tasks/{task}/execute", json={}).raise_for_status()
+    done = anna.good("GET", f"/tasks/{task}")
+    assert (done["status"], [step["status"] for step in done["steps"]]) == ("completed", ["completed"])
+    assert "- of-task: Of the project." in json.dumps(model.requests[before].json["messages"][0])
+    # Outside of the project the task says what is missing.
+    anna.good("PUT", f"/tasks/{task}", json={"project_id": None})
+    assert anna.bad("POST", f"/tasks/{task}/execute", 409, json={})["detail"]["kind"] != ""
+    anna.good("DELETE", f"/skills/{skill['id']}")
+
+
 def test_a_nearer_layer_hides_a_farther_one_in_lists_and_runs(
     admin: ApiClient, anna: ApiClient, model: ScriptedProvider
 ) -> None:

@@ -72,7 +72,7 @@ class SimulatedRun:
             task_id="t", user_id=1, tenant_id=1, name="T", goal="G", provider_id=None, agent_id=None,
             max_concurrent_steps=slots, require_approval=False, steps=steps,
             results=StepResults(outputs={one: "" for one in needs if statuses[one] == COMPLETED}),
-            attempts={}, lost_provider=None, lost_agent=None, lost_agents={},
+            attempts={}, lost_provider=None, lost_agent=None, lost_agents={}, project_id=None,
         )  # fmt: skip
         head = RunHead(
             id="r", kind=RunKind.TASK, subject_id="t", user_id=1, tenant_id=1, fence=1, is_cancelled=False,

@@ -158,4 +158,13 @@ def test_a_slash_activates_a_skill_for_one_message(person: Person) -> None:
             expect(chips).to_have_count(0)
             expect(page.get_by_text(f"You activated the skill {name}.")).to_be_visible()
             check_both_themes(tab, "skill-of-a-message")
+            # The skills of the project that the conversation is in are in the list, too.
+            project = person.post("/projects", {"name": "Verse"})["id"]
+            of_project = {**body, "name": f"rhymes-{person.name}", "scope": "project", "project_id": project}
+            person.post("/skills", of_project)
+            conversation = person.get("/conversations")["items"][0]["id"]
+            person.put(f"/conversations/{conversation}", {"project_id": project})
+            page.reload()
+            field.press_sequentially("/rhymes")
+            expect(page.get_by_role("option", name=f"/rhymes-{person.name}")).to_be_visible()
         admin.delete(f"/skills/{skill['id']}").raise_for_status()

@@ -92,10 +92,10 @@ CUT_TEXT = (
 
 class AnswerOptionsBody(InvocationOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of an answer in a conversation. `planning`: whether it may be made by a plan of steps.
-    `skills`: names of skills to activate for it."""
+    `skills`: names of skills to activate for it; null: none, or those of the answer before."""
 
     planning: PlanningMode | None = None
-    skills: Annotated[list[SkillName], Meta(max_length=MOST_GIVEN_SKILLS)] = []
+    skills: Annotated[list[SkillName], Meta(max_length=MOST_GIVEN_SKILLS)] | None = None
 
 
 class MessageBody(AnswerOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -263,7 +263,7 @@ async def _new_message(request: Request[Any, Any, Any], body: MessageBody) -> Ne
         attachments=[*body.attachments],
         parent_id=body.parent_id,
         planning=body.planning,
-        skills=body.skills,
+        skills=body.skills or [],
         **await answer_options(request, body),
     )
 
@@ -319,12 +319,17 @@ class MessageBranchController(Controller):
     ) -> Response[Any]:
         """Generate another answer to a user's message, or to the message of an answer; follow the run.
 
-        The old answer stays; the new one becomes its sibling and the selected leaf. With
-        `Accept: application/json`: 202 and the run.
+        The old answer stays; the new one becomes its sibling and the selected leaf. Without `skills`, those
+        that a person activated for the answer before are activated again. With `Accept: application/json`:
+        202 and the run.
         """
         options = await answer_options(request, data)
         regeneration = Regeneration(
-            message_id=message_id, planning=data.planning, skills=data.skills, **options
+            message_id=message_id,
+            planning=data.planning,
+            skills=data.skills or [],
+            repeats_skills=data.skills is None,
+            **options,
         )
         return await streams.follow_started(
             request,

@@ -48,6 +48,7 @@ def add_agent_commands(parser: argparse.ArgumentParser) -> None:
 async def _list_agents(server: ServerApi, _screen: Screen, _options: argparse.Namespace) -> None:
     for agent in await all_items(server, "/agents", AgentView):
         owner = "shipped" if agent.is_shipped else "shared" if agent.is_shared else "own"
+        owner = owner if agent.project_id is None else f"project:{agent.project_id}"
         print_fields(agent.id, agent.name, owner, agent.role)
 
 

@@ -54,6 +54,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
 
     `lost_agent` and `lost_provider` are the names of an agent and a provider that were chosen and are gone
     (`infra/store/tables.py`). `chosen_by` is what chose the provider, for sentences; empty: the agent.
+    `in_project`: the project of the task whose turns have the settings, not that of the agent.
     """
 
     id: int | None = None
@@ -74,6 +75,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     lost_agent: str | None = None
     lost_provider: str | None = None
     chosen_by: str = ""
+    in_project: str | None = None
 
 
 NO_AGENT = AgentSettings()

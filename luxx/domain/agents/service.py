@@ -226,7 +226,7 @@ class AgentService:
         tools = decode_names(row.tools) if "tools" in changed and row.tools is not None else None
         skills = decode_names(row.skills) if "skills" in changed and row.skills is not None else None
         with session.no_autoflush:
-            unknown = self.unknown_names(session, caller, tools, skills)
+            unknown = self.unknown_names(session, caller, tools, skills, row.project_id)
         if "knowledge" in changed:
             with session.no_autoflush:
                 row.knowledge = check_named(session, caller, named_in(row.knowledge))
@@ -234,16 +234,22 @@ class AgentService:
             raise InvalidInput(problem, kind=f"{name.removesuffix('s')}_unknown", field=f"$.{name}")
 
     def unknown_names(
-        self, session: Session, caller: Caller, tools: Sequence[str] | None, skills: Sequence[str] | None
+        self,
+        session: Session,
+        caller: Caller,
+        tools: Sequence[str] | None,
+        skills: Sequence[str] | None,
+        project_id: str | None = None,
     ) -> dict[str, str]:
-        """A sentence for each list with names that the caller does not have, by `tools` and `skills`."""
+        """A sentence for each list with names that the caller does not have in this project, by `tools` and
+        `skills`."""
         problems: dict[str, str] = {}
         if tools is not None:
             of_caller = self._tools.for_caller(session, caller, tools)
             known = [name for name in tools if of_caller.lookup(name)]
             _add_unknown(problems, "tool", tools, known, "GET /tools lists yours")
         if skills is not None:
-            known_skills = self._skills.for_caller(session, caller)
+            known_skills = self._skills.for_caller(session, caller, project_id)
             _add_unknown(problems, "skill", skills, known_skills, "GET /skills lists them")
         return problems
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-from sqlalchemy import bindparam, insert
+from sqlalchemy import bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.conversations.access import (
+    assistant_steps,
     check_idle,
     locked_message,
     message_in,
@@ -47,6 +48,8 @@ from luxx.wire.delegation import SubagentEnd
 from luxx.wire.message import UserContent
 from luxx.wire.model_settings import PlanningMode
 from luxx.wire.run import ENDED, Run, RunKind, RunStatus, StopReason
+from luxx.wire.tool import SKILL_STEP
+from luxx.wire.turn import StepType
 
 _conversations = table_of(ConversationRow)
 _messages = table_of(MessageRow)
@@ -167,6 +170,9 @@ class ChatService:
                 return self._insert_compression(session, caller, conversation, submission)
             case Regeneration():
                 conversation, message_id = _answered_message(session, caller, submission.message_id)
+                if submission.repeats_skills:
+                    skills = _given_before(session, submission.message_id)
+                    submission = msgspec.structs.replace(submission, skills=skills)
             case NewMessage():
                 conversation = own_conversation(session, caller, submission.conversation_id, is_locked=True)
                 if submission.parent_id is not None:
@@ -286,6 +292,17 @@ def _answered_message(session: Session, caller: Caller, message_id: str) -> tupl
             kind="not_answerable",
         )
     return conversation, user_message.id
+
+
+def _given_before(session: Session, message_id: str) -> list[str]:
+    """The names of the skills that a person activated for this answer, or for the newest one of a message."""
+    row: MessageRow | None = session.get_one(MessageRow, message_id)
+    if row.role == "user":
+        answers = select(MessageRow).where(MessageRow.parent_id == message_id, MessageRow.role == "assistant")
+        row = session.scalar(answers.order_by(MessageRow.id.desc()).limit(1))
+    steps = [] if row is None else assistant_steps(row.content)
+    given = (step for step in steps if step.type == StepType.USER and step.name == SKILL_STEP)
+    return [str(step.id_ref) for step in given]
 
 
 def _answer_of(session: Session, caller: Caller, run_id: str) -> MessageView | None:

@@ -75,7 +75,7 @@ def check_new_task(
     check_task(
         session, caller, errors, provider_id=new.provider_id, agent_id=new.agent_id, project_id=new.project_id
     )
-    references.check(session, caller, new.steps, errors)
+    references.check(session, caller, new.steps, errors, project_id=new.project_id)
     return new
 
 
@@ -133,7 +133,7 @@ def add_steps(
 
     errors = TaskErrors()
     check_graph([*existing, *added], errors, path_of)
-    references.check(session, caller, added, errors)
+    references.check(session, caller, added, errors, project_id=row.project_id)
     errors.raise_if_any()
     replace_steps(session, row, [*existing, *added])
     return [str(step.id) for step in added]
@@ -147,7 +147,7 @@ def replace_graph(
     steps = with_ids(new, [])
     errors = TaskErrors()
     check_graph(steps, errors)
-    references.check(session, caller, steps, errors)
+    references.check(session, caller, steps, errors, project_id=row.project_id)
     errors.raise_if_any()
     replace_steps(session, row, steps)
 
@@ -177,7 +177,7 @@ def change_step(
     # What was named earlier and cannot be used any more does not prevent other changes.
     named = {name: given[name] for name in ("agent_id", "required_tools", "required_skills") if name in given}
     new = NewTaskStep(name=step_id, **named)
-    references.check(session, caller, [new], errors, path_of)
+    references.check(session, caller, [new], errors, path_of, project_id=row.project_id)
     errors.raise_if_any()
     if "agent_id" in given:
         stored.lost_agent = None

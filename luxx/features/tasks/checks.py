@@ -145,13 +145,16 @@ class ReferenceChecker:
         steps: Sequence[NewTaskStep],
         errors: FieldErrors,
         path_of: PathOf = path_in_list,
+        *,
+        project_id: str | None,
     ) -> None:
-        """Adds the agents, tools and skills of these steps that the caller cannot use."""
+        """Adds the agents, tools and skills of these steps that the caller cannot use in the project of the
+        task."""
         known_agents = usable_agents(session, caller, {step.agent_id for step in steps if step.agent_id})
         names = {name for step in steps for name in step.required_tools or ()}
         tools = self.tools.for_caller(session, caller, names)
         known_tools = {name for name in names if tools.lookup(name)}
-        known_skills = self.skills.for_caller(session, caller)
+        known_skills = self.skills.for_caller(session, caller, project_id)
         for index, step in enumerate(steps):
             path = path_of(index)
             if step.agent_id is not None and step.agent_id not in known_agents:
@@ -174,7 +177,7 @@ class ReferenceChecker:
                 kind="required_tools_missing",
             )
         skills = step.required_skills or []
-        known_skills = self.skills.for_caller(session, caller)
+        known_skills = self.skills.for_caller(session, caller, request.project_id)
         missing = [
             name
             for name in skills

@@ -173,7 +173,9 @@ class Planner:
         try:
             settings = default
             if agent_id:
-                chosen = ChosenModels(agent_id=agent_id, provider_id=default.provider_id)
+                chosen = ChosenModels(
+                    agent_id=agent_id, provider_id=default.provider_id, project_id=default.in_project
+                )
                 settings = self.settings_for(session, caller.user_id, chosen)
             request = self.resolve(session, caller.user_id, replace(settings, tools=[]))
             choice = self.providers.select_provider(
@@ -199,6 +201,7 @@ def settings_for(session: Session, user_id: int, chosen: ChosenModels) -> AgentS
             raise lost_error("agent", chosen.lost_agent, chosen.agent_of) from error
     elif chosen.lost_agent is not None:
         raise lost_error("agent", chosen.lost_agent, chosen.agent_of)
+    agent = replace(agent, in_project=chosen.project_id)
     if agent.provider_id is not None or agent.lost_provider is not None:
         return agent
     return replace(

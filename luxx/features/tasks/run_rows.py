@@ -75,7 +75,8 @@ class TaskInput(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChosenModels(msgspec.Struct, frozen=True, kw_only=True):
     """The agent that carries out something, and the provider where the agent has none; `lost_agent` and
-    `lost_provider` are the names of those that are gone. `agent_of` and `provider_of`: what chose them."""
+    `lost_provider` are the names of those that are gone. `agent_of` and `provider_of`: what chose them.
+    `project_id`: where it is carried out."""
 
     agent_id: int | None = None
     lost_agent: str | None = None
@@ -83,6 +84,7 @@ class ChosenModels(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: int | None = None
     lost_provider: str | None = None
     provider_of: str = "this task"
+    project_id: str | None = None
 
     def of_step(self, step_id: str, agent_id: int | None, lost_agent: str | None) -> "ChosenModels":
         """What carries out a step of a task with these choices: the agent of the step, if one was chosen."""
@@ -105,6 +107,7 @@ class TaskValues(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: int
     name: str
     goal: str
+    project_id: str | None
     provider_id: int | None
     agent_id: int | None
     lost_provider: str | None
@@ -131,6 +134,7 @@ def chosen_by(task: "TaskRow | TaskValues") -> ChosenModels:
         lost_agent=task.lost_agent,
         provider_id=task.provider_id,
         lost_provider=task.lost_provider,
+        project_id=task.project_id,
     )
 
 
@@ -140,6 +144,7 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
     rows = step_rows(session, task_id)
     task = TaskValues(
         task_id=row.id, user_id=row.user_id, tenant_id=row.tenant_id, name=row.name, goal=row.goal,
+        project_id=row.project_id,
         provider_id=row.provider_id, agent_id=row.agent_id, max_concurrent_steps=row.max_concurrent_steps,
         lost_provider=row.lost_provider, lost_agent=row.lost_agent,
         lost_agents={one.id: one.lost_agent for one in rows if one.lost_agent is not None},

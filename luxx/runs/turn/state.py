@@ -98,7 +98,7 @@ class ChatRequest(ModelSettings, frozen=True, kw_only=True):
     what the words ask for. The model gets `tools`, and images with `takes_images`. `response_schema`: of the
     answer's text. `when_asked`: whether it waits when it must ask. `stop`: texts that end a completion.
     `warnings` begin the log. `planning`: whether a plan may answer. `memory`, a mode, and `knowledge`, bases,
-    are of agent and conversation, `project_id` of the conversation."""
+    are of agent and conversation, `project_id` of the conversation or task."""
 
     origin: Origin = OrchestratedTurn()
     provider_id: int

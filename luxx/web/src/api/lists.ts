@@ -31,8 +31,10 @@ export function listTools(): Promise<Schema<'ToolView'>[]> {
   return allPages((page) => ask(api.GET('/tools', { params: { query: { page, page_size: PAGE_SIZE } } })))
 }
 
-export function listSkills(): Promise<Schema<'SkillView'>[]> {
-  return allPages((page) => ask(api.GET('/skills', { params: { query: { page, page_size: PAGE_SIZE } } })))
+/** Those of the system and the tenant, and of a project if one is given. */
+export function listSkills(projectId?: string | null): Promise<Schema<'SkillView'>[]> {
+  const ofProject = projectId ? { project_id: projectId } : {}
+  return allPages((page) => ask(api.GET('/skills', { params: { query: { page, page_size: PAGE_SIZE, ...ofProject } } })))
 }
 
 export function listServers(): Promise<Schema<'McpServerView'>[]> {

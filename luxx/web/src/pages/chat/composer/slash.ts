@@ -19,13 +19,22 @@ export interface SlashOption {
   skill?: string
 }
 
-/** `offered`: the commands that can be carried out now. */
-export function useSlash(typed: Ref<string>, offered: () => readonly SlashCommand[], choose: (option: SlashOption) => void) {
+/** `offered`: the commands that can be carried out now. `projectId`: that of the conversation. */
+export function useSlash(
+  typed: Ref<string>,
+  offered: () => readonly SlashCommand[],
+  choose: (option: SlashOption) => void,
+  projectId: () => string | null,
+) {
   const text = usePromptsText()
   const isDismissed = ref(false)
   const words = computed(() => /^\/(\S*)$/u.exec(typed.value)?.[1]?.toLowerCase() ?? null)
   const prompts = useQuery({ key: [...PROMPTS_KEY, 'all'], enabled: () => words.value !== null, query: listAllPrompts })
-  const skills = useQuery({ key: ['skills', 'whole'], enabled: () => words.value !== null, query: listSkills })
+  const skills = useQuery({
+    key: () => ['skills', 'whole', projectId() ?? ''],
+    enabled: () => words.value !== null,
+    query: () => listSkills(projectId()),
+  })
 
   const options = computed<SlashOption[]>(() => {
     const part = words.value

@@ -66,9 +66,9 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     """One model call. `max_tokens` limits the completion; None leaves the limit to the provider.
 
     `stop`: texts that end the completion. `tool_choice` and `parallel_tool_calls`: None leaves the choice of
-    tools, and whether several are called at once, to the model. `caches_prompt`: later requests begin like
-    this one without its last `tail` messages, so that a provider which caches only what it is asked to cache
-    should do so.
+    tools, and whether several are called at once, to the model. `needs_tools`: none may be left out, because
+    a client gave them. `caches_prompt`: later requests begin like this one without its last `tail` messages,
+    so that a provider which caches only what it is asked to cache should do so.
     `prompted_thinking`: the model was asked to think in its text. `adaptations`: what the server demanded of
     requests.
     """
@@ -76,6 +76,7 @@ class CompletionRequest(ModelSettings, frozen=True, kw_only=True):
     model: str
     messages: list[PromptMessage]
     tools: list[ToolSpec] = []
+    needs_tools: bool = False
     response_schema: dict[str, Any] | None = None
     stop: list[str] = []
     tool_choice: ToolChoice | None = None

@@ -21,7 +21,13 @@ from luxx.providers.failures import redact_error
 from luxx.providers.inline_thinking import InlineThinkingParser
 from luxx.providers.model_lists import MAX_LISTED, read_page
 from luxx.providers.parsing import OutputBounds
-from luxx.providers.registry import Adaptations, ProviderType, adapter_for, completion_adapter
+from luxx.providers.registry import (
+    MAX_REFUSED_TOOLS,
+    Adaptations,
+    ProviderType,
+    adapter_for,
+    completion_adapter,
+)
 from luxx.providers.retries import Retry, RetrySchedule
 from luxx.providers.transport import ResponseBody, Transport
 from luxx.wire.tool import ToolCall
@@ -185,6 +191,8 @@ class CompletionStream:
         self._adaptations = adaptations
         self._request = adaptations.adapt(request, target)
         self._target = target
+        self.refused_tools: dict[str, str] = {}
+        """What the server said, by the name of each tool that it refused in this call."""
         self._retry_schedule = retry_schedule
         self._bounds = OutputBounds(
             request.max_tokens, ends_repetition=target.provider_type == ProviderType.LOCAL
@@ -298,9 +306,11 @@ class CompletionStream:
     async def _recover(self, error: ProviderError) -> None:
         """Waits for the next attempt. Raises `error`, redacted, if there is none."""
         redact_error(error, self._target.api_key)
-        if not self._has_emitted and (
-            adapted := self._adaptations.adapt_after(error, self._request, self._target)
-        ):
+        may_adapt = not self._has_emitted and len(self.refused_tools) < MAX_REFUSED_TOOLS
+        if may_adapt and (adapted := self._adaptations.adapt_after(error, self._request, self._target)):
+            left = {tool.name for tool in adapted.tools}
+            refused = [tool.name for tool in self._request.tools if tool.name not in left]
+            self.refused_tools |= dict.fromkeys(refused, error.message)
             self._request = adapted
             await self._close()
             return

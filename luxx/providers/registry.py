@@ -1,9 +1,10 @@
 """The provider types: one row each, with the adapter of its dialect and its default base URL; and what their
-servers demanded of requests, which is remembered by address and model.
+servers demanded of requests and which tools they refused, which is remembered by address and model.
 """
 
 import re
 from enum import StrEnum
+from hashlib import sha256
 
 import msgspec
 
@@ -24,7 +25,7 @@ from luxx.providers.gemini.adapter import GEMINI
 from luxx.providers.openai_chat.adapter import OPENAI
 from luxx.providers.openai_responses.adapter import RESPONSES
 from luxx.wire.message import AssistantPrompt, SystemPrompt
-from luxx.wire.tool import ToolChoiceMode
+from luxx.wire.tool import ToolChoiceMode, ToolSpec
 
 
 class ProviderType(StrEnum):
@@ -185,31 +186,78 @@ _WORDINGS: tuple[tuple[Adaptation, re.Pattern[str]], ...] = tuple(
 """The first that matches counts. Sources of the wordings: OpenAI's and Azure's errors in public issues."""
 
 
+_REFUSED_TOOL = re.compile(
+    r"schema for (?:function|tool) ['\"`](?P<name>[\w.-]{1,64})['\"`]"
+    r"|function_?declarations(?:\[|\.)(?P<declared>\d{1,4})\b"
+    r"|\btools(?:\[|\.)(?P<listed>\d{1,4})\b(?!\]?\.function_?declarations)",
+    re.IGNORECASE,
+)
+"""Where vendors say which tool of a request they refuse: OpenAI's name of the function and its `tools[1]`,
+Anthropic's `tools.1.custom.input_schema`, Gemini's `tools[0].function_declarations[1].parameters`."""
+
+MAX_REFUSED_TOOLS = 5
+"""Tools that are left out of one request, each after a refusal; more are the server's own trouble."""
+
+
 class Adaptations:
-    """Remembers what servers demanded, by address and model."""
+    """Remembers what servers demanded, and which tools they refused, by address and model."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], frozenset[Adaptation]] = {}
+        self._refused: dict[tuple[str, str], frozenset[str]] = {}
 
     def adapt(self, request: CompletionRequest, target: Target) -> CompletionRequest:
         """The request as the server is known to want it."""
-        known = self._known.get((target.base_url, request.model))
+        key = (target.base_url, request.model)
+        if (refused := self._refused.get(key)) and not request.needs_tools:
+            kept = [tool for tool in request.tools if _digest(tool) not in refused]
+            request = msgspec.structs.replace(request, tools=kept)
+        known = self._known.get(key)
         return request if known is None else _with(request, known)
 
     def adapt_after(
         self, error: ProviderError, request: CompletionRequest, target: Target
     ) -> CompletionRequest | None:
         """The request as this error demands it; None if it demands nothing that the request is not yet."""
+        key = (target.base_url, request.model)
+        if tool := refused_tool(error, request):
+            refused = self._refused.get(key, frozenset())
+            if len(refused) < MAX_REMEMBERED and (refused or len(self._refused) < MAX_REMEMBERED):
+                self._refused[key] = refused | {_digest(tool)}
+            kept = [each for each in request.tools if each is not tool]
+            return msgspec.structs.replace(request, tools=kept)
         adaptation = _demand_of(error, request, target)
         if adaptation is None or adaptation in request.adaptations:
             return None
-        key = (target.base_url, request.model)
         is_lasting = adaptation not in _ONCE and not (
             adaptation in _OF_SCHEMAS and _THIS_SCHEMA.search(error.message)
         )
         if is_lasting and (key in self._known or len(self._known) < MAX_REMEMBERED):
             self._known[key] = self._known.get(key, frozenset()) | {adaptation}
         return _with(request, frozenset({adaptation}))
+
+
+def refused_tool(error: ProviderError, request: CompletionRequest) -> ToolSpec | None:
+    """The tool for whose definition the server refused the request; None if it refused something else, or
+    if the request cannot do without this tool."""
+    if not isinstance(error, ProviderRefused) or error.status not in _REFUSED or request.needs_tools:
+        return None
+    found = _REFUSED_TOOL.search(error.message)
+    if found is None:
+        return None
+    name, index = found["name"], found["declared"] or found["listed"]
+    if name:
+        tool = next((each for each in request.tools if each.name == name), None)
+    else:
+        tool = request.tools[int(index)] if int(index) < len(request.tools) else None
+    choice = request.tool_choice
+    is_demanded = choice is not None and (len(request.tools) == 1 or (tool and choice.name == tool.name))
+    return None if is_demanded else tool
+
+
+def _digest(tool: ToolSpec) -> str:
+    """Differs when the definition changes, so that it is tried again."""
+    return sha256(msgspec.json.encode(tool)).hexdigest()
 
 
 def _with(request: CompletionRequest, adaptations: frozenset[Adaptation]) -> CompletionRequest:

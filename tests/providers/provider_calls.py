@@ -21,12 +21,13 @@ ASK = CompletionRequest(model="m", messages=[UserPrompt(text="hello")])
 
 
 class CallResult(msgspec.Struct, kw_only=True):
-    """The result of a call: deltas up to its end or error, the retries and the waits."""
+    """The result of a call: deltas up to its end or error, the retries, the waits and the refused tools."""
 
     deltas: list[Delta] = []
     error: ProviderError | None = None
     retries: list[Retry] = []
     waits: list[float] = []
+    refused_tools: dict[str, str] = {}
 
     @property
     def text(self) -> str:
@@ -52,6 +53,7 @@ class Caller:
             async with self.client.stream_completion(request, target, on_retry=on_retry) as answer:
                 while deltas := await answer.read():
                     called.deltas += deltas
+                called.refused_tools = answer.refused_tools
         except ProviderError as error:
             called.error = error
         return called

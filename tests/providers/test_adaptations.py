@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from provider_calls import ASK, CallResult, calling, target_of
 
@@ -10,7 +11,7 @@ from luxx.providers.adapter import CompletionRequest, Target
 from luxx.providers.registry import completion_adapter
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
 from luxx.wire.message import AssistantPrompt, ToolPrompt, UserPrompt
-from luxx.wire.tool import ToolCall
+from luxx.wire.tool import ToolCall, ToolChoice, ToolChoiceMode, ToolSpec
 
 ANSWER = Rule(reply=[Text(text="ok")])
 
@@ -182,3 +183,79 @@ def test_openais_models_that_need_responses_are_called_there(
     request = CompletionRequest(model=model, messages=[])
 
     assert completion_adapter(request, target).dialect == dialect
+
+
+TOOLS = [
+    ToolSpec(name=name, description=f"Tool {name}", parameters={"type": "object", "properties": {}})
+    for name in ("first", "second", "third")
+]
+
+
+def sent_tools(body: dict[str, Any]) -> list[str]:
+    """The names of the tools in a request of any dialect."""
+    listed = body.get("tools", [])
+    declared = [each for one in listed for each in one.get("functionDeclarations", [])]
+    return [(each.get("function") or each)["name"] for each in declared or listed]
+
+
+@pytest.mark.parametrize(
+    ("provider_type", "message"),
+    [
+        ("openai_compatible", "Invalid schema for function 'second': array schema missing items"),
+        ("openai_compatible", "Invalid 'tools[1].function.parameters': too many properties"),
+        ("openai_responses", "Invalid schema for function 'second': None is not of type 'object'"),
+        ("anthropic", "tools.1.custom.input_schema: JSON schema is invalid. It must match draft 2020-12"),
+        (
+            "gemini",
+            "* GenerateContentRequest.tools[0].function_declarations[1].parameters.properties: is empty",
+        ),
+    ],
+)
+async def test_a_tool_that_the_server_refuses_is_left_out_of_this_and_later_requests(
+    provider_type: str, message: str
+) -> None:
+    request = CompletionRequest(model="m", messages=[UserPrompt(text="hello")], tools=TOOLS)
+
+    sent, results = await asked_twice(provider_type, request, 400, message)
+
+    assert [(result.text, result.error, result.waits) for result in results] == [("ok", None, [])] * 2
+    assert [sent_tools(body) for _, body in sent] == [["first", "second", "third"], *[["first", "third"]] * 2]
+    assert [list(result.refused_tools) for result in results] == [["second"], []]
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        ("Invalid schema for function 'unknown': it has no type", {}),
+        ("Invalid 'tools[7].function.name'", {}),
+        ("Invalid schema for response_format 'answer'", {}),
+        ("Invalid schema for function 'second'", {"needs_tools": True}),
+        (
+            "Invalid schema for function 'second'",
+            {"tool_choice": ToolChoice(mode=ToolChoiceMode.REQUIRED, name="second")},
+        ),
+    ],
+)
+async def test_a_refusal_of_no_tool_that_can_be_spared_is_final(message: str, fields: dict[str, Any]) -> None:
+    request = CompletionRequest(model="m", messages=[UserPrompt(text="hello")], tools=TOOLS, **fields)
+    rule = Rule(status=400, message=message)
+    async with ScriptedProvider(Script(rules=[rule])) as server, calling() as caller:
+        result = await caller.call(target_of(server.url, "openai_compatible"), request)
+
+        assert isinstance(result.error, ProviderRefused)
+        assert len(server.requests) == 1
+
+
+async def test_at_most_five_tools_are_left_out_and_a_changed_one_is_tried_again() -> None:
+    tools = [msgspec.structs.replace(TOOLS[0], name=f"t{number}") for number in range(9)]
+    request = CompletionRequest(model="m", messages=[UserPrompt(text="hello")], tools=tools)
+    always = Rule(status=400, message="Invalid 'tools[0].function.parameters'", times=6)
+    async with ScriptedProvider(Script(rules=[always, ANSWER])) as server, calling() as caller:
+        target = target_of(server.url, "openai_compatible")
+        refused = await caller.call(target, request)
+        changed = msgspec.structs.replace(tools[0], description="Another")
+        await caller.call(target, msgspec.structs.replace(request, tools=[changed, *tools[1:]]))
+
+        assert isinstance(refused.error, ProviderRefused)
+        assert len(server.requests) == 7
+        assert sent_tools(server.requests[-1].json) == ["t0", "t5", "t6", "t7", "t8"]

@@ -128,6 +128,25 @@ async def test_a_call_that_was_cut_is_an_error_for_the_model_and_one_of_a_refusa
         assert run["stop_reason"] == "content_filter"
 
 
+async def test_a_tool_that_the_provider_refuses_is_left_out_and_named_once(server: ServerProcess) -> None:
+    refusal = Rule(status=400, message="Invalid schema for function 'file_read': no type", times=1)
+    script = Script(rules=[refusal, Rule(reply=[Text(text="Read.")])])
+    async with ScriptedProvider(script) as model, AsyncApiClient(server.url) as ann:
+        conversation = await ann.conversation(model.url)
+        screens = []
+        for content in ("One", "Two"):
+            run = await ann.start_run(conversation, content=content)
+            screens.append(await ann.wait_for_end(run["id"]))
+
+        warnings = [[one["message"] for one in screen.data_of("warning")] for screen in screens]
+        assert len(warnings[0]) == 1
+        assert "refuses the tool file_read" in warnings[0][0]
+        assert warnings[1] == []
+        names = [{one["function"]["name"] for one in sent.json["tools"]} for sent in model.requests]
+        assert ["file_read" in each for each in names] == [True, False, False]
+        assert names[0] - names[1] == {"file_read"}
+
+
 async def test_an_unknown_reason_is_a_warning_that_names_it(server: ServerProcess) -> None:
     rule = Rule(name="odd", reply=[Text(text="So far"), Finish(reason="abort")])
     async with ScriptedProvider(Script(rules=[rule])) as model, AsyncApiClient(server.url) as ann:

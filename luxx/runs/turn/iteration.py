@@ -85,6 +85,7 @@ class Iteration:
             run.log.state = msgspec.structs.replace(run.log.state, context=context)
         self._deltas = 0
         self._answer: CompletionStream | None = None
+        self._refused_tools: dict[str, str] = {}
 
     async def call_model(self, *, with_tools: bool, max_wait: float) -> CompletionRecord:
         """Calls the model and publishes its deltas. Logs each step that closes before the end.
@@ -121,6 +122,8 @@ class Iteration:
             is_billed = self._answer is not None and self._answer.was_sent
             raise CompletionCut(self._cut(reader, StepStatus.CANCELLED, prompt, is_billed), None) from None
         finally:
+            if self._answer is not None:
+                self._refused_tools |= self._answer.refused_tools
             # The stream refers to this iteration: without this, the cycle waits for the garbage collector.
             self._answer = None
         self._metrics.model_called("ok", self._deltas)
@@ -255,7 +258,7 @@ class Iteration:
             estimate=self._prompt.estimate(state.context) if reader.has_usage else 0,
             estimator=ESTIMATOR,
         )
-        entries = [*closed_entries(steps), *reader.warnings(), (totals, note)]
+        entries = [*closed_entries(steps), *reader.warnings(), *self._take_refused_tools(), (totals, note)]
         return CompletionRecord(entries, entry)
 
     def _cut(
@@ -265,6 +268,14 @@ class Iteration:
         return CompletionRecord(
             closed_entries(steps), self._estimated(reader, request, steps) if is_billed else None
         )
+
+    def _take_refused_tools(self) -> list[LogEntry]:
+        """A warning for each tool that the provider refused since the last answer."""
+        refused, self._refused_tools = self._refused_tools, {}
+        return [
+            Warning(message=f"The provider refuses the tool {name}, so this model does not get it: {problem}")
+            for name, problem in refused.items()
+        ]
 
     def _estimated(
         self, reader: CompletionReader, request: CompletionRequest, closed: list[Step]

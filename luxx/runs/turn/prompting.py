@@ -218,6 +218,7 @@ class TurnPrompt:
             model=request.model,
             messages=messages,
             tools=self._resources.tools,
+            needs_tools=given is not None and bool(given.tools),
             response_schema=request.response_schema,
             stop=request.stop,
             tool_choice=None if given is None else given.tool_choice,

@@ -132,7 +132,9 @@ def test_the_steps_of_a_task_have_the_skills_and_agents_of_its_project(
     refused = anna.bad("POST", "/tasks", 400, json=body)
     assert "of-task" in str(refused)
     foreign = admin.good("POST", "/projects", json={"name": "Foreign"})["id"]
-    assert "no project with this id" in str(anna.bad("POST", "/tasks", 400, json={**body, "project_id": foreign}))
+    assert "no project with this id" in str(
+        anna.bad("POST", "/tasks", 400, json={**body, "project_id": foreign})
+    )
     task = anna.good("POST", "/tasks", json={**body, "project_id": project})["id"]
     before = len(model.requests)
     anna.http.post(f"/tasks/{task}/execute", json={}).raise_for_status()

@@ -165,7 +165,7 @@ async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reas
     useless = [says(call, Text(text="I remember nothing.")) for call in (3, 4, 5)]
     rules = [
         extracts(1, {**BERGEN, "message": 9}), extracts(2, BERGEN), *useless,
-        Rule(name="no key", when=When(system=READER, call=6), status=401), extracts(7, OSLO), CHATS,
+        extracts(10, OSLO), extracts(11, BERGEN), Rule(when=When(system=READER), status=429, times=4), CHATS,
     ]  # fmt: skip
     async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
         conversation = await chat_with(ann, model.url, "I live in Bergen")
@@ -183,12 +183,24 @@ async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reas
         path = f"/memories/episodes/{failed[0]['id']}/retry"
         await events_of(ann, (await ann.post(path))["run"]["id"])
         (again,) = (await ann.get("/memories/episodes", status="failed"))["items"]
-        assert again["reason"] != synced["reason"]
+        assert "limits the rate of requests" in again["reason"]
         await events_of(ann, (await ann.post(path))["run"]["id"])
         assert sorted(await known(ann)) == ["Ann lives in Bergen.", "Ann lives in Oslo."]
         refused = await ann.ask("POST", path)
         assert refused.status_code == 409
         assert refused.json()["detail"]["kind"] == "episode_not_failed"
+
+        # Without a model it is skipped, until there is one.
+        await say(ann, conversation, "I live in Bergen again")
+        for provider in (await ann.get("/providers"))["items"]:
+            assert (await ann.ask("DELETE", f"/providers/{provider['id']}")).is_success
+        (synced,) = of_type(await extract(ann, conversation), "episode_synced")
+        assert (synced["status"], "no model can be asked" in synced["reason"]) == ("skipped", True)
+        (skipped,) = (await ann.get("/memories/episodes", status="skipped"))["items"]
+        assert skipped["reason"] == synced["reason"]
+        await ann.connect(model.url)
+        await events_of(ann, (await ann.post(f"/memories/episodes/{skipped['id']}/retry"))["run"]["id"])
+        assert {status for status, _ in await episodes(ann)} == {"synced"}
         for method, wrong, body in (
             ("POST", "/memories/extract", {"conversation_id": "nothing"}),
             ("POST", "/memories/episodes/nothing/retry", None),

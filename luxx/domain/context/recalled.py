@@ -19,6 +19,8 @@ UNTRUSTED = "(from a source that nobody has checked) "
 
 _OWNER = "memory"
 _encode = msgspec.json.Encoder().encode
+_LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
+"""JSON leaves these as they are, but some readers take them for the end of a line."""
 
 
 def fitting(facts: Iterable[RecalledFact]) -> list[RecalledFact]:
@@ -41,4 +43,4 @@ def recalled_section(facts: Iterable[RecalledFact]) -> TextSection:
 
 def _line(fact: RecalledFact) -> str:
     mark = "" if fact.is_trusted else UNTRUSTED
-    return f"- {mark}{_encode(fact.text).decode()}"
+    return f"- {mark}{_encode(fact.text).decode().translate(_LINE_BREAKS)}"

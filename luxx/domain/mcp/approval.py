@@ -21,6 +21,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     bindparam,
+    or_,
     select,
     update,
 )
@@ -29,6 +30,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.audit import Action, AuditEntry, Detail, record
+from luxx.domain.mcp.models import McpServerRow
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
@@ -37,8 +39,9 @@ from luxx.tools.core import CommandPermission, Risk, ToolDefinition
 
 
 class McpToolRow(Base):
-    """A tool of a tenant's server; `tool` is its name without the server's prefix. `pending` is a changed
-    definition that waits for approval, else null."""
+    """A tool of a server; `tool` is its name without the server's prefix. `pending` is a changed definition
+    that waits for approval, else null. `server_id` is null for a server of the configuration; `server` is the
+    name of a tenant's server, and `u{user_id}_{name}` of a user's."""
 
     __tablename__ = "mcp_tools"
     __table_args__ = (UniqueConstraint("tenant_id", "server", "tool"),)
@@ -46,6 +49,9 @@ class McpToolRow(Base):
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
     server: Mapped[str] = mapped_column(String(64))
+    server_id: Mapped[str | None] = mapped_column(
+        ForeignKey("mcp_servers.id", ondelete="CASCADE"), index=True
+    )
     tool: Mapped[str] = mapped_column(String(64))
     approved: Mapped[str] = mapped_column(Text)
     approved_hash: Mapped[str] = mapped_column(String(64))
@@ -260,8 +266,13 @@ def _compare(stored_by_name: Mapping[str, StoredTool], listed: Mapping[str, str]
 
 
 def _pending_of(caller: Caller) -> tuple[ColumnElement[bool], ...]:
-    """The rows of the caller's tenant with a pending definition."""
-    return McpToolRow.tenant_id == caller.tenant_id, McpToolRow.pending_hash.is_not(None)
+    """The rows with a pending definition that the caller may approve: those of the caller's own servers, and
+    for an ADMIN those of the tenant's."""
+    of_user = select(McpServerRow.id).where(McpServerRow.user_id.is_not(None))
+    own = McpToolRow.server_id.in_(of_user.where(McpServerRow.user_id == caller.user_id))
+    of_tenant = or_(McpToolRow.server_id.is_(None), McpToolRow.server_id.not_in(of_user))
+    is_own = or_(own, of_tenant) if caller.is_admin else own
+    return McpToolRow.tenant_id == caller.tenant_id, McpToolRow.pending_hash.is_not(None), is_own
 
 
 def _change(row: McpToolRow) -> McpChange:

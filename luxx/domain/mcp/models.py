@@ -1,0 +1,289 @@
+"""The tables of the MCP servers that people add, and of the tools that these listed; and the structs of the
+API.
+
+Servers of the configuration have no rows. Not here: grants and clients of OAuth.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from sqlalchemy import ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from luxx.infra.store.tables import Base, UtcDateTime
+from luxx.infra.strict_json import IN_LINE, IN_PASTED, LINE, PASTED
+
+
+class ServerTransport(StrEnum):
+    """How messages reach a server: `stdio` starts a program here, the others connect to a URL. `http` is
+    Streamable HTTP."""
+
+    STDIO = "stdio"
+    HTTP = "http"
+    SSE = "sse"
+    WEBSOCKET = "websocket"
+
+
+class Credential(StrEnum):
+    """Who signs in at a server with OAuth: nobody, one person for all who use it, or each user."""
+
+    NONE = "none"
+    SHARED = "shared"
+    PER_USER = "per_user"
+
+
+class ServerScope(StrEnum):
+    """Whose server it is: all users of the tenant have its tools, or the user who added it."""
+
+    TENANT = "tenant"
+    USER = "user"
+
+
+class ServerStatus(StrEnum):
+    """`stopped`: it is disabled, or has not been connected to yet. The next call of one of its tools starts
+    or connects it, also after a failure."""
+
+    READY = "ready"
+    STARTING = "starting"
+    STOPPED = "stopped"
+    NEEDS_SIGN_IN = "needs_sign_in"
+    FAILED = "failed"
+
+
+class McpServerRow(Base):
+    """A server of a tenant, or with a `user_id` of that user. `args`, `reads` and `oauth` are JSON.
+
+    `secrets` is sealed JSON: the environment, the headers and the client secret; empty if there are none.
+    `revision` changes with everything that connections and definitions of tools depend on.
+    """
+
+    __tablename__ = "mcp_servers"
+    __table_args__ = (
+        Index(
+            "uq_mcp_servers_tenant_id_name",
+            "tenant_id",
+            "name",
+            unique=True,
+            sqlite_where=text("user_id IS NULL"),
+            postgresql_where=text("user_id IS NULL"),
+        ),
+        Index(
+            "uq_mcp_servers_user_id_name",
+            "user_id",
+            "name",
+            unique=True,
+            sqlite_where=text("user_id IS NOT NULL"),
+            postgresql_where=text("user_id IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"))
+    project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
+    name: Mapped[str] = mapped_column(String(20))
+    transport: Mapped[str] = mapped_column(String(10))
+    url: Mapped[str] = mapped_column(Text)
+    command: Mapped[str] = mapped_column(Text)
+    args: Mapped[str] = mapped_column(Text)
+    reads: Mapped[str] = mapped_column(Text)
+    credential: Mapped[str] = mapped_column(String(10))
+    oauth: Mapped[str | None] = mapped_column(Text)
+    secrets: Mapped[str] = mapped_column(Text)
+    trusted: Mapped[bool] = mapped_column()
+    level: Mapped[int] = mapped_column()
+    enabled: Mapped[bool] = mapped_column()
+    revision: Mapped[int] = mapped_column()
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class McpManifestRow(Base):
+    """What a server listed when it was last asked, as JSON; null if it never did. With a `user_id` it is what
+    that user has of a server at which each user signs in.
+
+    `status` and `problem` are of the last attempt, so a server can have failed and still have tools.
+    """
+
+    __tablename__ = "mcp_manifests"
+    __table_args__ = (
+        Index(
+            "uq_mcp_manifests_server_id",
+            "server_id",
+            unique=True,
+            sqlite_where=text("user_id IS NULL"),
+            postgresql_where=text("user_id IS NULL"),
+        ),
+        Index(
+            "uq_mcp_manifests_server_id_user_id",
+            "server_id",
+            "user_id",
+            unique=True,
+            sqlite_where=text("user_id IS NOT NULL"),
+            postgresql_where=text("user_id IS NOT NULL"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    server_id: Mapped[str] = mapped_column(ForeignKey("mcp_servers.id", ondelete="CASCADE"))
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    tools: Mapped[str | None] = mapped_column(Text)
+    digest: Mapped[str | None] = mapped_column(String(64))
+    status: Mapped[str] = mapped_column(String(20))
+    problem: Mapped[str] = mapped_column(Text)
+    checked_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+ServerName = Annotated[
+    str,
+    Meta(
+        max_length=20,
+        pattern=r"^[a-z0-9][a-z0-9-]{0,19}$(?!\n)",
+        description="at most 20 lower-case letters, digits and -, beginning with a letter or a digit",
+    ),
+]
+ServerUrl = Annotated[str, Meta(max_length=2000, pattern=LINE, description=IN_LINE)]
+Argument = Annotated[str, Meta(max_length=4096, pattern=PASTED, description=IN_PASTED)]
+Arguments = Annotated[list[Argument], Meta(max_length=100)]
+VariableName = Annotated[
+    str,
+    Meta(
+        max_length=100,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
+        description="letters, digits and _, not beginning with a digit",
+    ),
+]
+HeaderName = Annotated[
+    str,
+    Meta(max_length=100, pattern=r"^[A-Za-z0-9_-]+$(?!\n)", description="letters, digits, - and _"),
+]
+HeaderValue = Annotated[
+    str,
+    Meta(
+        max_length=4096, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$(?!\n)", description="plain ASCII"
+    ),
+]
+Variables = Annotated[dict[VariableName, Argument], Meta(max_length=100)]
+Headers = Annotated[dict[HeaderName, HeaderValue], Meta(max_length=100)]
+ServerLevel = Annotated[int, Meta(ge=1, le=4)]
+ProjectId = Annotated[str, Meta(max_length=36)]
+Token = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=4096,
+        pattern=r"^[\x21-\x7e]+$(?!\n)",
+        description="plain ASCII without spaces",
+    ),
+]
+
+
+class OAuthClient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A client that was registered at the server's authorization server by hand. `scopes` None: those that
+    the server asks for."""
+
+    client_id: Token
+    client_secret: Token | None = None
+    scopes: Annotated[list[Token], Meta(max_length=100)] | None = None
+
+    def __repr__(self) -> str:
+        return f"OAuthClient({self.client_id!r})"
+
+
+class NewMcpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`level` defaults to 3 for a server of the tenant, else to 2."""
+
+    name: ServerName
+    transport: ServerTransport
+    url: ServerUrl = ""
+    command: Argument = ""
+    args: Arguments = []
+    reads: Arguments = []
+    env: Variables = {}
+    headers: Headers = {}
+    credential: Credential = Credential.NONE
+    oauth: OAuthClient | None = None
+    scope: ServerScope = ServerScope.USER
+    project_id: ProjectId | None = None
+    trusted: bool = False
+    level: ServerLevel | UnsetType = UNSET
+    enabled: bool = True
+
+    def __repr__(self) -> str:
+        return f"NewMcpServer({self.name!r}, {self.transport})"
+
+
+class McpServerChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Omitted fields do not change; `env`, `headers` and `oauth` are replaced as a whole. A new URL with
+    another origin removes the headers and the client, unless the changes have new ones."""
+
+    name: ServerName | UnsetType = UNSET
+    url: ServerUrl | UnsetType = UNSET
+    command: Argument | UnsetType = UNSET
+    args: Arguments | UnsetType = UNSET
+    reads: Arguments | UnsetType = UNSET
+    env: Variables | UnsetType = UNSET
+    headers: Headers | UnsetType = UNSET
+    credential: Credential | UnsetType = UNSET
+    oauth: OAuthClient | UnsetType | None = UNSET
+    project_id: ProjectId | UnsetType | None = UNSET
+    trusted: bool | UnsetType = UNSET
+    level: ServerLevel | UnsetType = UNSET
+    enabled: bool | UnsetType = UNSET
+
+    def __repr__(self) -> str:
+        return "McpServerChanges(…)"
+
+
+class OAuthClientView(Struct, frozen=True, kw_only=True):
+    """The client of a server, without its secret."""
+
+    client_id: str
+    scopes: list[str] | None
+    has_secret: bool
+
+
+class McpServerView(Struct, frozen=True, kw_only=True):
+    """A server. Of one that the caller may not change, `command`, `args`, `reads`, `oauth`, and the names of
+    variables and headers are empty, and `url` has no query. `tools`: the names of those that are offered.
+    """
+
+    name: str
+    transport: ServerTransport
+    url: str
+    command: str
+    args: list[str]
+    reads: list[str]
+    env_names: list[str]
+    header_names: list[str]
+    credential: Credential
+    oauth: OAuthClientView | None
+    scope: ServerScope
+    project_id: str | None
+    is_configured: bool
+    is_editable: bool
+    trusted: bool
+    level: int
+    enabled: bool
+    status: ServerStatus
+    problem: str
+    output: str | None
+    since: datetime | None
+    tools: list[str]
+    withheld: list[str]
+    left_out: list[str]
+
+
+class McpToolView(Struct, frozen=True, kw_only=True):
+    """A tool as its server lists it. `tool_name`: its name for models and rules. `problem`: why it is not
+    offered (`enabled` is false then), else empty."""
+
+    name: str
+    tool_name: str
+    description: str
+    input_schema: dict[str, Any]
+    read_only: bool
+    enabled: bool
+    problem: str

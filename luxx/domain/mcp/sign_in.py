@@ -1,0 +1,76 @@
+"""What connections to MCP servers need of sign-ins: the header of a request, and what a refusal means.
+
+Not here: OAuth itself, which implements these protocols.
+"""
+
+from typing import Protocol
+
+import msgspec
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.errors import ToolFailed
+
+
+class NeedsSignIn(ToolFailed):
+    """A call cannot go on before its user has signed in at the server."""
+
+    kind = "mcp_sign_in"
+
+    def __init__(self, server_id: str, server: str) -> None:
+        super().__init__(f"the MCP server {server} needs you to sign in: POST /mcp/servers/{server}/connect")
+        self.server_id = server_id
+        self.server = server
+
+
+class Authorization(msgspec.Struct, frozen=True, kw_only=True):
+    """The value of the header `Authorization`, and the version of the grant that it is from."""
+
+    header: str
+    version: int
+
+    def __repr__(self) -> str:
+        return f"Authorization(version={self.version})"
+
+
+class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A server's refusal of a request: its status (401, or 403 for missing scopes), the value of its header
+    `WWW-Authenticate`, and the version of the grant that the request was sent with; None if with none."""
+
+    status: int
+    challenge: str
+    version: int | None
+
+
+class Grants(Protocol):
+    """The grants of servers with a credential. `user_id` None: the grant that all users share."""
+
+    async def authorization(self, server_id: str, user_id: int | None) -> Authorization | None:
+        """What to send with the next request; None: nothing. Called before each request.
+
+        Raises NeedsSignIn.
+        """
+        ...
+
+    async def refused(self, server_id: str, user_id: int | None, refusal: RefusedRequest) -> Authorization:
+        """What to repeat a refused request with. Called at most once for a request.
+
+        Raises NeedsSignIn.
+        """
+        ...
+
+    def forget(self, session: Session, server_id: str, user_id: int | None) -> bool:
+        """Deletes the grant in this transaction, and with None those of all users; returns whether there was
+        one."""
+        ...
+
+
+class SignIns(Protocol):
+    """Begins sign-ins."""
+
+    async def begin(self, caller: Caller, server_id: str) -> str:
+        """The address at which the caller signs in at this server, and which leads back to Luxx.
+
+        Raises Conflict if it cannot be found out, and Unreachable if the server cannot be reached.
+        """
+        ...

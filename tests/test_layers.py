@@ -77,8 +77,9 @@ ONLY_IN = {
 LOADED_LATE = {
     "luxx.app.cli.chat.rich_screen": "luxx.app.cli.chat.chat_command",
     "luxx.app.cli.chat.terminal_input": "luxx.app.cli.chat.chat_command",
+    "luxx.domain.mcp.http": "luxx.domain.mcp.remote",
 }
-"""Modules with large libraries that only one command needs, and the module that alone may load them when it
+"""Modules with large libraries that few need, and the module that alone may load them when it
 runs: with `pkgutil.resolve_name`, by a name in a constant."""
 
 LATE_LOADERS = {"luxx.app.cli.commands": "luxx.app.cli."}

@@ -65,7 +65,6 @@ from luxx.features.tasks.templates import TaskTemplateService
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import set_traversable
 from luxx.infra.store.upgrade import upgrade_database
-from luxx.providers.addresses import AddressGuard
 from luxx.providers.catalog import configured_catalog
 from luxx.providers.choosing import check_tenant_default
 from luxx.providers.client import ModelClient
@@ -149,6 +148,7 @@ class Services(CoreServices):
         await self._start_local_model()
         self._background = [asyncio.create_task(job) for job in background_jobs(self, self.embedding_work)]
         self.mcp.open()
+        await self.mcp_pool.open()
         tune_gc()
 
     async def _open_sandbox(self) -> None:
@@ -207,6 +207,7 @@ class Services(CoreServices):
         await self.drain()
         await self.run_driver.close()
         await self.mcp.close()
+        await self.mcp_pool.close()
         await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
@@ -218,11 +219,10 @@ class Services(CoreServices):
 
     def _make_providers(self) -> None:
         config = self.config
-        internal_keys: dict[str, str] = {}
+        guard, internal_keys = self.address_guard, self.internal_keys
         self.local = LocalModel(config.local, self.data_dir, internal_keys)
         self.embedder = Embedder(config.local, self.data_dir, internal_keys)
         self.demo = DemoServer(internal_keys)
-        guard = AddressGuard(self.store, config.providers.allow_private, internal=internal_keys)
         self.transport = Transport(config.providers, guard)
         self.client = ModelClient(self.transport, config.providers)
         local = self.local if config.local.enabled else None

@@ -36,7 +36,12 @@ from luxx.domain.files.tool_files import ToolImages, quota_hooks
 from luxx.domain.files.upload import Uploads
 from luxx.domain.knowledge_bases import BASES
 from luxx.domain.mcp.approval import McpDefinitions
-from luxx.domain.mcp.service import McpServers
+from luxx.domain.mcp.connections import ServerPlaces
+from luxx.domain.mcp.editing import McpEditor
+from luxx.domain.mcp.pool import McpPool
+from luxx.domain.mcp.registry import McpRegistry
+from luxx.domain.mcp.service import McpServers, limits_of_servers
+from luxx.domain.mcp.sign_in import NoGrants
 from luxx.domain.owned import Shared
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.layers import SkillLayers, SkillTools
@@ -79,6 +84,7 @@ from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
+from luxx.providers.addresses import AddressGuard
 from luxx.providers.queries import PROVIDERS
 from luxx.runs.cancel import cancel_runs_of
 from luxx.runs.log.replay import ReplayService
@@ -236,19 +242,13 @@ class CoreServices:
         return self.executor.clear_cache(user_id)
 
     def _make_tool_services(self) -> None:
-        self.mcp_definitions = McpDefinitions(self.store)
-        self.mcp = McpServers(
-            self.config,
-            self.sandbox,
-            lambda: self.store.read(tenant_ids_by_name),
-            self.mcp_definitions.compare_and_record,
-            self.tool_images.store_images,
-        )
+        self._make_mcp()
         self.shared_tools = ToolSources(
             self.registry,
             SkillTools(self.skill_layers, skill_tools(self.skill_places), self.registry),
             # A source that can have no tools would only be asked in vain.
             *([self.mcp] if self.config.mcp.servers else []),
+            self.mcp_pool,
         )
         self.skills = SkillService(
             self.store, self.skill_layers, self.shared_tools, self.config.files.quota_mb
@@ -274,6 +274,32 @@ class CoreServices:
             check_agent=owner_of_rules,
             decide_by_memory=decided_by_memory,
         )
+
+    def _make_mcp(self) -> None:
+        self.mcp_definitions = McpDefinitions(self.store)
+        self.mcp = McpServers(
+            self.config,
+            self.sandbox,
+            lambda: self.store.read(tenant_ids_by_name),
+            self.mcp_definitions.compare_and_record,
+            self.tool_images.store_images,
+        )
+        self.internal_keys: dict[str, str] = {}
+        self.address_guard = AddressGuard(
+            self.store, self.config.providers.allow_private, internal=self.internal_keys
+        )
+        places = ServerPlaces(
+            sandbox=self.sandbox,
+            root=Path(self.config.workspace.root),
+            limits=limits_of_servers(self.config.tools.limits),
+            guard=self.address_guard,
+            vault=self.vault,
+            grants=NoGrants(),
+            store_images=self.tool_images.store_images,
+        )
+        self.mcp_pool = McpPool(self.store, self.bus, self.mcp_definitions, places)
+        self.mcp_registry = McpRegistry(self.store, self.mcp, self.mcp_pool)
+        self.mcp_editor = McpEditor(self.store, self.mcp_pool, self.mcp_registry)
 
     async def tools_of(self, caller: Caller, names: Collection[str] | None = None) -> ToolSet:
         """The tools that exist for the caller; with names, at least those of them that exist."""

@@ -144,6 +144,13 @@ class AddressGuard:
         endpoint = parse_base_url(base_url)
         if endpoint.query and not query:
             raise InvalidInput(f"base_url must not contain a query here; leave out ?{endpoint.query}")
+        return CheckedBaseUrl(url=endpoint.url, newly_allowed=await self.check_endpoint(caller, endpoint))
+
+    async def check_endpoint(self, caller: Caller, endpoint: Endpoint) -> str | None:
+        """The `host:port` that saving this address allows, if it is private and the caller is an operator.
+
+        Raises NotAllowed if the caller may not use it.
+        """
         reach, addresses = reach_of_name(endpoint.host), [endpoint.host]
         if reach is not Reach.FORBIDDEN and not is_literal(endpoint.host):
             addresses = await self._resolved(endpoint)
@@ -157,9 +164,9 @@ class AddressGuard:
         if self._is_internal(addresses, endpoint.port):
             raise NotAllowed(internal_text(endpoint.host_port), kind="address_internal")
         if reach is not Reach.PRIVATE or await self.is_allowed(endpoint.host_port):
-            return CheckedBaseUrl(url=endpoint.url)
+            return None
         if caller.is_operator:
-            return CheckedBaseUrl(url=endpoint.url, newly_allowed=endpoint.host_port)
+            return endpoint.host_port
         raise NotAllowed(
             f"{endpoint.host_port} is a private address; ask an administrator of this server to allow it "
             "(PUT /admin/allowed-hosts, or providers.allow_private in the config)",

@@ -21,6 +21,9 @@ class ToolSource(Protocol):
     reads_database: ClassVar[bool] = False
     """Whether `for_caller` reads the database. Such a source is not asked for names that others have."""
 
+    is_empty: bool = False
+    """Whether it has no tools for anybody now, so that it is not asked."""
+
     def for_caller(self, session: Session, caller: Caller) -> ToolSet:
         """The tools of this source that exist for the caller, also those above the caller's level.
 
@@ -80,6 +83,8 @@ class ToolSources:
         sets: list[ToolSet] = [self._registry]
         missing = None if names is None else _not_in(self._registry, names)
         for source in self._sources:
+            if source.is_empty:
+                continue
             if missing or missing is None or not source.reads_database:
                 tools = source.for_caller(session, caller)
                 sets.append(tools)

@@ -57,6 +57,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
 
 
+UNKNOWN_OUTCOME = {"outcome": "unknown"}
+"""The data of a failed call that may have been carried out."""
+
+
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a call. `data` is any JSON value; `error` is a sentence."""
 

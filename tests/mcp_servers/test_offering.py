@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.inbox import Secrets
-from luxx.domain.mcp.offering import MOST_REASONS, KeepImages, OfferedTools, build_offered_tools
+from luxx.domain.mcp.offering import MOST_REASONS, McpCall, OfferedTools, build_offered_tools
+from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.server import MIB, Backoff, McpDirectory
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import McpServerConfig
@@ -18,7 +18,7 @@ SECRET = "sk-a-key-that-nobody-may-see"
 CONFIG = McpServerConfig(name="notes", command=["notes"], env=[f"KEY={SECRET}", "DEBUG=1"])
 
 
-async def call(tool: str, arguments: dict[str, Any], keep_images: KeepImages) -> ToolResult:
+async def call(call: McpCall) -> ToolResult:
     raise ToolFailed("is not there")
 
 

@@ -1,25 +1,43 @@
-"""`/mcp`: the MCP servers of the tenant, and the changed definitions of their tools."""
+"""`/mcp`: the MCP servers of the configuration and those that people add, their tools, and changed tools."""
 
-from datetime import datetime
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, get, post
+from litestar import Controller, delete, get, post, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
-from luxx.domain.accounts.caller import Caller
+from luxx.api.routes.tools import (
+    Hand,
+    InjectedExecutor,
+    InjectedOutputs,
+    InjectedRulesAndTools,
+    InjectedSkillsOf,
+    InjectedWorkspaceOf,
+    ToolAnswer,
+)
 from luxx.domain.mcp.approval import McpChange, McpDefinitions
-from luxx.domain.mcp.server import ServerState
-from luxx.domain.mcp.service import McpServers, McpStatus
-from luxx.tools.core import CommandPermission
+from luxx.domain.mcp.editing import McpEditor
+from luxx.domain.mcp.models import (
+    McpServerChanges,
+    McpServerStatus,
+    McpServerView,
+    McpToolView,
+    NewMcpServer,
+)
+from luxx.domain.mcp.pool import McpPool
+from luxx.domain.mcp.registry import McpRegistry
+from luxx.domain.mcp.service import McpServers
 
 InjectedMcpDefinitions = NamedDependency[McpDefinitions]
 InjectedServers = NamedDependency[McpServers]
+InjectedPool = NamedDependency[McpPool]
+InjectedRegistry = NamedDependency[McpRegistry]
+InjectedEditor = NamedDependency[McpEditor]
+ServerNameInPath = Annotated[str, PathParameter(max_length=64, description="the name of the server")]
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,66 +54,134 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ]
 
 
-class McpServerState(StrEnum):
-    """`stopped`: Luxx has not started the server yet. A server that has ended is `failed`; the next call of
-    one of its tools starts it again."""
+class McpToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`name`: the server's own name of its tool, or the one that models see."""
 
-    RUNNING = "running"
-    STARTING = "starting"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
-class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server of the tenant. `tools` and `withheld` are empty until it has run once."""
-
-    name: str
-    state: McpServerState
-    reason: Annotated[str, Meta(description="why it failed, also while it is started again; else empty")]
-    output: Annotated[
-        str | None, Meta(description="the last lines that a failed server printed; null below ADMIN")
-    ]
-    since: Annotated[datetime | None, Meta(description="when it came into this state; null: not started")]
-    tools: Annotated[list[str], Meta(description="the names of the tools that it offers")]
-    withheld: Annotated[
-        list[str], Meta(description="changed tools that an ADMIN has to approve, with the reason")
-    ]
-    left_out: Annotated[list[str], Meta(description="tools that cannot be offered, with the reason")]
-
-
-def _server_view(status: McpStatus, caller: Caller) -> McpServerView:
-    is_admin = caller.permission_level >= CommandPermission.ADMIN
-    is_stopped = status.state == ServerState.NOT_STARTED
-    return McpServerView(
-        name=status.name,
-        state=McpServerState.STOPPED if is_stopped else McpServerState(status.state.value),
-        reason=status.reason,
-        output=status.output if is_admin else None,
-        since=status.since,
-        tools=status.names,
-        withheld=status.withheld,
-        left_out=status.left_out,
-    )
+    name: Annotated[str, Meta(min_length=1, max_length=1000)]
+    arguments: dict[str, Any] = {}
 
 
 class McpController(Controller):
     path = "/mcp"
     tags = ("tools",)
 
-    @get("/servers", summary="The MCP servers of your tenant")
+    @get("/servers", summary="The MCP servers that you have")
     async def list_servers(
         self,
         caller: InjectedCaller,
-        mcp_servers: InjectedServers,
+        mcp_registry: InjectedRegistry,
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[McpServerView]]:
-        """What each does, since when, its tools, and why it failed. As seen by the process that answers:
-        each process of Luxx runs the servers once."""
-        statuses = mcp_servers.statuses_for(caller.tenant_id)
-        first = (page - 1) * page_size
-        items = [_server_view(status, caller) for status in statuses[first : first + page_size]]
-        return success(Page(items=items, total=len(statuses), page=page, page_size=page_size))
+        """Those of the configuration, which cannot be changed here, then those of your tenant and your own by
+        name. Each process of Luxx runs the servers of the configuration once; their state is that of the
+        process that answers."""
+        found = await mcp_registry.list_page(caller, page=page, page_size=page_size)
+        return page_of(found, page, page_size)
+
+    @post("/servers", summary="Add an MCP server")
+    async def create_server(
+        self, caller: InjectedCaller, mcp_editor: InjectedEditor, data: JSONBody[NewMcpServer]
+    ) -> Success[McpServerView]:
+        """A server of your tenant (ADMIN), or a remote one of your own (level 2). Luxx connects to it and
+        lists its tools; if that fails, the server is saved nevertheless, and `problem` says why."""
+        return success(await mcp_editor.create(caller, data), "added")
+
+    @get("/servers/{name:str}", summary="An MCP server")
+    async def get_server(
+        self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
+    ) -> Success[McpServerView]:
+        """Your own server of this name, else that of your tenant."""
+        return success(await mcp_registry.get(caller, name))
+
+    @put("/servers/{name:str}", summary="Change an MCP server")
+    async def update_server(
+        self,
+        caller: InjectedCaller,
+        mcp_editor: InjectedEditor,
+        name: ServerNameInPath,
+        data: JSONBody[McpServerChanges],
+    ) -> Success[McpServerView]:
+        """Luxx connects to it anew, as after adding it."""
+        return success(await mcp_editor.update(caller, name, data), "changed")
+
+    @delete("/servers/{name:str}", status_code=200, summary="Delete an MCP server")
+    async def delete_server(
+        self, caller: InjectedCaller, mcp_editor: InjectedEditor, name: ServerNameInPath
+    ) -> Success[None]:
+        """With its tools, approvals, sign-ins, and the directory of a program."""
+        await mcp_editor.delete(caller, name)
+        return success(None, "deleted")
+
+    @get("/servers/{name:str}/status", summary="What an MCP server does")
+    async def get_status(
+        self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
+    ) -> Success[McpServerStatus]:
+        """As it was last seen; nothing is sent to the server."""
+        return success(await mcp_registry.status(caller, name))
+
+    @get("/servers/{name:str}/tools", summary="The tools of an MCP server")
+    async def list_server_tools(
+        self,
+        caller: InjectedCaller,
+        mcp_registry: InjectedRegistry,
+        name: ServerNameInPath,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[McpToolView]]:
+        """As it listed them last, in its order; also those that cannot be used, with the reason."""
+        return success(_page(await mcp_registry.tools(caller, name), page, page_size))
+
+    @post("/servers/{name:str}/tools/call", status_code=200, summary="Call a tool of an MCP server")
+    async def call_tool(
+        self,
+        caller: InjectedCaller,
+        mcp_registry: InjectedRegistry,
+        tool_executor: InjectedExecutor,
+        workspace_of: InjectedWorkspaceOf,
+        rules_and_tools: InjectedRulesAndTools,
+        skills_of: InjectedSkillsOf,
+        call_outputs: InjectedOutputs,
+        name: ServerNameInPath,
+        data: JSONBody[McpToolCall],
+    ) -> Success[ToolAnswer]:
+        """As `POST /tools/{name}/execute`. `outcome` is `unknown` if the server may have carried out a call
+        that failed."""
+        tool_name = await mcp_registry.tool_name(caller, name, data.name)
+        hand = Hand(tool_executor, workspace_of, rules_and_tools, skills_of, call_outputs)
+        return success(await hand.call(caller, tool_name, data.arguments))
+
+    @post("/servers/{name:str}/test", status_code=200, summary="Connect to an MCP server and list its tools")
+    async def test_server(
+        self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
+    ) -> Success[McpServerView]:
+        """Answers when the server has listed its tools, or has failed to: `problem` says why. Level 2."""
+        return success(await mcp_registry.test(caller, name))
+
+    @post("/servers/{name:str}/connect", status_code=200, summary="Connect to an MCP server, or sign in")
+    async def connect_server(
+        self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
+    ) -> Success[McpServerStatus]:
+        """Connects as `test` does. If you have to sign in, `authorization_url` is where. Level 2."""
+        return success(await mcp_registry.connect(caller, name))
+
+    @post("/servers/{name:str}/disconnect", status_code=200, summary="Close the connection to an MCP server")
+    async def disconnect_server(
+        self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
+    ) -> Success[McpServerStatus]:
+        """Also ends your sign-in at it. A connection that all users share is ended by an ADMIN."""
+        return success(await mcp_registry.disconnect(caller, name))
+
+    @get("/tools", summary="The tools of all your MCP servers")
+    async def list_tools(
+        self,
+        caller: InjectedCaller,
+        mcp_registry: InjectedRegistry,
+        page: PageNumber = 1,
+        page_size: PageSize = 20,
+    ) -> Success[Page[McpToolView]]:
+        """Server by server, also those that cannot be used."""
+        return success(_page(await mcp_registry.tools(caller), page, page_size))
 
     @get("/changes")
     async def list_changes(
@@ -105,7 +191,7 @@ class McpController(Controller):
         page: PageNumber = 1,
         page_size: PageSize = 20,
     ) -> Success[Page[McpChange]]:
-        """Changed tools of your tenant's MCP servers that need approval. ADMIN only."""
+        """Changed tools that need your approval: of your own servers, and for an ADMIN of the tenant's."""
         found = await mcp_definitions.changes(caller, page=page, page_size=page_size)
         return page_of(found, page, page_size)
 
@@ -115,10 +201,18 @@ class McpController(Controller):
         caller: InjectedCaller,
         mcp_definitions: InjectedMcpDefinitions,
         mcp_servers: InjectedServers,
+        mcp_pool: InjectedPool,
         change_id: TextId,
         data: JSONBody[Approval],
     ) -> Success[None]:
-        """Approve the new definition with this hash, so that models get the tool again. ADMIN only."""
+        """Approve the new definition with this hash, so that models get the tool again. For an ADMIN, or the
+        owner of the server."""
         await mcp_definitions.approve(caller, change_id, data.hash)
         await mcp_servers.recheck_withheld()
+        mcp_pool.has_changed()
         return success(None, "approved")
+
+
+def _page(views: list[McpToolView], page: int, page_size: int) -> Page[McpToolView]:
+    first = (page - 1) * page_size
+    return Page(items=views[first : first + page_size], total=len(views), page=page, page_size=page_size)

@@ -5,7 +5,7 @@ Running a tool here asks no question, because the caller approves it. Levels and
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, Literal, NamedTuple, assert_never
 
 import msgspec
 from litestar import Controller, delete, get, post, put
@@ -33,7 +33,7 @@ from luxx.tools.core import (
 from luxx.tools.executor import ToolExecutor
 from luxx.tools.history import OUTPUT_MINUTES, CallOutputs, CallStatus, Executed
 from luxx.tools.sources import tool_caller
-from luxx.wire.tool import Composition, PlacedRule, SkillHead
+from luxx.wire.tool import UNKNOWN_OUTCOME, Composition, PlacedRule, SkillHead
 from luxx.wire.turn import StepFile
 
 WorkspaceOf = Callable[[Caller], Awaitable[Path]]
@@ -82,6 +82,10 @@ class ToolAnswer(msgspec.Struct, frozen=True, kw_only=True):
         str | UnsetType,
         Meta(description="of a result that was cut: GET /tools/results/{ref} reads it all"),
     ] = UNSET
+    outcome: Annotated[
+        Literal["unknown"] | UnsetType,
+        Meta(description="of a failed call that may have been carried out nevertheless"),
+    ] = UNSET
 
 
 class CallOutput(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +99,41 @@ class CallOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClearedCache(msgspec.Struct, frozen=True, kw_only=True):
     cleared: int
+
+
+class Hand(NamedTuple):
+    """What calls of tools by hand need, in the routes that make them."""
+
+    executor: ToolExecutor
+    workspace_of: WorkspaceOf
+    rules_and_tools: RulesAndTools
+    skills_of: SkillsOf
+    call_outputs: CallOutputs
+
+    async def call(self, caller: Caller, name: str, arguments: dict[str, Any]) -> ToolAnswer:
+        """Calls a tool. Raises a LuxxError for a call that does not reach its tool."""
+        ref = new_id()
+        call = ToolCall(call_id=ref, name=name, arguments=msgspec.json.encode(arguments).decode())
+        workspace = await self.workspace_of(caller)
+        rules, tools = await self.rules_and_tools(caller, name)
+        context = ToolContext(
+            caller=tool_caller(caller, tools=tools, skills=await self.skills_of(caller)),
+            permissions=CallPermissions(workspace=workspace, rules=rules),
+            actions=CallActions(read_on=_READ_ON.format(ref=ref, minutes=OUTPUT_MINUTES)),
+        )
+        done = await self.executor.execute(call, context)
+        _check_was_run(done)
+        if done.full_output is not None:
+            await self.call_outputs.store_output(caller.user_id, ref, done.full_output)
+        is_unknown = not done.result.success and done.result.data == UNKNOWN_OUTCOME
+        return ToolAnswer(
+            success=done.result.success,
+            data=done.result.data,
+            error=done.result.error,
+            images=list(done.files) or UNSET,
+            ref=UNSET if done.full_output is None else ref,
+            outcome="unknown" if is_unknown else UNSET,
+        )
 
 
 class ToolController(Controller):
@@ -140,28 +179,8 @@ class ToolController(Controller):
         data: JSONBody[ExecuteTool],
     ) -> Success[ToolAnswer]:
         """`data` is the tool's result, also if the tool failed. 400 for invalid arguments."""
-        ref = new_id()
-        call = ToolCall(call_id=ref, name=name, arguments=msgspec.json.encode(data.arguments).decode())
-        workspace = await workspace_of(caller)
-        rules, tools = await rules_and_tools(caller, name)
-        context = ToolContext(
-            caller=tool_caller(caller, tools=tools, skills=await skills_of(caller)),
-            permissions=CallPermissions(workspace=workspace, rules=rules),
-            actions=CallActions(read_on=_READ_ON.format(ref=ref, minutes=OUTPUT_MINUTES)),
-        )
-        done = await tool_executor.execute(call, context)
-        _check_was_run(done)
-        if done.full_output is not None:
-            await call_outputs.store_output(caller.user_id, ref, done.full_output)
-        return success(
-            ToolAnswer(
-                success=done.result.success,
-                data=done.result.data,
-                error=done.result.error,
-                images=list(done.files) or UNSET,
-                ref=UNSET if done.full_output is None else ref,
-            )
-        )
+        hand = Hand(tool_executor, workspace_of, rules_and_tools, skills_of, call_outputs)
+        return success(await hand.call(caller, name, data.arguments))
 
     @get("/results/{ref:str}", summary="Read a result that was cut")
     async def read_output(

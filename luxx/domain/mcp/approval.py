@@ -1,8 +1,8 @@
 """Decides which tools of MCP servers may be offered: those with an unchanged or approved definition.
 
 A tool's description and schema are instructions to every model that gets them. So Luxx records them when a
-server first lists the tool. If they change, the tool is withheld until an ADMIN of the tenant approves
-exactly the new definition. Not here: when this is checked (`service`).
+server first lists the tool. If they change, the tool is withheld until an ADMIN of the tenant, or the owner
+of the server, approves exactly the new definition. Not here: when this is checked (`service`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, read_page, table_of
-from luxx.tools.core import CommandPermission, Risk, ToolDefinition
+from luxx.tools.core import Risk, ToolDefinition
 
 
 class McpToolRow(Base):
@@ -91,6 +91,11 @@ def _encoded(tool: ToolDefinition) -> str:
     return msgspec.json.encode(definition, order="deterministic").decode()
 
 
+def definition_hash(tool: ToolDefinition) -> str:
+    """What `mcp_tools` has as `approved_hash` if this definition is approved."""
+    return _hash_of(_encoded(tool))
+
+
 def _hash_of(encoded: str) -> str:
     return sha256(encoded.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -102,7 +107,11 @@ def read_server(connection: Connection, tenant_id: int, server: str) -> dict[str
 
 
 def _insert_tools(
-    connection: Connection, tenant_id: int, server: str, encoded_by_name: dict[str, str]
+    connection: Connection,
+    tenant_id: int,
+    server: str,
+    server_id: str | None,
+    encoded_by_name: dict[str, str],
 ) -> None:
     """Records new tools as approved. A row that another process has added meanwhile stays unchanged."""
     now = utc_now()
@@ -111,6 +120,7 @@ def _insert_tools(
             "id": new_id(),
             "tenant_id": tenant_id,
             "server": server,
+            "server_id": server_id,
             "tool": tool,
             "approved": encoded,
             "approved_hash": _hash_of(encoded),
@@ -173,9 +183,15 @@ class McpDefinitions:
         self._is_read_only = is_read_only
 
     async def compare_and_record(
-        self, tenant_id: int, server: str, tools: Mapping[str, ToolDefinition]
+        self,
+        tenant_id: int,
+        server: str,
+        tools: Mapping[str, ToolDefinition],
+        server_id: str | None = None,
     ) -> dict[str, Withheld]:
         """The tools that may not be offered, and why, by name without the server's prefix.
+
+        `server_id`: of a server with a row.
 
         Records new tools and changed definitions.
         """
@@ -186,7 +202,7 @@ class McpDefinitions:
 
         def write_changes(connection: Connection) -> _Comparison:
             if new := compare(connection).new:
-                _insert_tools(connection, tenant_id, server, new)
+                _insert_tools(connection, tenant_id, server, server_id, new)
             # Compared again: another process may have added a tool of the same name first.
             comparison = compare(connection)
             for row_id, encoded in comparison.pending.items():
@@ -199,11 +215,7 @@ class McpDefinitions:
         return comparison.withheld
 
     async def changes(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[McpChange], int]:
-        """A page of the tenant's pending changes, by server and name, and how many there are.
-
-        Raises NotAllowed.
-        """
-        caller.require(CommandPermission.ADMIN)
+        """A page of the pending changes that the caller may approve, by server and name, and their number."""
 
         def work(session: Session) -> tuple[list[McpChange], int]:
             pending = select(McpToolRow).where(*_pending_of(caller))
@@ -214,9 +226,8 @@ class McpDefinitions:
         return await self._store.read(work)
 
     async def approve(self, caller: Caller, change_id: str, new_hash: str) -> None:
-        """Approves the pending definition if it has this hash. Raises NotAllowed, NotFound, or Conflict if
-        the definition has changed again."""
-        caller.require(CommandPermission.ADMIN)
+        """Approves the pending definition if it has this hash. Raises NotFound, or Conflict if the definition
+        has changed again."""
 
         def work(session: Session) -> None:
             statement = select(McpToolRow).where(*_pending_of(caller), McpToolRow.id == change_id)

@@ -4,58 +4,22 @@ A connection is not reused after its end. Not here: when a process is started an
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-import msgspec
 
 from luxx import __version__
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.domain.mcp.results import last_lines, reason_of_end, reason_of_silence
+from luxx.domain.mcp.sdk import AnswerItems, ListedTool, Sdk, listed_tool
 from luxx.errors import ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.process import ExceededLimit
 from luxx.tools.sandbox.resident import KEPT_STDERR_BYTES, Resident
-
-_OWN_LOGGERS = ("mcp", "client")
-_MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
-
-
-class Sdk(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the SDK in use: session class, protocol types, message wrapper, error class, and the check
-    of a part of an answer."""
-
-    session: Any
-    types: Any
-    message: Any
-    error: type[Exception]
-    block: Any
-
-
-def load_sdk() -> Sdk:
-    """Imports the SDK, which takes long: call it in a thread. Raises ToolFailed if it is not installed."""
-    try:
-        types, pydantic = import_module("mcp_types"), import_module("pydantic")
-        sdk = Sdk(
-            session=import_module("mcp.client.session").ClientSession,
-            types=types,
-            block=pydantic.TypeAdapter(types.ContentBlock),
-            message=import_module("mcp.shared.message").SessionMessage,
-            error=import_module("mcp.shared.exceptions").MCPError,
-        )
-    except ImportError as error:
-        raise ToolFailed(_MISSING) from error
-    for name in _OWN_LOGGERS:
-        # The SDK logs text that the server sent, which may hold secrets; Luxx logs failures itself.
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    return sdk
-
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult, Tool
@@ -110,7 +74,7 @@ class McpConnection:
         self._why: str | None = None
         self._exceeded_limit: ExceededLimit | None = None
         self._session: Any = None
-        self._wrong_tools: list[ListedTool] = []
+        self._items = AnswerItems(sdk)
         self._ping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run())
 
@@ -152,7 +116,7 @@ class McpConnection:
         """Its tools, at most MOST_LISTED. Raises ToolFailed with a predicate that follows the name."""
         types, cursor, bytes_before = self._sdk.types, None, self._inbox.listed_bytes
         tools: list[Tool] = []
-        self._wrong_tools.clear()
+        self._items.wrong_tools.clear()
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(MOST_PAGES):
@@ -165,7 +129,7 @@ class McpConnection:
                         break
         except TimeoutError:
             raise ToolFailed(f"did not list its tools within {seconds:g} seconds") from None
-        return [*map(listed_tool, tools[:MOST_LISTED]), *self._wrong_tools[:MOST_LISTED]]
+        return [*map(listed_tool, tools[:MOST_LISTED]), *self._items.wrong_tools[:MOST_LISTED]]
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
         """Call a tool; cancellation notifies the server. Raises ToolFailed with a predicate that follows the
@@ -252,43 +216,13 @@ class McpConnection:
         problem = _UNREADABLE
         try:
             if message.answers is None or parts(message.text) <= MOST_PARTS:
-                return self._without_wrong_items(adapter.validate_json(message.text, by_name=False))
+                return self._items.without_wrong_items(adapter.validate_json(message.text, by_name=False))
             problem = _TOO_MANY_PARTS
         except ValueError:
             if message.answers is None:
                 return None
         failure = {"jsonrpc": "2.0", "id": message.answers, "error": problem}
         return adapter.validate_python(failure, by_name=False)
-
-    def _without_wrong_items(self, message: Any) -> Any:
-        """The SDK refuses a list whole for one item that does not follow the protocol. Wrong tools are kept
-        apart; in place of a wrong part of an answer stands a text that says so."""
-        result = getattr(message, "result", None)
-        items = cast("dict[str, Any]", result) if isinstance(result, dict) else {}
-        if isinstance(items.get("tools"), list):
-            items["tools"] = [tool for at, tool in enumerate(items["tools"], 1) if self._is_tool(at, tool)]
-        if isinstance(items.get("content"), list):
-            items["content"] = [self._block(part) for part in items["content"]]
-        return message
-
-    def _is_tool(self, number: int, given: Any) -> bool:
-        try:
-            self._sdk.types.Tool.model_validate(given, by_name=False)
-        except ValueError as error:
-            name = cast("dict[str, Any]", given).get("name") if isinstance(given, dict) else None
-            name = name if isinstance(name, str) and name else f"tool {number}"
-            wrong = ListedTool(name=name, description="", parameters={}, problem=_first_problem(error))
-            self._wrong_tools.append(wrong)
-            return False
-        return True
-
-    def _block(self, given: Any) -> Any:
-        try:
-            self._sdk.block.validate_python(given, by_name=False)
-        except ValueError as error:
-            text = f"[a part of the answer that does not follow the protocol: {_first_problem(error)}]"
-            return {"type": "text", "text": text}
-        return given
 
     async def _write_messages(self) -> None:
         async for session_message in self._outgoing_reader:
@@ -351,34 +285,3 @@ class McpConnection:
         except (self._sdk.error, ValueError, RuntimeError):
             # An error also shows that the server answers.
             return
-
-
-class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as its server lists it, without SDK types; `problem`: why it cannot be read."""
-
-    name: str
-    description: str
-    parameters: dict[str, Any]
-    is_read_only: bool = False
-    problem: str = ""
-
-
-def _first_problem(error: ValueError) -> str:
-    """What does not follow the protocol, by the error of pydantic."""
-    problems: list[Any] = getattr(error, "errors", list[Any])()
-    if not problems:
-        return "it cannot be read"
-    path = ".".join(str(part) for part in problems[0]["loc"])
-    return f"{path or 'it'}: {str(problems[0]['msg']).lower()}"[:200]
-
-
-def listed_tool(tool: "Tool") -> ListedTool:
-    """Converts the SDK's type."""
-    hints = tool.annotations
-    title = tool.title or (None if hints is None else hints.title)
-    return ListedTool(
-        name=tool.name,
-        description=tool.description or title or tool.name,
-        parameters=tool.input_schema,
-        is_read_only=hints is not None and hints.read_only_hint is True,
-    )

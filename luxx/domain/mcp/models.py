@@ -280,6 +280,7 @@ class McpToolView(Struct, frozen=True, kw_only=True):
     """A tool as its server lists it. `tool_name`: its name for models and rules. `problem`: why it is not
     offered (`enabled` is false then), else empty."""
 
+    server: str
     name: str
     tool_name: str
     description: str
@@ -287,3 +288,12 @@ class McpToolView(Struct, frozen=True, kw_only=True):
     read_only: bool
     enabled: bool
     problem: str
+
+
+class McpServerStatus(Struct, frozen=True, kw_only=True):
+    """What a server does. `authorization_url`: where the caller has to sign in, if that is needed now."""
+
+    status: ServerStatus
+    problem: str
+    checked_at: datetime | None
+    authorization_url: str | None = None

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.inbox import Secrets, shortened
+from luxx.domain.mcp.sdk import ListedTool
 from luxx.errors import ConfigError, ToolFailed
 from luxx.infra.config.schema import McpServerConfig
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
@@ -28,16 +28,22 @@ MOST = 64
 MOST_TENANT = 20
 _DIGEST = 8
 _NOT_PLAIN = re.compile(r"[^a-z0-9-]")
+_OF_USER = re.compile(r"u[0-9]+")
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def server_prefix(tenant: str, server: str) -> str:
     """The prefix of this server's tool names, and of no other's. `server` has only allowed characters."""
     plain = _NOT_PLAIN.sub("-", tenant.lower())
-    if plain != tenant or len(plain) > MOST_TENANT:
-        # The digest keeps tenants apart whose names differ only in replaced characters.
+    if plain != tenant or len(plain) > MOST_TENANT or _OF_USER.fullmatch(plain):
+        # The digest keeps tenants apart whose names differ only in replaced characters, and from users.
         plain = f"{plain[: MOST_TENANT - _DIGEST - 1]}-{_digest(tenant)}"
     return f"{PREFIX}{plain}_{server}__"
+
+
+def user_server_prefix(user_id: int, server: str) -> str:
+    """The prefix of the names of the tools of a user's own server."""
+    return f"{PREFIX}u{user_id}_{server}__"
 
 
 def tool_name(prefix: str, tool: str) -> str:
@@ -73,7 +79,18 @@ SPARE_SECONDS = 5.0
 KeepImages = Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
 """Stores the images of one call. Returns the image of each, or why it cannot be shown."""
 
-CallTool = Callable[[str, dict[str, Any], KeepImages], Awaitable[ToolResult]]
+
+class McpCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a server's tool, by the server's own name of it, for a user."""
+
+    tool: str
+    arguments: dict[str, Any]
+    is_read_only: bool
+    user_id: int
+    keep_images: KeepImages
+
+
+CallTool = Callable[[McpCall], Awaitable[ToolResult]]
 
 McpHandler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolResult]]
 
@@ -105,7 +122,7 @@ def build_offered_tools(
             if tool.problem:
                 raise UnusableSchema(f"it does not follow the protocol: {tool.problem}")
             name = tool_name(prefix, tool.name)
-            definition = _definition(config, name, tool, _handler(tool.name, call, store_images), secrets)
+            definition = _definition(config, name, tool, _handler(tool, call, store_images), secrets)
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
                 raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")
@@ -119,8 +136,7 @@ def build_offered_tools(
     return OfferedTools(tools=registry, left_out=left_out)
 
 
-def _handler(tool: str, call: CallTool, store_images: StoreImages) -> McpHandler:
-    """The handler of a server's tool, which is called by the server's own name of it."""
+def _handler(tool: ListedTool, call: CallTool, store_images: StoreImages) -> McpHandler:
 
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         if len(msgspec.json.encode(arguments)) > MOST_ARGUMENT_BYTES:
@@ -131,7 +147,15 @@ def _handler(tool: str, call: CallTool, store_images: StoreImages) -> McpHandler
             context.metadata.files.extend(one for one in stored if isinstance(one, StepFile))
             return stored
 
-        return await call(tool, arguments, keep_images)
+        return await call(
+            McpCall(
+                tool=tool.name,
+                arguments=arguments,
+                is_read_only=tool.is_read_only,
+                user_id=context.caller.user_id,
+                keep_images=keep_images,
+            )
+        )
 
     return handler
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import structlog
 from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
-from luxx.domain.mcp.connection import ListedTool, McpConnection, Sdk, load_sdk
+from luxx.domain.mcp.connection import McpConnection
 from luxx.domain.mcp.inbox import MIB, Secrets
-from luxx.domain.mcp.offering import KeepImages
+from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.results import images_of_answer, result_of_answer
+from luxx.domain.mcp.sdk import ListedTool, Sdk, load_sdk
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import McpServerConfig
@@ -31,9 +31,6 @@ from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.resident import ResidentSpec
 from luxx.tools.sandbox.service import Sandbox
 from luxx.wire.tool import ToolResult
-
-if TYPE_CHECKING:
-    pass
 
 GROWTH_FACTOR = 2
 """A server's directory may hold, or grow by, this many times `disk_mb`, which bounds one process's writes."""
@@ -190,13 +187,13 @@ class McpServer:
         has_just_ended = self.state == ServerState.FAILED and not self.reason
         return connection.ended_at if has_just_ended and connection is not None else self._since
 
-    async def call(self, tool: str, arguments: dict[str, Any], keep_images: KeepImages) -> ToolResult:
+    async def call(self, call: McpCall) -> ToolResult:
         """Call one of its tools; starts the server if needed. Raises ToolFailed."""
         try:
             connection = await self.connected()
-            answer = await connection.call(tool, arguments, self.config.call_seconds)
+            answer = await connection.call(call.tool, call.arguments, self.config.call_seconds)
             images = await asyncio.to_thread(images_of_answer, answer)
-            result = result_of_answer(answer, await keep_images(images) if images else ())
+            result = result_of_answer(answer, await call.keep_images(images) if images else ())
         except ToolFailed as error:
             problem = self._secrets.hidden(error.message)
             raise ToolFailed(f"the MCP server {self.config.name} {problem}") from error

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import Withheld
-from luxx.domain.mcp.connection import ListedTool
 from luxx.domain.mcp.offering import build_offered_tools, server_prefix
+from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.server import McpServer, ServerState
 from luxx.errors import ToolFailed
 from luxx.infra.config.schema import Config, McpServerConfig, ToolLimits
@@ -57,6 +57,8 @@ class McpStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     tenant: str
+    trusted: bool
+    level: int
     state: ServerState
     reason: str
     output: str
@@ -162,6 +164,20 @@ class McpServers(ToolSource):
     def statuses_for(self, tenant_id: int) -> list[McpStatus]:
         """The servers of this tenant, in the order of the configuration."""
         return [_status(entry) for entry in self._entries if entry.tenant_id == tenant_id]
+
+    async def retry(self, tenant_id: int, name: str) -> None:
+        """Starts a server of this tenant if it does not run."""
+        for entry in self._entries:
+            if (entry.tenant_id, entry.config.name) == (tenant_id, name):
+                await self._try(entry)
+
+    def tools_of(self, tenant_id: int, name: str) -> tuple[list[ToolDefinition], dict[str, str]]:
+        """The tools that a server of this tenant listed, and why those are withheld that are, by name."""
+        entry = next(
+            entry for entry in self._entries if (entry.tenant_id, entry.config.name) == (tenant_id, name)
+        )
+        withheld = {entry.prefix + tool: str(why) for tool, why in entry.withheld.items()}
+        return entry.listed.list_all(), withheld
 
     async def recheck_withheld(self) -> None:
         """Offers withheld tools that were approved since, by this process or another one."""
@@ -284,6 +300,8 @@ def _status(entry: _Entry) -> McpStatus:
     return McpStatus(
         name=entry.config.name,
         tenant=entry.config.tenant,
+        trusted=entry.config.trusted,
+        level=entry.config.level,
         state=ServerState.FAILED if entry.reason else state,
         reason=entry.reason or ("" if server is None else server.why),
         output="" if server is None else server.output,

@@ -65,6 +65,19 @@ class Grants(Protocol):
         ...
 
 
+class NoGrants:
+    """Where there are no sign-ins: servers have no credential."""
+
+    async def authorization(self, server_id: str, user_id: int | None) -> Authorization | None:
+        return None
+
+    async def refused(self, server_id: str, user_id: int | None, refusal: RefusedRequest) -> Authorization:
+        raise ToolFailed(f"refused the request (status {refusal.status}); give it a header Authorization")
+
+    def forget(self, session: Session, server_id: str, user_id: int | None) -> bool:
+        return False
+
+
 class SignIns(Protocol):
     """Begins sign-ins."""
 

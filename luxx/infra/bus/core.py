@@ -50,6 +50,9 @@ class Topic(StrEnum):
     SKILLS = "skills"
     """No payload: skills of a tenant or a project have changed."""
 
+    MCP_SERVERS = "mcp"
+    """No payload: MCP servers that people added, or their tools, have changed."""
+
     DRIVE_BEGUN = "driven"
     """The sender has begun to drive a run."""
 

@@ -265,11 +265,12 @@ class Lock(IntEnum):
 
     MEMORY_ERASURE = 7_402_136
     """Of several processes, one erases what was deleted from memory."""
-
     DOCUMENTS_QUOTA = 7_402_137
     """Comparing the documents in all knowledge bases of a user with the quota, before one is added."""
     TENANT_SKILLS = 7_402_138
     """Adding and changing skills of a tenant and its projects, whose names are unique in a layer."""
+    MCP_SERVERS = 7_402_139
+    """Adding and renaming MCP servers of a tenant and its users."""
 
 
 _lock = text("SELECT pg_advisory_xact_lock(:lock)")

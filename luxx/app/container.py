@@ -18,7 +18,7 @@ from luxx import __version__
 from luxx.api.openai.models import ModelNames
 from luxx.api.routes.service import ServiceState
 from luxx.app.background import background_jobs
-from luxx.app.core_services import CoreServices
+from luxx.app.core_services import SEALED_COLUMNS, CoreServices
 from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
@@ -124,7 +124,7 @@ class Services(CoreServices):
         if self.store.is_sqlite:
             self.lock.take()
         await asyncio.gather(asyncio.to_thread(upgrade_database, self.engine), self._open_sandbox())
-        await self.store.write(lambda session: check_and_reseal_keys(session, self.vault))
+        await self.store.write(lambda session: check_and_reseal_keys(session, self.vault, SEALED_COLUMNS))
         await self.store.write(lambda session: store_shipped_agents(session, copy_agent_to_seats))
         # With Landlock as root, programs run as another user and load Python packages from this directory.
         set_traversable(self.data_dir, is_traversable=self.sandbox.backend_name == "landlock")

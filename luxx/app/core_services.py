@@ -38,6 +38,7 @@ from luxx.domain.knowledge_bases import BASES
 from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.connections import ServerPlaces
 from luxx.domain.mcp.editing import McpEditor
+from luxx.domain.mcp.models import McpServerRow
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
 from luxx.domain.mcp.service import McpServers, limits_of_servers
@@ -85,7 +86,7 @@ from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
 from luxx.infra.store.search_words import SearchKind
 from luxx.infra.store.tables import table_of
 from luxx.providers.addresses import AddressGuard
-from luxx.providers.queries import PROVIDERS
+from luxx.providers.queries import PROVIDERS, SealedColumn
 from luxx.runs.cancel import cancel_runs_of
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import who_may_see
@@ -110,6 +111,9 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files of a SQLite database. The sandbox hides all of them from programs."""
 
 SUBJECT_READERS: SubjectReaders = {SearchKind.ROOM: searched_rooms, SearchKind.TASK: searched_tasks}
+
+SEALED_COLUMNS = (SealedColumn(table_of(McpServerRow), "secrets"),)
+"""What is encrypted besides the keys of providers."""
 
 SHARED: tuple[Shared[Any], ...] = (
     PROVIDERS,

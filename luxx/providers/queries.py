@@ -6,10 +6,11 @@ database may change it.
 """
 
 from collections.abc import Sequence, Set
+from typing import Any, NamedTuple
 
 import structlog
 from msgspec import UNSET
-from sqlalchemy import Row, bindparam, delete, select, update
+from sqlalchemy import Table, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -29,7 +30,7 @@ from luxx.errors import (
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import AuthConfig, LimitsConfig
 from luxx.infra.secrets import Vault, mask
-from luxx.infra.store.tables import Lock, keep_name, lock_until_commit, lost_error
+from luxx.infra.store.tables import Lock, keep_name, lock_until_commit, lost_error, table_of
 from luxx.providers.local.model import LOCAL
 from luxx.providers.models import (
     AllowedHostRow,
@@ -242,11 +243,34 @@ SECRET_CHECK = "secret_check"  # The row of a sealed text that only this databas
 _CHECK_TEXT = "sealed with this server's secret key"
 
 
+class SealedColumn(NamedTuple):
+    """A column of sealed texts, whose identity is `table:id:column`; an empty text is none."""
+
+    table: Table
+    column: str
+
+    def rows(self, session: Session) -> list[tuple[Any, str]]:
+        """The ids and sealed texts."""
+        column = self.table.c[self.column]
+        rows = session.execute(select(self.table.c.id, column).where(column != "")).all()
+        return [(row_id, text) for row_id, text in rows]
+
+    def identity(self, row_id: Any) -> str:
+        return f"{self.table.name}:{row_id}:{self.column}"
+
+    def set(self, session: Session, row_id: Any, text: str) -> None:
+        session.execute(update(self.table).where(self.table.c.id == row_id).values({self.column: text}))
+
+
+_KEYS = SealedColumn(table_of(ProviderRow), "api_key")
+"""The encrypted keys of providers."""
+
+
 def secret_key_problem(session: Session, vault: Vault) -> str | None:
     """Why the secret key does not match this database; None if it does."""
     stored = session.get(ServerValueRow, SECRET_CHECK)
     # An old database, and one after `--forget-sealed-keys`, has no check value, only provider keys.
-    sealed = [row.api_key for row in _sealed_rows(session)] if stored is None else [stored.value]
+    sealed = [text for _, text in _KEYS.rows(session)] if stored is None else [stored.value]
     if not sealed or any(vault.has_key_for(sealed_text) for sealed_text in sealed):
         return None
     return (
@@ -256,8 +280,11 @@ def secret_key_problem(session: Session, vault: Vault) -> str | None:
     )
 
 
-def check_and_reseal_keys(session: Session, vault: Vault) -> None:
-    """Checks the secret key and re-encrypts what a previous key encrypted. Raises ConfigError."""
+def check_and_reseal_keys(session: Session, vault: Vault, others: Sequence[SealedColumn] = ()) -> None:
+    """Checks the secret key and re-encrypts what a previous key encrypted, also in `others`.
+
+    Raises ConfigError.
+    """
     lock_until_commit(session.connection(), Lock.SECRET_CHECK)
     problem = secret_key_problem(session, vault)
     if problem is not None:
@@ -266,35 +293,34 @@ def check_and_reseal_keys(session: Session, vault: Vault) -> None:
     if stored is not None and not vault.needs_resealing(stored.value):
         return
     resealed_count = unreadable_count = 0
-    for row in _sealed_rows(session):
-        identity = key_identity(row.id)
-        if not vault.needs_resealing(row.api_key):
-            continue
-        try:
-            resealed = vault.seal(vault.open(row.api_key, identity=identity), identity=identity)
-        except Unavailable:
-            unreadable_count += 1
-            continue
-        session.execute(update(ProviderRow).where(ProviderRow.id == row.id).values(api_key=resealed))
-        resealed_count += 1
+    for column in (_KEYS, *others):
+        for row_id, sealed in column.rows(session):
+            identity = column.identity(row_id)
+            if not vault.needs_resealing(sealed):
+                continue
+            try:
+                resealed = vault.seal(vault.open(sealed, identity=identity), identity=identity)
+            except Unavailable:
+                unreadable_count += 1
+                continue
+            column.set(session, row_id, resealed)
+            resealed_count += 1
     session.merge(ServerValueRow(name=SECRET_CHECK, value=vault.seal(_CHECK_TEXT, identity=SECRET_CHECK)))
     if resealed_count or unreadable_count:
         logger.info("provider_keys_resealed", count=resealed_count, unknown=unreadable_count)
 
 
-def delete_unreadable_keys(session: Session, vault: Vault) -> int:
-    """Deletes the provider keys that the secret key cannot decrypt; returns their number."""
+def delete_unreadable_keys(session: Session, vault: Vault, others: Sequence[SealedColumn] = ()) -> int:
+    """Deletes the provider keys, and what `others` have, that the secret key cannot decrypt; returns their
+    number."""
     session.execute(delete(ServerValueRow).where(ServerValueRow.name == SECRET_CHECK))
-    unreadable_ids = [row.id for row in _sealed_rows(session) if not vault.has_key_for(row.api_key)]
-    for provider_id in unreadable_ids:
-        session.execute(update(ProviderRow).where(ProviderRow.id == provider_id).values(api_key=""))
-    return len(unreadable_ids)
-
-
-def _sealed_rows(session: Session) -> Sequence[Row[int, str]]:
-    """The id and the encrypted key of each provider that has a key."""
-    sealed = select(ProviderRow.id, ProviderRow.api_key).where(ProviderRow.api_key != "")
-    return session.execute(sealed).all()
+    count = 0
+    for column in (_KEYS, *others):
+        for row_id, sealed in column.rows(session):
+            if not vault.has_key_for(sealed):
+                column.set(session, row_id, "")
+                count += 1
+    return count
 
 
 def key_identity(provider_id: int) -> str:

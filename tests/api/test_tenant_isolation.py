@@ -30,6 +30,8 @@ NO_ID_OF_THEIRS = {
 }
 TENANT_DEFAULTS = ("/tenant", "/admin/tenants", "/admin/tenants/{tenant_id}")
 """Operations that take the ids of an administrator: `default_provider_id`, see test_lost_choices."""
+LEVEL_2 = ("/mcp/servers", "/mcp/servers/{name}")
+"""Operations that need another level than the user has, see mcp_servers/test_added_servers."""
 PARAMETER_PLACES = {"call_id", "index", "number", "step_id", "user_id"}
 """Parameters that select a part of a resource, not a resource."""
 
@@ -130,7 +132,7 @@ def slots(document: Document) -> list[Slot]:
     for operation in document.operations:
         for where in ("path", "query"):
             places += [Slot(operation, where, n) for n in operation.names(where) if is_id(n)]
-        if operation.template not in TENANT_DEFAULTS:
+        if operation.template not in (*TENANT_DEFAULTS, *LEVEL_2):
             places += [Slot(operation, "body", name) for name in id_fields(document, operation)]
     return [slot for slot in places if slot.name not in NO_ID_OF_THEIRS]
 

@@ -97,7 +97,7 @@ def test_a_server_can_continue_after_its_secret_key_was_lost(tmp_path: Path) -> 
         refused = luxx(tmp_path, THIRD, "serve")
         assert "luxx migrate --forget-sealed-keys" in refused.stderr
         forgotten = luxx(tmp_path, THIRD, "migrate", "--forget-sealed-keys")
-        assert "deleted 1 provider keys" in forgotten.stdout, forgotten.stderr
+        assert "deleted 1 secrets" in forgotten.stdout, forgotten.stderr
         with ServerProcess(
             tmp_path, **model_settings(model.url), LUXX_APP__SECRET_KEY=THIRD, **KEYED
         ) as server:

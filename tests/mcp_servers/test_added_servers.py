@@ -141,7 +141,11 @@ async def test_people_have_the_servers_of_their_tenant_and_their_own(
             assert (await bea.ask("DELETE", "/mcp/servers/all")).status_code == 403
             taken = await bea.ask("POST", "/mcp/servers", {"name": "all", "transport": "http", "url": url})
             assert (taken.status_code, taken.json()["detail"]["kind"]) == (409, "mcp_server_name_taken")
+            project = {"project_id": (await cem.post("/projects", {"name": "Of Cem"}))["id"]}
+            body = {"name": "own", "transport": "http", "url": url}
+            assert (await bea.ask("POST", "/mcp/servers", body | project)).status_code == 404
             await add(bea, "own", url)
+            assert (await bea.ask("PUT", "/mcp/servers/own", project)).status_code == 404
             await add(cem, "own", url)
             assert (await bea.get("/mcp/servers/own"))["tools"][0].endswith("_own__add")
             assert (await bea.get("/mcp/servers"))["total"] == (await cem.get("/mcp/servers"))["total"]

@@ -81,13 +81,13 @@ async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(s
     async with AsyncApiClient(server.url) as ann:
         await ready(ann)
         async with asyncio.timeout(WAIT_SECONDS):
-            while (listed := await ann.get("/mcp/servers"))["items"][1]["state"] != "failed":  # noqa: ASYNC110 - asked over HTTP
+            while (listed := await ann.get("/mcp/servers"))["items"][1]["status"] != "failed":  # noqa: ASYNC110 - asked over HTTP
                 await asyncio.sleep(0.05)
         assert listed["total"] == 3
         notes, gone, _ = listed["items"]
-        assert (notes["name"], notes["state"], notes["reason"], notes["output"]) == (
+        assert (notes["name"], notes["status"], notes["problem"], notes["output"]) == (
             "notes",
-            "running",
+            "ready",
             "",
             "",
         )
@@ -95,7 +95,7 @@ async def test_the_servers_of_the_tenant_are_listed_with_their_state_and_tools(s
         assert notes["since"] is not None
         assert gone["since"] is not None
         assert (gone["name"], gone["tools"]) == ("gone", [])
-        assert gone["reason"] == "has ended: the program ended with exit code 1: no licence"
+        assert gone["problem"] == "has ended: the program ended with exit code 1: no licence"
         assert gone["output"] == "no licence"
         assert (await ann.get("/mcp/servers", page=2, page_size=1))["items"][0]["name"] == "gone"
         reader = {"username": "rita", "password": "a-password-of-rita-1", "permission_level": 1}

@@ -88,9 +88,9 @@ async def all_running(ann: AsyncApiClient) -> dict[str, Json]:
     async with asyncio.timeout(START_SECONDS):
         while True:
             listed = (await ann.get("/mcp/servers"))["items"]
-            if all(one["state"] == "running" for one in listed):
+            if all(one["status"] == "ready" for one in listed):
                 return {one["name"]: one for one in listed}
-            failed = [one["reason"] for one in listed if one["state"] == "failed"]
+            failed = [one["problem"] for one in listed if one["status"] == "failed"]
             assert not failed
             await asyncio.sleep(0.2)
 

@@ -173,7 +173,7 @@ class McpController(Controller):
         return success(await mcp_registry.disconnect(caller, name))
 
     @get("/tools", summary="The tools of all your MCP servers")
-    async def list_tools(
+    async def list_server_tools_of_all(
         self,
         caller: InjectedCaller,
         mcp_registry: InjectedRegistry,

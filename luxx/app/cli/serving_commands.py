@@ -15,6 +15,7 @@ from luxx.app.application import create_app
 from luxx.app.cli.command_line import configure, port
 from luxx.app.cli.doctor.checks import examine_installation
 from luxx.app.container import Services
+from luxx.app.core_services import SEALED_COLUMNS
 from luxx.app.serve import DRAIN_SECONDS, check_start, database_errors, run_worker, serve
 from luxx.errors import Unavailable
 from luxx.infra.config.schema import Config
@@ -123,10 +124,10 @@ def _forget_sealed_keys(config: Config, engine: Engine) -> None:
     vault = Vault(secret, previous=config.app.previous_secret_keys)
     store = Store(engine)
     try:
-        count = store.write_now(lambda session: delete_unreadable_keys(session, vault))
+        count = store.write_now(lambda session: delete_unreadable_keys(session, vault, SEALED_COLUMNS))
     finally:
         store.close()
-    print(f"deleted {count} provider keys; enter them again")
+    print(f"deleted {count} secrets of providers and MCP servers; enter them again")
 
 
 @database_errors()

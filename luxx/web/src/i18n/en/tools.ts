@@ -94,7 +94,7 @@ const en = {
   mcpAbout: 'Programs that give models more tools. They are set in the configuration of the server and run in the sandbox.',
   noServers: 'No MCP servers',
   noServersText: 'The operator adds them under mcp.servers in the configuration.',
-  serverStates: { running: 'Running', starting: 'Starting', failed: 'Failed', stopped: 'Not started' },
+  serverStates: { ready: 'Ready', starting: 'Starting', failed: 'Failed', stopped: 'Not started', needs_sign_in: 'Needs a sign-in' },
   serverFailed: (name: string, why: string) => `${name} ${why}`,
   givesTools: (names: string) => `Tools: ${names}`,
   withheld: (names: string) => `Withheld until an administrator approves their new definition: ${names}`,

@@ -92,7 +92,7 @@ const zh: ToolsText = {
   mcpAbout: '为模型提供更多工具的程序。它们在服务器的配置中设置，并在沙箱中运行。',
   noServers: '没有 MCP 服务器',
   noServersText: '由运维人员在配置的 mcp.servers 下添加。',
-  serverStates: { running: '运行中', starting: '正在启动', failed: '失败', stopped: '未启动' },
+  serverStates: { ready: '可用', starting: '正在启动', failed: '失败', stopped: '未启动', needs_sign_in: '需要登录' },
   serverFailed: (_name, why) => why,
   givesTools: (names) => `工具：${names}`,
   withheld: (names) => `在管理员批准新定义之前不提供：${names}`,

@@ -158,6 +158,15 @@ def test_a_slash_activates_a_skill_for_one_message(person: Person) -> None:
             expect(chips).to_have_count(0)
             expect(page.get_by_text(f"You activated the skill {name}.")).to_be_visible()
             check_both_themes(tab, "skill-of-a-message")
+            # An edited message is answered with the same skills.
+            message = page.get_by_role("article", name="You")
+            message.hover()
+            message.get_by_role("button", name="Edit").click()
+            message.get_by_label("Edit").fill("Hello again")
+            message.get_by_role("button", name="Save and answer").click()
+            expect(message.get_by_text("2 of 2")).to_be_visible()
+            expect(page.get_by_role("article", name="Answer").get_by_text("Done.")).to_be_visible()
+            expect(page.get_by_text(f"You activated the skill {name}.")).to_be_visible()
             # The skills of the project that the conversation is in are in the list, too.
             project = person.post("/projects", {"name": "Verse"})["id"]
             of_project = {**body, "name": f"rhymes-{person.name}", "scope": "project", "project_id": project}

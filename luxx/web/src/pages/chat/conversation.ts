@@ -175,10 +175,19 @@ export function useConversation(id: () => string | undefined) {
 
   async function edit(messageId: string, content: string, saved: () => void, options: AnswerOptions = {}): Promise<void> {
     const params = { path: { message_id: messageId } }
+    const skills = givenFor(messageId)
     const edited = await ask(api.PUT('/messages/{message_id}', { params, body: { content } }))
     saved()
     await messages.load()
-    await regenerate(edited.id, options)
+    await regenerate(edited.id, skills.length ? { ...options, skills } : options)
+  }
+
+  /** The skills that the person activated for the answer to this message that is shown. */
+  function givenFor(messageId: string): string[] {
+    const path = messages.path.value
+    const answer = path[path.findIndex((message) => message.id === messageId) + 1]
+    const given = answer?.steps.filter((step) => step.type === 'user' && step.name === 'skill') ?? []
+    return given.map((step) => step.id_ref ?? '')
   }
 
   async function remove(messageId: string): Promise<void> {

@@ -306,13 +306,15 @@ def test_content_comes_back_byte_for_byte_and_an_export_is_a_valid_skill(
     content = (
         "\ufeff---\r\nname: 数据_分析\r\ndescription: 'Reads: data'\r\n"
         "triggers: [分析数据, {pattern: data, weight: 2}]\r\nversion: 2\r\n"
-        "tools: [file_read, 'shell_execute(git *)']\r\nempty: []\r\n---\r\n\r\nDo --- it.\r\n\r\n"
+        "tools: [file_read, 'shell_execute(git *)']\r\nempty: []\r\ndisable-model-invocation: true\r\n---\r\n"
+        "\r\nDo --- it.\r\n\r\n"
     )
     packed = zip_of({"other/skill.md": content, "other/scripts/run.py": b"\x00\xff"})
     form = {"data": {"scope": "tenant"}, "files": {"file": ("skill.zip", packed)}}
     skill = admin.good("POST", "/skills/upload", **form)
     assert skill["name"] == "数据_分析"
     assert "its folder's is other" in skill["warning"]
+    assert "disable-model-invocation has no effect here" in skill["warning"]
     assert (skill["version"], skill["tools"]) == ("2", ["file_read", "shell_execute(git *)"])
     path = f"/skills/{skill['id']}"
     assert admin.http.get(f"{path}/content").content == content.encode()

@@ -42,6 +42,7 @@ MAX_LABEL, MAX_LABELS = 100, 50
 """The bounds of a category, a version, a tag or a displayed name, and of how many tags."""
 
 _TOOLS_KEY = "allowed-tools"
+_FOR_PEOPLE_KEY = "disable-model-invocation"
 _SIMILARITY = 0.8
 _STANDARD_KEYS = ("name", "description", "license", "compatibility", _TOOLS_KEY, "metadata")
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n(.*))?\Z", re.DOTALL | re.MULTILINE)
@@ -49,9 +50,10 @@ _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class SkillDocument(SkillHead, frozen=True, kw_only=True):
-    """What a SKILL.md says."""
+    """What a SKILL.md says. `is_for_people`: it asks that no model activates it, as other products do."""
 
     instructions: str
+    is_for_people: bool = False
     license: str | None = None
     display_name: str | None = None
     category: str | None = None
@@ -179,6 +181,7 @@ def _document(front: dict[str, Any], instructions: str) -> SkillDocument:
         description=" ".join(_text(front, "description", MAX_DESCRIPTION).split()),
         allowed_tools=_allowed_tools(front),
         instructions=printable(instructions),
+        is_for_people=str(more.get(_FOR_PEOPLE_KEY, "")).strip().lower() == "true",
         license=_text(front, "license", MAX_LICENSE) if front.get("license") is not None else None,
         display_name=_label(more, "display_name"),
         category=_label(more, "category"),
@@ -331,8 +334,11 @@ def check_entries(entries: Sequence[str]) -> None:
         check_entry(entry)
 
 
-def folder_warning(name: str, folder: str) -> str | None:
-    """A sentence about a folder that has another name than its skill."""
-    if skill_key(name) == skill_key(folder):
-        return None
-    return printable(f"its name is {name}, but its folder's is {folder}; the name counts")[:500]
+def warning_of(document: SkillDocument, folder: str | None) -> str | None:
+    """What is said about a skill that works otherwise than it was meant, or whose folder has another name."""
+    found: list[str] = []
+    if document.is_for_people:
+        found.append(f"{_FOR_PEOPLE_KEY} has no effect here: models can activate it too")
+    if folder is not None and skill_key(document.name) != skill_key(folder):
+        found.append(f"its name is {document.name}, but its folder's is {folder}; the name counts")
+    return printable("; ".join(found))[:500] or None

@@ -19,9 +19,9 @@ from luxx.domain.skills.document import (
     FILE,
     MAX_FILE_BYTES,
     OTHER_FILE,
-    folder_warning,
     printable,
     read_document,
+    warning_of,
 )
 from luxx.domain.skills.skill import SYSTEM_ID, BrokenSkill, Skill, SkillScope, SkillSet
 from luxx.errors import InvalidInput, ToolFailed
@@ -96,7 +96,7 @@ def system_skill(content: bytes, folder: Path) -> Skill:
         scope=SkillScope.SYSTEM,
         digest=sha256(content).hexdigest(),
         folder=folder,
-        warning=folder_warning(document.name, folder.name),
+        warning=warning_of(document, folder.name),
     )
 
 

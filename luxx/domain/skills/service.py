@@ -25,7 +25,7 @@ from luxx.domain.skills.changes import (
     set_document,
 )
 from luxx.domain.skills.differences import Against, SkillDifferences, differences
-from luxx.domain.skills.document import FILE, SkillDocument, folder_warning, read_document, with_values
+from luxx.domain.skills.document import FILE, SkillDocument, read_document, warning_of, with_values
 from luxx.domain.skills.files import check_quota, digest_of, note_unused, read_files, store_files
 from luxx.domain.skills.layers import ConfigAction, SkillConfig, SkillLayers, config_of
 from luxx.domain.skills.models import SkillRow, TenantSkillConfigRow
@@ -363,7 +363,7 @@ class SkillService:
     def _set_files(self, session: Session, row: SkillRow, document: SkillDocument, given: GivenFiles) -> None:
         set_document(row, document)
         row.digest = digest_of(given.files)
-        row.warning = None if given.folder is None else folder_warning(document.name, given.folder)
+        row.warning = warning_of(document, given.folder)
         session.flush()
         store_files(session.connection(), row.tenant_id, row.digest, given.files)
         if row.project_id is not None and row.user_id is not None:

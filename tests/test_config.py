@@ -105,6 +105,7 @@ def test_contract_defaults_hold() -> None:
         "allowed_hosts": [],
         "cors_origins": [],
         "trusted_proxies": [],
+        "public_url": "",
     }
     assert msgspec.to_builtins(config.auth) == {
         "allow_registration": True,

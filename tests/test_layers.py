@@ -30,7 +30,12 @@ GROUPS = frozenset({"domain", "infra", "features"})
 """Folders that only group packages; those packages must form no circle either."""
 
 RUNS_LADDER: list[frozenset[str]] = [
-    frozenset({"service", "admission", "requests", "options", "routing", "questions", "question_rows"}),
+    frozenset(
+        {
+            *("service", "admission", "requests", "options", "routing"),
+            *("questions", "question_rows", "sign_in_questions"),
+        }
+    ),
     frozenset({"orchestration"}),
     frozenset({"engine"}),
     frozenset({"turn"}),

@@ -238,6 +238,8 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
         "mcp_pool": _provide(lambda: services.mcp_pool),
         "mcp_registry": _provide(lambda: services.mcp_registry),
         "mcp_editor": _provide(lambda: services.mcp_editor),
+        "mcp_sign_ins": _provide(lambda: services.mcp_sign_ins),
+        "server_config": _provide(lambda: services.config.server),
         "request_router": _provide(lambda: services.request_router),
         "skills": _provide(lambda: services.skills),
         "tool_executor": _provide(lambda: services.executor),

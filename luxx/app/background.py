@@ -77,6 +77,7 @@ async def _discard_old_calls(services: CoreServices) -> None:
         await services.store.write_rows(delete_unused_pins)
         await services.store.write_rows(partial(delete_unused_files, now=now))
     await services.skill_copies.remove_unused(services.store)
+    await services.mcp_sign_ins.delete_old()
 
 
 async def _repeat(

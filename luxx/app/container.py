@@ -28,6 +28,7 @@ from luxx.domain.agents.document import store_shipped_agents
 from luxx.domain.agents.queries import AGENTS, check_default_agent, default_agent_id
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
+from luxx.domain.mcp.oauth.grants import is_signed_in
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.chats.next_prompt import NextPrompts
@@ -208,6 +209,7 @@ class Services(CoreServices):
         await self.run_driver.close()
         await self.mcp.close()
         await self.mcp_pool.close()
+        await self.mcp_grants.close()
         await self.sandbox.close()
         await self.transport.aclose()
         await self.local.stop()
@@ -259,7 +261,7 @@ class Services(CoreServices):
         requests = self._request_resolver()
         loaders = self._make_loaders(turn_services, requests)
         loop = RunLoop(
-            self.run_services, loaders, on_question=lambda user_id: self.questions.answer_covered(user_id)
+            self.run_services, loaders, on_question=lambda user_id: self.questions.answer_new(user_id)
         )
         self.run_driver = RunDriver(
             self.config, self.store, self.bus, this_process(self.process_id, self.kind), drive=loop.drive,
@@ -322,7 +324,9 @@ class Services(CoreServices):
         )
 
     def _make_conversations(self) -> None:
-        self.questions = QuestionService(self.run_services, self.run_driver, self.workspaces.path_of)
+        self.questions = QuestionService(
+            self.run_services, self.run_driver, self.workspaces.path_of, is_signed_in
+        )
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb
         self.branches = BranchService(self.store, quota_mb=quota_mb, delete_runs=delete_runs)

@@ -39,10 +39,12 @@ from luxx.domain.mcp.approval import McpDefinitions
 from luxx.domain.mcp.connections import ServerPlaces
 from luxx.domain.mcp.editing import McpEditor
 from luxx.domain.mcp.models import McpServerRow
+from luxx.domain.mcp.oauth.flows import McpSignIns
+from luxx.domain.mcp.oauth.grants import McpGrants
+from luxx.domain.mcp.oauth.http import OAuthHttp
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
 from luxx.domain.mcp.service import McpServers, limits_of_servers
-from luxx.domain.mcp.sign_in import NoGrants
 from luxx.domain.owned import Shared
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.layers import SkillLayers, SkillTools
@@ -292,17 +294,21 @@ class CoreServices:
         self.address_guard = AddressGuard(
             self.store, self.config.providers.allow_private, internal=self.internal_keys
         )
+        oauth_http = OAuthHttp(self.address_guard)
+        self.mcp_grants = McpGrants(self.store, self.vault, oauth_http)
+        self.mcp_sign_ins = McpSignIns(self.store, self.vault, oauth_http, self.mcp_grants)
         places = ServerPlaces(
             sandbox=self.sandbox,
             root=Path(self.config.workspace.root),
             limits=limits_of_servers(self.config.tools.limits),
             guard=self.address_guard,
             vault=self.vault,
-            grants=NoGrants(),
+            grants=self.mcp_grants,
+            public_url=self.config.server.public_url,
             store_images=self.tool_images.store_images,
         )
         self.mcp_pool = McpPool(self.store, self.bus, self.mcp_definitions, places)
-        self.mcp_registry = McpRegistry(self.store, self.mcp, self.mcp_pool)
+        self.mcp_registry = McpRegistry(self.store, self.mcp, self.mcp_pool, self.mcp_sign_ins)
         self.mcp_editor = McpEditor(self.store, self.mcp_pool, self.mcp_registry)
 
     async def tools_of(self, caller: Caller, names: Collection[str] | None = None) -> ToolSet:

@@ -35,6 +35,13 @@ from luxx.runs.question_rows import (
     store_covered_answers,
     store_rule,
 )
+from luxx.runs.sign_in_questions import (
+    IsSignedIn,
+    WhoseQuestions,
+    check_sign_in_answer,
+    open_sign_ins,
+    store_sign_in_answers,
+)
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.context import RunServices
 from luxx.tools.core import ToolSet
@@ -73,7 +80,14 @@ class QuestionFilter(msgspec.Struct, frozen=True, kw_only=True):
 class QuestionService:
     """One per process."""
 
-    def __init__(self, services: RunServices, engine: RunDriver, workspace_of: Callable[[int], Path]) -> None:
+    def __init__(
+        self,
+        services: RunServices,
+        engine: RunDriver,
+        workspace_of: Callable[[int], Path],
+        is_signed_in: IsSignedIn,
+    ) -> None:
+        self._is_signed_in = is_signed_in
         self._store = services.store
         self._hub = services.hub
         self._tools = services.tools
@@ -135,6 +149,11 @@ class QuestionService:
             await self.answer_covered(caller.user_id)
         return view
 
+    async def answer_new(self, user_id: int) -> None:
+        """Answers what has become needless while it was asked: a rule or a sign-in came first."""
+        await self.answer_covered(user_id)
+        await self.answer_signed_in(WhoseQuestions(user_id=user_id))
+
     async def answer_covered(self, user_id: int) -> None:
         """Answers the open permission questions of the user that a rule now allows.
 
@@ -155,6 +174,21 @@ class QuestionService:
             )
         except (Conflict, SQLAlchemyError):
             logger.exception("covered_questions_not_answered", user_id=user_id)
+            return
+        self._continue_runs(stored)
+
+    async def answer_signed_in(self, whose: WhoseQuestions) -> None:
+        """Answers the open sign-ins that are no longer needed. If this fails, they stay open and the error is
+        logged: their user can answer them."""
+        is_signed_in = self._is_signed_in
+        try:
+            if not await self._store.read(lambda session: open_sign_ins(session, whose, is_signed_in)):
+                return
+            stored = await self._store.write(
+                lambda session: store_sign_in_answers(session, whose, is_signed_in)
+            )
+        except (Conflict, SQLAlchemyError):
+            logger.exception("sign_ins_not_answered", user_id=whose.user_id, tenant_id=whose.tenant_id)
             return
         self._continue_runs(stored)
 
@@ -207,6 +241,8 @@ class QuestionService:
                 )
             case QuestionKind.CLARIFICATION | QuestionKind.DECISION:
                 _check_choice(question, given.answer)
+            case QuestionKind.SIGN_IN:
+                check_sign_in_answer(given.answer, is_owner=is_owner)
             case _:
                 assert_never(question.kind)
         edited = None

@@ -119,6 +119,8 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET
+    server: str | UnsetType = UNSET
+    authorization_url: str | UnsetType = UNSET
 
 
 class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):

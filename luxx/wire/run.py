@@ -13,11 +13,13 @@ from luxx.wire.turn import Usage
 
 
 class QuestionKind(StrEnum):
-    """`permission`: whether a tool may run; `clarification`: what the goal is; `decision`: which option."""
+    """`permission`: whether a tool may run; `clarification`: what the goal is; `decision`: which option;
+    `sign_in`: the user has to sign in at an MCP server."""
 
     PERMISSION = "permission"
     CLARIFICATION = "clarification"
     DECISION = "decision"
+    SIGN_IN = "sign_in"
 
 
 class QuestionStatus(StrEnum):
@@ -34,6 +36,14 @@ class Permission(StrEnum):
     ONCE = "once"
     ALWAYS = "always"
     REJECT = "reject"
+
+
+class SignInChoice(StrEnum):
+    """Answers to a sign-in: `signed_in`, which completing it gives by itself, tries the call again, `skip`
+    lets it fail."""
+
+    SIGNED_IN = "signed_in"
+    SKIP = "skip"
 
 
 class ChosenBy(StrEnum):
@@ -89,7 +99,8 @@ class LoopChoice(StrEnum):
 
 class AnsweredBy(StrEnum):
     """`timeout`: nobody answered in time, so the recommended option is the answer. `rule`: a rule now allows
-    the call, for example after the answer `always` to another question."""
+    the call, for example after the answer `always` to another question. `person`: also who completed the
+    sign-in that a question asks for."""
 
     PERSON = "person"
     TIMEOUT = "timeout"
@@ -122,7 +133,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     JSON text that the model wrote). Only of a permission: `risk`, `because` (the reason), `usual` (the
     pattern that `always` would allow; absent if `always` cannot be answered) and, for a member of a
     composition, `member` (its id, with `.1` for its first fallback). Only of a clarification:
-    `question_type`. Only of a decision: `decision_type` and `context`.
+    `question_type`. Only of a decision: `decision_type` and `context`. Only of a sign-in: `server` (its name)
+    and `authorization_url`, an address of Luxx at which the run's user begins it.
     """
 
     kind: QuestionKind
@@ -140,6 +152,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     question_type: str | UnsetType = UNSET
     decision_type: str | UnsetType = UNSET
     context: str | UnsetType = UNSET
+    server: str | UnsetType = UNSET
+    authorization_url: str | UnsetType = UNSET
 
 
 class QuestionView(Question, frozen=True, kw_only=True):

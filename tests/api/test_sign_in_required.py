@@ -21,6 +21,7 @@ PUBLIC = {
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
     ("GET", "/auth/options"),
+    ("GET", "/mcp/oauth/client.json"),
     ("POST", "/auth/login"),
     ("POST", "/auth/register"),
     ("POST", "/auth/refresh"),

@@ -242,7 +242,6 @@ async def test_wrong_values_are_refused_with_a_sentence(server: ServerProcess) -
         ({**remote, "env": {"A": "b"}}, "$.env"),
         ({**remote, "headers": {"Host": "other"}}, "$.headers"),
         ({**remote, "headers": {"A": "ü"}}, "$.headers"),
-        ({**remote, "credential": "per_user"}, "$.credential"),
         ({**remote, "name": "No Name"}, "$.name"),
         ({**remote, "project_id": "x", "scope": "tenant"}, "$.project_id"),
         (PROGRAM, "$.scope"),

@@ -139,9 +139,11 @@ class ProviderServices:
             await transport.aclose()
 
 
-def make_services(folder: Path) -> ProviderServices:
-    engine = open_engine(resolve_url("sqlite:///./t.db", folder))
-    make_ready(engine)
+def make_services(folder: Path, ready_url: str = "") -> ProviderServices:
+    """With a `ready_url` in that database, which has all tables and nothing in them."""
+    engine = open_engine(resolve_url(ready_url or "sqlite:///./t.db", folder))
+    if not ready_url:
+        make_ready(engine)
     store = Store(engine)
     now = utc_now()
 

@@ -3,11 +3,13 @@
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Controller, delete, get, post, put
+from litestar import Controller, Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
+from luxx.api.http.authentication import PUBLIC
+from luxx.api.http.cross_origin import is_same_host
 from luxx.api.http.envelope import Page, Success, page_of, success
 from luxx.api.http.request_input import InjectedCaller, PageNumber, PageSize, TextId
 from luxx.api.routes.tools import (
@@ -28,15 +30,24 @@ from luxx.domain.mcp.models import (
     McpToolView,
     NewMcpServer,
 )
+from luxx.domain.mcp.oauth.flows import McpSignIns
+from luxx.domain.mcp.oauth.requests import ClientDocument, client_document
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
 from luxx.domain.mcp.service import McpServers
+from luxx.errors import NotFound
+from luxx.infra.config.schema import ServerConfig
+from luxx.runs.questions import QuestionService
+from luxx.runs.sign_in_questions import WhoseQuestions
 
 InjectedMcpDefinitions = NamedDependency[McpDefinitions]
 InjectedServers = NamedDependency[McpServers]
 InjectedPool = NamedDependency[McpPool]
 InjectedRegistry = NamedDependency[McpRegistry]
 InjectedEditor = NamedDependency[McpEditor]
+InjectedSignIns = NamedDependency[McpSignIns]
+InjectedServerConfig = NamedDependency[ServerConfig]
+InjectedQuestions = NamedDependency[QuestionService]
 ServerNameInPath = Annotated[str, PathParameter(max_length=64, description="the name of the server")]
 
 
@@ -59,6 +70,30 @@ class McpToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: Annotated[str, Meta(min_length=1, max_length=1000)]
     arguments: dict[str, Any] = {}
+
+
+_PLAIN = r"^[\x21-\x7e]+$(?!\n)"
+_IN_PLAIN = "plain ASCII without spaces"
+
+
+class SignInAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the service at which a user signed in sent the browser back with."""
+
+    state: Annotated[str, Meta(min_length=1, max_length=500, pattern=_PLAIN, description=_IN_PLAIN)]
+    code: Annotated[str, Meta(min_length=1, max_length=8000, pattern=_PLAIN, description=_IN_PLAIN)]
+    iss: Annotated[str, Meta(max_length=2000, pattern=_PLAIN, description=_IN_PLAIN)] | None = None
+
+
+def return_address(request: Request[Any, Any, Any], config: ServerConfig) -> str:
+    """The address of this server for the browser of a request: the configured one, else that of its page.
+
+    `security.py` has checked both headers: the host is one of this server's, and the origin is of that host.
+    """
+    if config.public_url:
+        return config.public_url
+    host, origin = request.headers.get("host", ""), request.headers.get("origin", "")
+    is_page = is_same_host(origin.encode("latin-1"), host.encode("latin-1"))
+    return origin if is_page else f"http://{host}"
 
 
 class McpController(Controller):
@@ -160,10 +195,43 @@ class McpController(Controller):
 
     @post("/servers/{name:str}/connect", status_code=200, summary="Connect to an MCP server, or sign in")
     async def connect_server(
-        self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        mcp_registry: InjectedRegistry,
+        server_config: InjectedServerConfig,
+        name: ServerNameInPath,
     ) -> Success[McpServerStatus]:
-        """Connects as `test` does. If you have to sign in, `authorization_url` is where. Level 2."""
-        return success(await mcp_registry.connect(caller, name))
+        """Connects as `test` does. If you have to sign in, `authorization_url` is where: open it in a browser
+        within five minutes. Level 2."""
+        return success(await mcp_registry.connect(caller, name, return_address(request, server_config)))
+
+    @post("/oauth/complete", status_code=200, summary="Complete a sign-in at an MCP server")
+    async def complete_sign_in(
+        self,
+        caller: InjectedCaller,
+        mcp_sign_ins: InjectedSignIns,
+        mcp_registry: InjectedRegistry,
+        questions: InjectedQuestions,
+        data: JSONBody[SignInAnswer],
+    ) -> Success[McpServerView]:
+        """By the user who began it, once. Answers the questions of runs that wait for it. 409 for an answer
+        that is not what was asked for, with the reason."""
+        done = await mcp_sign_ins.complete(caller, data.state, data.code, data.iss)
+        whose = WhoseQuestions(user_id=done.user_id, tenant_id=caller.tenant_id)
+        await questions.answer_signed_in(whose)
+        return success(await mcp_registry.signed_in(caller, done.server_id, done.user_id, done.server))
+
+    @get("/oauth/client.json", opt={PUBLIC: True}, summary="Luxx as a client of OAuth")
+    async def read_client(self, server_config: InjectedServerConfig) -> Response[ClientDocument]:
+        """The client-id metadata document, for services at which users sign in. Without an envelope; 404
+        without `server.public_url`."""
+        if not server_config.public_url:
+            raise NotFound(
+                "this server has no client-id metadata document, because server.public_url is not set",
+                kind="mcp_no_client_document",
+            )
+        return Response(client_document(server_config.public_url), media_type="application/json")
 
     @post("/servers/{name:str}/disconnect", status_code=200, summary="Close the connection to an MCP server")
     async def disconnect_server(

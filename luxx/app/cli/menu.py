@@ -36,6 +36,8 @@ class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str = ""
     because: str = ""
     decision_type: str = ""
+    server: str = ""
+    authorization_url: str = ""
 
 
 class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
@@ -90,6 +92,8 @@ def question_lines(question: FrameQuestion) -> list[str]:
         lines.append(f"  ({question.because})")
     if question.arguments:
         lines.append(f"  {question.arguments}")
+    if question.authorization_url:
+        lines.append(f"  open this address in a browser: {question.authorization_url}")
     for number, option in enumerate(question.options, 1):
         description = f": {option.description}" if option.description else ""
         mark = " (recommended)" if option.is_recommended else ""
@@ -115,7 +119,7 @@ def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
     answer = question.options[int(text) - 1].label if number_in(text, most) else text
     if question.decision_type == LOOP_DECISION and answer == LoopChoice.CORRECT:
         return None  # Own words are the correction.
-    if question.kind in (CHOICE, QuestionKind.PERMISSION):
+    if question.kind in (CHOICE, QuestionKind.PERMISSION, QuestionKind.SIGN_IN):
         return {option.label.casefold(): option.label for option in question.options}.get(answer.casefold())
     return answer
 

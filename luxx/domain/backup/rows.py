@@ -55,9 +55,14 @@ WORDS_COLUMN = "words"
 EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
 """Prefixes of tables that the database or a migration creates."""
 
-EPHEMERAL_TABLES = frozenset({"processes", "tickets", "call_outputs", "memory_deletions"})
-"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, and notes
-about deletions."""
+EPHEMERAL_TABLES = frozenset(
+    {
+        *("processes", "tickets", "call_outputs", "memory_deletions"),
+        *("mcp_clients", "mcp_flows", "mcp_grants"),
+    }
+)
+"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, notes
+about deletions, and sign-ins at MCP servers, whose tokens a backup must not have."""
 
 DERIVED_TABLES = frozenset({"memory_texts", "chunk_texts"})
 """Tables that their features make anew from others after a restore."""

@@ -36,7 +36,7 @@ RESERVED_HEADERS = frozenset(
 """Headers that belong to HTTP or the protocol."""
 
 
-def check_new(new: NewMcpServer, *, has_sign_ins: bool) -> NewMcpServer:
+def check_new(new: NewMcpServer) -> NewMcpServer:
     """The server with its URL in canonical form. Raises InvalidInput."""
     is_program = new.transport is ServerTransport.STDIO
     if is_program and new.scope is ServerScope.USER:
@@ -47,7 +47,7 @@ def check_new(new: NewMcpServer, *, has_sign_ins: bool) -> NewMcpServer:
     if new.project_id is not None and new.scope is ServerScope.TENANT:
         raise InvalidInput("a server of the tenant has no project", field="$.project_id")
     check_fields(new.transport, new)
-    check_credential(new.transport, new.credential, new.oauth, has_sign_ins=has_sign_ins)
+    check_credential(new.transport, new.credential, new.oauth)
     if is_program:
         if not new.command.strip():
             raise InvalidInput("a server with the transport stdio needs its command", field="$.command")
@@ -83,9 +83,7 @@ def check_fields(transport: ServerTransport, values: NewMcpServer | McpServerCha
             raise InvalidInput(f"Luxx itself sets the header {reserved[0]}", field="$.headers")
 
 
-def check_credential(
-    transport: ServerTransport, credential: Credential, oauth: object, *, has_sign_ins: bool
-) -> None:
+def check_credential(transport: ServerTransport, credential: Credential, oauth: object) -> None:
     """Raises InvalidInput."""
     if credential is Credential.NONE:
         if oauth is not None:
@@ -93,8 +91,6 @@ def check_credential(
         return
     if transport is ServerTransport.STDIO:
         raise InvalidInput("a server with the transport stdio has no sign-in", field="$.credential")
-    if not has_sign_ins:
-        raise InvalidInput("sign-ins are not available; use headers instead", field="$.credential")
 
 
 def client_json(client: OAuthClient | None) -> str | None:

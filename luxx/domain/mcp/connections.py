@@ -79,7 +79,7 @@ Key = tuple[str, int | None]
 
 
 class ServerPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where servers run and may be reached."""
+    """Where servers run and may be reached. `public_url`: the address of Luxx for browsers, or empty."""
 
     sandbox: Sandbox
     root: Path
@@ -87,6 +87,7 @@ class ServerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     guard: AddressGuard
     vault: Vault
     grants: Grants
+    public_url: str
     store_images: StoreImages
 
 

@@ -69,7 +69,7 @@ class McpEditor:
 
     async def create(self, caller: Caller, new: NewMcpServer) -> McpServerView:
         """Adds a server, and connects to it once. Raises InvalidInput, NotAllowed, NotFound or Conflict."""
-        new = check_new(new, has_sign_ins=self._registry.sign_ins is not None)
+        new = check_new(new)
         self._check_may_write(caller, new.scope, new.transport, has_reads=bool(new.reads))
         newly_allowed = await self._check_address(caller, new.url, new.transport)
 
@@ -145,13 +145,15 @@ class McpEditor:
         except Unavailable:
             before = ServerSecrets()
         secrets = changed_secrets(changes, before, keeps_headers=not has_moved)
+        is_new_url = url != row.url
         apply_columns(row, {**columns, "url": url, "secrets": seal_secrets(vault, row.id, secrets)})
         transport, credential = ServerTransport(row.transport), Credential(row.credential)
-        check_credential(transport, credential, row.oauth, has_sign_ins=self._registry.sign_ins is not None)
+        check_credential(transport, credential, row.oauth)
         given = {name for name in changes.__struct_fields__ if getattr(changes, name) is not UNSET}
         if given & CONNECTION_FIELDS:
             row.revision += 1
-        if url_changed := (has_moved or changes.credential is not UNSET):
+        url_changed = has_moved or changes.credential is not UNSET
+        if is_new_url or url_changed or changes.oauth is not UNSET:
             self._pool.places.grants.forget(session, row.id, None)
         if url_changed or changes.command is not UNSET:
             session.execute(delete(McpManifestRow).where(McpManifestRow.server_id == row.id))

@@ -81,12 +81,12 @@ KeepImages = Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
 
 
 class McpCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a server's tool, by the server's own name of it, for a user."""
+    """A call of a server's tool, by the server's own name of it, for the user of `context`."""
 
     tool: str
     arguments: dict[str, Any]
     is_read_only: bool
-    user_id: int
+    context: ToolContext
     keep_images: KeepImages
 
 
@@ -152,7 +152,7 @@ def _handler(tool: ListedTool, call: CallTool, store_images: StoreImages) -> Mcp
                 tool=tool.name,
                 arguments=arguments,
                 is_read_only=tool.is_read_only,
-                user_id=context.caller.user_id,
+                context=context,
                 keep_images=keep_images,
             )
         )

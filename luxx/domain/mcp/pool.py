@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import McpDefinitions, definition_hash
+from luxx.domain.mcp.asking import call_signed_in
 from luxx.domain.mcp.connections import Key, McpConnections, ServerPlaces
-from luxx.domain.mcp.models import ServerStatus
+from luxx.domain.mcp.models import Credential, ServerStatus
 from luxx.domain.mcp.offering import McpCall, build_offered_tools
 from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.sign_in import NeedsSignIn
@@ -136,7 +137,7 @@ class McpPool(ToolSource):
             secrets = server.opened(self.places.vault)
         except LuxxError as error:
             return BuiltTools(tools=ToolRegistry(), hashes={}, left_out=[error.message], listed=[])
-        call, store_images = partial(self._call, server), self.places.store_images
+        call, store_images = partial(self._call_signed_in, server), self.places.store_images
         offered = build_offered_tools(server.config(secrets), server.prefix, listed, call, store_images)
         hashes = {
             tool.name.removeprefix(server.prefix): definition_hash(tool) for tool in offered.tools.list_all()
@@ -197,12 +198,18 @@ class McpPool(ToolSource):
             self._starting.discard(key)
             self._clear_kept()
 
+    async def _call_signed_in(self, server: StoredServer, call: McpCall) -> ToolResult:
+        is_for_all = server.credential is Credential.SHARED and server.user_id is None
+        return await call_signed_in(
+            lambda: self._call(server, call), call.context, self.places.public_url, is_for_all=is_for_all
+        )
+
     async def _call(self, server: StoredServer, call: McpCall) -> ToolResult:
         """A call by a definition that may be old: the server may have been changed or deleted since."""
         current = await self._store.read_rows(lambda connection: read_server(connection, server.id))
         if current is None or not current.enabled:
             raise ToolFailed(f"the MCP server {server.name} was {'disabled' if current else 'deleted'}")
-        key = (current.id, current.holder(call.user_id))
+        key = (current.id, current.holder(call.context.caller.user_id))
         try:
             result = await (await self.connections.server(current, key)).call(call)
         except NeedsSignIn as error:

@@ -40,12 +40,10 @@ TEST_SECONDS = 45.0
 
 
 class McpRegistry:
-    """One per process. `sign_ins` None: there are no servers with a credential."""
+    """One per process."""
 
-    def __init__(
-        self, store: Store, configured: McpServers, pool: McpPool, sign_ins: SignIns | None = None
-    ) -> None:
-        self.sign_ins = sign_ins
+    def __init__(self, store: Store, configured: McpServers, pool: McpPool, sign_ins: SignIns) -> None:
+        self._sign_ins = sign_ins
         self._store = store
         self._configured = configured
         self._pool = pool
@@ -112,6 +110,9 @@ class McpRegistry:
     async def test(self, caller: Caller, name: str) -> McpServerView:
         """Connects and lists the tools anew. Raises NotFound or Conflict."""
         caller.require(CommandPermission.WRITE)
+        return await self._test(caller, name)
+
+    async def _test(self, caller: Caller, name: str) -> McpServerView:
         if self.configured_status(caller, name) is not None:
             await self._configured.retry(caller.tenant_id, name)
             return await self.get(caller, name)
@@ -121,24 +122,39 @@ class McpRegistry:
         await asyncio.wait({self._pool.refresh(server, caller.user_id)}, timeout=TEST_SECONDS)
         return await self.get(caller, name)
 
-    async def connect(self, caller: Caller, name: str) -> McpServerStatus:
-        """Connects, or begins a sign-in. Raises NotFound, Conflict, NotAllowed or ProviderError."""
-        await self.test(caller, name)
-        status = await self.status(caller, name)
-        if status.status is not ServerStatus.NEEDS_SIGN_IN or self.sign_ins is None:
-            return status
+    async def connect(self, caller: Caller, name: str, base_url: str) -> McpServerStatus:
+        """Connects, or begins a sign-in that comes back to `base_url`. Raises NotFound, Conflict, NotAllowed
+        or ProviderError."""
+        if self.configured_status(caller, name) is not None:
+            await self.test(caller, name)
+            return await self.status(caller, name)
         server = await self.server(caller, name)
+        if server.credential is not Credential.PER_USER:
+            caller.require(CommandPermission.WRITE)
+        await self._test(caller, name)
+        status = await self.status(caller, name)
+        if server.credential is Credential.NONE:
+            return status
+        is_complete = await self._pool.places.grants.is_complete(server.id, server.holder(caller.user_id))
+        if is_complete and status.status is not ServerStatus.NEEDS_SIGN_IN:
+            return status
         if server.credential is Credential.SHARED and not is_editable(server, caller):
             raise NotAllowed("only an ADMIN signs in at this server, for all users of the tenant")
-        address = await self.sign_ins.begin(caller, server.id)
+        address = await self._sign_ins.begin(caller, server.id, base_url)
         return msgspec.structs.replace(status, authorization_url=address)
+
+    async def signed_in(self, caller: Caller, server_id: str, holder: int | None, name: str) -> McpServerView:
+        """The server after a sign-in, which may be of another account than the one before."""
+        await self._pool.connections.drop(server_id, holder)
+        return await self.saved(caller, server_id, name)
 
     async def disconnect(self, caller: Caller, name: str) -> McpServerStatus:
         """Ends the caller's sign-in and connection, of a server with one for all those. Raises NotFound,
         NotAllowed or Conflict."""
-        caller.require(CommandPermission.WRITE)
         server = await self.server(caller, name)
         holder = server.holder(caller.user_id)
+        if holder is None:
+            caller.require(CommandPermission.WRITE)
         if holder is None and not is_editable(server, caller):
             raise NotAllowed("all users of the tenant use this connection; only an ADMIN ends it")
 

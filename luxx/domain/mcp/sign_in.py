@@ -64,25 +64,16 @@ class Grants(Protocol):
         one."""
         ...
 
-
-class NoGrants:
-    """Where there are no sign-ins: servers have no credential."""
-
-    async def authorization(self, server_id: str, user_id: int | None) -> Authorization | None:
-        return None
-
-    async def refused(self, server_id: str, user_id: int | None, refusal: RefusedRequest) -> Authorization:
-        raise ToolFailed(f"refused the request (status {refusal.status}); give it a header Authorization")
-
-    def forget(self, session: Session, server_id: str, user_id: int | None) -> bool:
-        return False
+    async def is_complete(self, server_id: str, user_id: int | None) -> bool:
+        """Whether the user need not sign in: there is a grant, and the server wants no more scopes."""
+        ...
 
 
 class SignIns(Protocol):
     """Begins sign-ins."""
 
-    async def begin(self, caller: Caller, server_id: str) -> str:
-        """The address at which the caller signs in at this server, and which leads back to Luxx.
+    async def begin(self, caller: Caller, server_id: str, base_url: str) -> str:
+        """The address at which the caller signs in at this server; it leads back to Luxx at `base_url`.
 
         Raises Conflict if it cannot be found out, and Unreachable if the server cannot be reached.
         """

@@ -16,6 +16,13 @@ CorsOrigin = Annotated[
         description="'*', or a scheme and a host such as https://app.example.org, without a path",
     ),
 ]
+PublicUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(https?://[A-Za-z0-9.:\[\]-]+)?$(?!\n)",
+        description="http:// or https:// and a host such as https://luxx.example.org, without a path",
+    ),
+]
 
 
 class AppConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,6 +181,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     allowed_hosts: list[str] = []
     cors_origins: list[CorsOrigin] = []
     trusted_proxies: list[str] = []
+    public_url: PublicUrl = ""
 
 
 class AuthConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -182,6 +182,11 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
             return str(self.status)
 
 
+def open_tls() -> ssl.SSLContext:
+    """The settings of TLS with the usual authorities; takes milliseconds, so keep what it returns."""
+    return httpx.create_ssl_context()
+
+
 CheckRedirect = Callable[[str, str], Awaitable[None]]
 
 
@@ -210,7 +215,7 @@ class Fetcher:
         guard: WebGuard,
         bounds: FetchBounds | None = None,
         *,
-        tls: Callable[[], ssl.SSLContext] = httpx.create_ssl_context,
+        tls: Callable[[], ssl.SSLContext] = open_tls,
     ) -> None:
         self._guard = guard
         self._bounds = bounds or FetchBounds()

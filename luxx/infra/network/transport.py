@@ -99,11 +99,12 @@ class BadResponse(Exception):
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A GET, or a POST of the encoded `form`. `seconds`: the timeout of each wait."""
+    """A GET, or a POST of the encoded `form` of the type `form_type`. `seconds`: the timeout of each wait."""
 
     url: WebUrl
     headers: dict[str, str]
     form: bytes | None = None
+    form_type: str = "application/x-www-form-urlencoded"
     seconds: float
 
 
@@ -177,7 +178,7 @@ def _request_to_address(request: WireRequest, address: str) -> httpcore.Request:
     url, form, wait = request.url, request.form, request.seconds
     headers = {"Host": url.authority, **request.headers}
     if form is not None:
-        headers |= {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": str(len(form))}
+        headers |= {"Content-Type": request.form_type, "Content-Length": str(len(form))}
     return httpcore.Request(
         "GET" if form is None else "POST",
         httpcore.URL(

@@ -46,6 +46,7 @@ from luxx.wire.run import (
     QuestionStatus,
     RunPhase,
     RunStatus,
+    SignInChoice,
     WhenAsked,
 )
 from luxx.wire.turn import Step, StepStatus
@@ -217,6 +218,8 @@ class QuestionAsker:
             case QuestionKind.DECISION:
                 default_seconds = self.run.services.config.limits.question_timeout_seconds
                 seconds = question.timeout_seconds or default_seconds or None
+            case QuestionKind.SIGN_IN:
+                return replace(question, options=SIGN_IN_OPTIONS, required=True, timeout_seconds=None)
             case _:
                 assert_never(question.kind)
         # Without a recommended option there is no answer to take at the timeout.
@@ -262,6 +265,12 @@ def needed_answer(task: "asyncio.Task[Executed]") -> NeedsAnswer | None:
 
 ONCE = Option(label=Permission.ONCE.value, description="This call may run")
 REJECT = Option(label=Permission.REJECT.value, description="This call may not run")
+
+
+SIGN_IN_OPTIONS = [
+    Option(label=SignInChoice.SIGNED_IN.value, description="You have signed in; the call is tried again"),
+    Option(label=SignInChoice.SKIP.value, description="Go on without it; the call fails"),
+]
 
 
 def is_of_tool(record: QuestionRecord) -> bool:

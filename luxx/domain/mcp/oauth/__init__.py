@@ -1,0 +1,1 @@
+"""Signing in at MCP servers with OAuth."""

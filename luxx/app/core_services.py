@@ -265,7 +265,13 @@ class CoreServices:
             self.registry.register(task_tool)
         self.summary_tool = SummaryTool(self.store)
         self.registry.register(self.summary_tool.function())
-        self.agents = AgentService(self.store, self.tools, self.skill_layers, before_loss=copy_agent_to_seats)
+        self.agents = AgentService(
+            self.store,
+            self.tools,
+            self.skill_layers,
+            before_loss=copy_agent_to_seats,
+            mcp_servers=self.mcp_registry.names,
+        )
         self.projects = ProjectService(self.store, has_project_rules)
         self.prompts = PromptService(self.store)
         self.base_deletion = BaseDeletion(self.store)

@@ -40,7 +40,7 @@ from luxx.runs.routing import (
     with_demanded,
     with_given_skills,
 )
-from luxx.runs.turn.rights import MCP_PREFIX, by_failures, check_skills, lost_names_error
+from luxx.runs.turn.rights import MCP_PREFIX, by_failures, check_skills, has_tool, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget
 from luxx.tools.core import ToolSet
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
@@ -264,18 +264,19 @@ class RequestResolver:
     ) -> list[str]:
         """The names of the tools to offer: the wanted ones, else those of the agent that the caller may use,
         and the search of named bases. An unknown model gets tools only if the request or agent names them."""
-        has_tools = card.tools or (card.is_unknown and bool(agent.tools))
+        names_some = bool(agent.tools or agent.mcp_servers)
+        has_tools = card.tools or (card.is_unknown and names_some)
         if not (has_tools if wanted_tools is None else wanted_tools):
             return []
-        if agent.tools == [] and not agent.knowledge and not isinstance(wanted_tools, list):
+        if agent.tools is not None and not (names_some or agent.knowledge or isinstance(wanted_tools, list)):
             return []
         tools = self.tools.for_caller(session, caller)
         late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, tools)
         available = [tool.name for tool in tools.available_to(caller.permission_level)]
         if not isinstance(wanted_tools, list):
             chosen = [*(agent.tools or ()), *([KNOWLEDGE_SEARCH] if agent.knowledge else ())]
-            named = available if agent.tools is None else [each for each in available if each in chosen]
-            return [*named, *late]
+            own = None if agent.tools is None else chosen
+            return [*(each for each in available if has_tool(each, own, agent.mcp_servers)), *late]
         unknown = sorted(set(wanted_tools) - set(available))
         if unknown:
             raise InvalidInput(
@@ -323,7 +324,7 @@ class RequestResolver:
         if len(late) < len(missing):
             gone = [name for name in missing if name not in late]
             raise lost_names_error("tool", gone, _chooser(agent))
-        return late
+        return late if agent.mcp_servers is None else []
 
 
 def _target(choice: ProviderChoice) -> FallbackTarget:

@@ -9,12 +9,13 @@ from api.server_process import ServerProcess
 from scenarios.client import AsyncApiClient, Json
 from scenarios.questions import only_asks, set_rules
 
-from luxx.providers.scripted import Call, ScriptedProvider
+from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text
 from mcp_servers.harness import until
 from mcp_servers.remote_server import RemoteMcp
 
 SECRET = "k-9f8e7d6c5b4a"
 PASSWORD = "a-password-of-a-test-1"
+ANSWERS = Script(rules=[Rule(name="answers", reply=[Text(text="Done.")])])
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,25 @@ async def test_a_run_has_the_tools_of_a_server_and_its_end_ends_the_call(
         await ann.ask("PUT", "/mcp/servers/shop", {"enabled": False})
         assert "mcp__default_shop__add" not in str(await ann.get("/tools", category="mcp", page_size=100))
         assert (await ann.ask("POST", "/mcp/servers/shop/test")).status_code == 409
+
+
+async def test_an_agent_has_the_tools_of_its_servers_and_no_others(
+    server: ServerProcess, remote: RemoteMcp
+) -> None:
+    async with AsyncApiClient(server.url) as ann, ScriptedProvider(ANSWERS) as model:
+        for name in ("first", "second"):
+            await add(ann, name, f"{remote.url}/mcp")
+        provider_id = await ann.connect(model.url)
+        body: Json = {"name": "Keeper", "provider_id": provider_id, "mcp_servers": ["none"]}
+        refused = await ann.ask("POST", "/agents", body)
+        assert (refused.status_code, "no MCP server named none" in refused.text) == (400, True)
+        for tools, others in (([], set[str]()), (["file_read", "mcp__u1_second__add"], {"file_read"})):
+            agent = await ann.post("/agents", {**body, "tools": tools, "mcp_servers": ["first"]})
+            assert agent["mcp_servers"] == ["first"]
+            await ann.post(f"/agents/{agent['id']}/invoke", {"content": "Hello"})
+            offered = {tool["function"]["name"] for tool in model.requests[-1].json["tools"]}
+            names = {f"mcp__u1_first__{name}" for name in ("add", "keep", "token", "wait")}
+            assert offered == names | others | {"result_read"}
 
 
 async def test_people_have_the_servers_of_their_tenant_and_their_own(

@@ -98,8 +98,8 @@ TURN_SETTINGS = TurnSettings.__struct_fields__
 class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, RequestColumns, SlidingWindowColumn, SharedRow):
     """A shipped agent has a `shipped_name`, no owner and no tenant; everybody may use it, nobody change it.
 
-    `fallbacks`, `checks` and `trigger_patterns` are JSON. Ids are never reused, so that the id of a deleted
-    agent cannot refer to another one.
+    `fallbacks`, `checks`, `trigger_patterns` and `mcp_servers` are JSON. Ids are never reused, so that the id
+    of a deleted agent cannot refer to another one.
     """
 
     __tablename__ = "agents"
@@ -134,6 +134,13 @@ class AgentRow(TurnColumns, MemoryColumn, KnowledgeColumn, RequestColumns, Slidi
     trigger_patterns: Mapped[str] = mapped_column(Text, default="[]")
     enabled: Mapped[bool] = mapped_column(default=True)
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"), index=True)
+    mcp_servers: Mapped[str | None] = mapped_column(Text)
+
+
+McpServerNames = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=20, pattern=LINE, description=IN_LINE)]],
+    Meta(max_length=100),
+]
 
 
 class AgentFallback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -196,6 +203,7 @@ class NewAgent(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
     knowledge: KnowledgeIds = []
+    mcp_servers: McpServerNames | None = None
     display_name: DisplayName = ""
     description: Description = ""
     trigger_type: TriggerType = TriggerType.HYBRID
@@ -220,6 +228,7 @@ class AgentChanges(TurnSettingsChange, frozen=True, kw_only=True, forbid_unknown
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     knowledge: KnowledgeIds | UnsetType = UNSET
+    mcp_servers: McpServerNames | UnsetType | None = UNSET
     display_name: DisplayName | UnsetType = UNSET
     description: Description | UnsetType = UNSET
     trigger_type: TriggerType | UnsetType = UNSET
@@ -256,6 +265,7 @@ class AgentView(TurnSettings, frozen=True, kw_only=True):
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
     knowledge: list[str] = []
+    mcp_servers: list[str] | None = None
     display_name: str = ""
     description: str = ""
     trigger_type: TriggerType = TriggerType.HYBRID

@@ -44,7 +44,9 @@ decode_fallbacks = msgspec.json.Decoder(list[AgentFallback]).decode
 decode_checks = msgspec.json.Decoder(list[Check]).decode
 decode_triggers = msgspec.json.Decoder(list[Trigger]).decode
 _ids = msgspec.json.Decoder(list[str]).decode
-_JSON_FIELDS = frozenset({"tools", "skills", "fallbacks", "checks", "knowledge", "trigger_patterns"})
+_JSON_FIELDS = frozenset(
+    {"tools", "skills", "fallbacks", "checks", "knowledge", "trigger_patterns", "mcp_servers"}
+)
 _STRIPPED = frozenset({"name", "role", "model", "display_name", "description"})
 
 
@@ -69,6 +71,7 @@ class AgentSettings(TurnSettings, frozen=True, kw_only=True):
     sliding_window: int | None = None
     memory: MemoryMode | None = None
     knowledge: list[str] = []
+    mcp_servers: list[str] | None = None
     owner_id: int | None = None
     is_shipped: bool = False
     is_enabled: bool = True
@@ -116,6 +119,11 @@ def checked_enabled(agent: AgentSettings) -> AgentSettings:
     )
 
 
+def mcp_servers_of(row: AgentRow | Row[Any]) -> list[str] | None:
+    """The MCP servers whose tools the agent has; None: its tools decide."""
+    return None if row.mcp_servers is None else decode_names(row.mcp_servers)
+
+
 def settings_of(row: AgentRow) -> AgentSettings:
     """The settings of an agent, for a run. The role stands before the system prompt."""
     role = row.role if row.shipped_name is None else ""
@@ -132,6 +140,7 @@ def settings_of(row: AgentRow) -> AgentSettings:
         sliding_window=row.sliding_window,
         memory=row.memory,
         knowledge=_ids(row.knowledge),
+        mcp_servers=mcp_servers_of(row),
         owner_id=row.user_id,
         is_shipped=row.shipped_name is not None,
         is_enabled=row.enabled,
@@ -278,6 +287,7 @@ def agent_view(row: AgentRow, caller: Caller) -> AgentView:
         fallbacks=decode_fallbacks(row.fallbacks),
         checks=decode_checks(row.checks),
         knowledge=_ids(row.knowledge),
+        mcp_servers=mcp_servers_of(row),
         trigger_type=TriggerType(row.trigger_type),
         trigger_patterns=decode_triggers(row.trigger_patterns),
         is_shipped=row.shipped_name is not None,

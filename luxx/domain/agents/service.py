@@ -4,7 +4,7 @@ A user sees their own agents, those shared in the tenant and the ones that ship 
 administrator shares. `document.py` defines the exported document and stores the shipped agents.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import case
 from sqlalchemy.orm import Session
@@ -59,11 +59,13 @@ class AgentService:
         tools: ToolSources,
         skills: SkillLayers,
         before_loss: BeforeLoss,
+        mcp_servers: Callable[[Session, Caller], Collection[str]],
     ) -> None:
         self._store = store
         self._tools = tools
         self._skills = skills
         self._before_loss = before_loss
+        self._mcp_servers = mcp_servers
 
     async def list_page(self, caller: Caller, *, page: int, page_size: int) -> tuple[list[AgentView], int]:
         """The agents that the caller may use, newest first, the shipped ones last, and their number."""
@@ -227,6 +229,12 @@ class AgentService:
         skills = decode_names(row.skills) if "skills" in changed and row.skills is not None else None
         with session.no_autoflush:
             unknown = self.unknown_names(session, caller, tools, skills, row.project_id)
+        if "mcp_servers" in changed and row.mcp_servers is not None:
+            with session.no_autoflush:
+                known = self._mcp_servers(session, caller)
+            if strange := sorted(set(decode_names(row.mcp_servers)) - set(known)):
+                hint = "GET /mcp/servers lists yours"
+                unknown["mcp_servers"] = f"there is no MCP server named {', '.join(strange[:10])}; {hint}"
         if "knowledge" in changed:
             with session.no_autoflush:
                 row.knowledge = check_named(session, caller, named_in(row.knowledge))

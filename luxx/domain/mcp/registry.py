@@ -177,6 +177,12 @@ class McpRegistry:
         await self._pool.connections.drop(server.id, holder)
         return await self.status(caller, name)
 
+    def names(self, session: Session, caller: Caller) -> list[str]:
+        """The names of the servers that the caller sees."""
+        configured = [status.name for status in self._configured.statuses_for(caller.tenant_id)]
+        tenant = self._pool.tenant_servers(session, caller.tenant_id)
+        return [*configured, *(server.name for server in tenant.visible_to(caller.user_id))]
+
     async def tool_name(self, caller: Caller, name: str, tool: str) -> str:
         """The name for models of a server's tool, which may be given by either name. Raises NotFound."""
         for view in await self.tools(caller, name):

@@ -12,7 +12,14 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.agents.models import TURN_SETTINGS, AgentFallback, AgentRow, Check, TurnSettings
-from luxx.domain.agents.queries import AGENTS, AgentSettings, decode_checks, prompt_of, turn_settings_in
+from luxx.domain.agents.queries import (
+    AGENTS,
+    AgentSettings,
+    decode_checks,
+    mcp_servers_of,
+    prompt_of,
+    turn_settings_in,
+)
 from luxx.domain.conversations.search_index import SearchedSubject
 from luxx.domain.knowledge_bases import named_in
 from luxx.errors import NotAllowed, NotFound
@@ -251,6 +258,7 @@ def seat_of(
             checks=values.checks,
             memory=values.memory,
             knowledge=[*named, *([] if agent is None else named_in(agent.knowledge))],
+            mcp_servers=None if agent is None else mcp_servers_of(agent),
             owner_id=None if agent is None else agent.user_id,
             is_shipped=agent is not None and agent.shipped_name is not None,
             is_enabled=agent is None or agent.enabled,

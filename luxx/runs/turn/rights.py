@@ -5,7 +5,7 @@ A run is tainted once it has content from untrusted sources, which may carry ins
 log and the stored messages record it, so a later run of the conversation and a subagent start tainted too.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from threading import Lock
 
 from msgspec import UNSET
@@ -65,6 +65,16 @@ from luxx.wire.turn_event import (
 
 MCP_PREFIX = "mcp__"
 """How the names of the tools of MCP servers begin; they come and go with their server."""
+
+
+def has_tool(name: str, tools: Collection[str] | None, mcp_servers: Collection[str] | None) -> bool:
+    """Whether an agent with these lists has a tool of this name; None: all that the user has. Where MCP
+    servers are named, their tools are exactly those of MCP servers that it has.
+    """
+    if mcp_servers is not None and name.startswith(MCP_PREFIX):
+        # Neither the part for the tenant nor the name of a server has an underscore.
+        return name.removeprefix(MCP_PREFIX).partition("__")[0].partition("_")[2] in mcp_servers
+    return tools is None or name in tools
 
 
 def rules_for(
@@ -243,7 +253,7 @@ def agent_request(
         prompted_thinking=agent.prompted_thinking,
         checks=agent.checks,
         skills=agent.skills,
-        tools=[each for each in request.tools if agent.tools is None or each in agent.tools],
+        tools=[each for each in request.tools if has_tool(each, agent.tools, agent.mcp_servers)],
         system_prompt=agent.system_prompt or "",
         knowledge=[*request.knowledge, *agent.knowledge],
         **first_given(agent, choice),

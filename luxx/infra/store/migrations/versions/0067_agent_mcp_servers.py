@@ -1,0 +1,12 @@
+"""The MCP servers whose tools an agent has."""
+
+# pyright: basic
+import sqlalchemy as sa
+from alembic import op
+
+revision: str = "0067"
+down_revision: str | None = "0066"
+
+
+def upgrade() -> None:
+    op.add_column("agents", sa.Column("mcp_servers", sa.Text(), nullable=True))

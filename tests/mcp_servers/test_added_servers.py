@@ -266,6 +266,7 @@ async def test_wrong_values_are_refused_with_a_sentence(server: ServerProcess) -
         ({**remote, "project_id": "x", "scope": "tenant"}, "$.project_id"),
         (PROGRAM, "$.scope"),
         ({**program, "command": " "}, "$.command"),
+        ({**program, "reads": ["notes"]}, "$.reads"),
         ({**program, "url": "https://example.com"}, "$.url"),
         ({**program, "env": {"A": "x" * 4000} | {f"B{n}": "x" * 4000 for n in range(9)}}, "$.env"),
     ]

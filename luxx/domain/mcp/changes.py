@@ -49,10 +49,15 @@ def check_new(new: NewMcpServer) -> NewMcpServer:
     check_fields(new.transport, new)
     check_credential(new.transport, new.credential, new.oauth)
     if is_program:
-        if not new.command.strip():
-            raise InvalidInput("a server with the transport stdio needs its command", field="$.command")
+        check_command(new.command)
         return new
     return msgspec.structs.replace(new, url=canonical_url(new.url, new.transport))
+
+
+def check_command(command: str) -> None:
+    """Raises InvalidInput."""
+    if not command.strip():
+        raise InvalidInput("a server with the transport stdio needs its command", field="$.command")
 
 
 def canonical_url(url: str, transport: ServerTransport) -> str:
@@ -75,8 +80,8 @@ def check_fields(transport: ServerTransport, values: NewMcpServer | McpServerCha
         MOST_ENV_CHARACTERS
     ):
         raise InvalidInput(f"env has more than {MOST_ENV_CHARACTERS:,} characters", field="$.env")
-    if values.env is not UNSET and any("\0" in value for value in values.env.values()):
-        raise InvalidInput("a value of env contains the character NUL", field="$.env")
+    if values.reads is not UNSET and not all(path.startswith("/") for path in values.reads):
+        raise InvalidInput("reads are absolute paths of directories, such as /opt/notes", field="$.reads")
     if values.headers is not UNSET:
         reserved = [name for name in values.headers if name.lower() in RESERVED_HEADERS]
         if reserved:

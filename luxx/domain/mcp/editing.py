@@ -24,6 +24,7 @@ from luxx.domain.mcp.changes import (
     canonical_url,
     changed_columns,
     changed_secrets,
+    check_command,
     check_credential,
     check_fields,
     check_new,
@@ -97,6 +98,8 @@ class McpEditor:
         """Changes a server, and connects to it anew. Raises what `create` raises."""
         server = await self._editable(caller, name)
         check_fields(server.transport, changes)
+        if changes.command is not UNSET and server.transport is ServerTransport.STDIO:
+            check_command(changes.command)
         self._check_may_write(
             caller,
             server.scope,

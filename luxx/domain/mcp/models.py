@@ -13,7 +13,7 @@ from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
-from luxx.infra.strict_json import IN_LINE, IN_PASTED, LINE, PASTED
+from luxx.infra.strict_json import IN_LINE, LINE
 
 
 class ServerTransport(StrEnum):
@@ -145,7 +145,10 @@ ServerName = Annotated[
     ),
 ]
 ServerUrl = Annotated[str, Meta(max_length=2000, pattern=LINE, description=IN_LINE)]
-Argument = Annotated[str, Meta(max_length=4096, pattern=PASTED, description=IN_PASTED)]
+Program = Annotated[str, Meta(max_length=4096, pattern=LINE, description=IN_LINE)]
+Argument = Annotated[
+    str, Meta(max_length=4096, pattern=r"^[^\x00]*$", description="text without the character NUL")
+]
 Arguments = Annotated[list[Argument], Meta(max_length=100)]
 VariableName = Annotated[
     str,
@@ -198,7 +201,7 @@ class NewMcpServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: ServerName
     transport: ServerTransport
     url: ServerUrl = ""
-    command: Argument = ""
+    command: Program = ""
     args: Arguments = []
     reads: Arguments = []
     env: Variables = {}
@@ -221,7 +224,7 @@ class McpServerChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: ServerName | UnsetType = UNSET
     url: ServerUrl | UnsetType = UNSET
-    command: Argument | UnsetType = UNSET
+    command: Program | UnsetType = UNSET
     args: Arguments | UnsetType = UNSET
     reads: Arguments | UnsetType = UNSET
     env: Variables | UnsetType = UNSET

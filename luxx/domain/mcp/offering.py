@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from luxx.domain.mcp.inbox import Secrets, shortened
 from luxx.domain.mcp.sdk import ListedTool
@@ -108,8 +109,13 @@ def build_offered_tools(
     tools: Sequence[ListedTool],
     call: CallTool,
     store_images: StoreImages,
+    *,
+    is_remote: bool = False,
 ) -> OfferedTools:
-    """The definitions, in the order of the list, without unusable tools. Slow: call it in a thread."""
+    """The definitions, in the order of the list, without unusable tools. Slow: call it in a thread.
+
+    `is_remote`: no program is started here.
+    """
     registry = ToolRegistry()
     left_out: list[str] = []
     secrets = Secrets(config.env)
@@ -123,6 +129,7 @@ def build_offered_tools(
                 raise UnusableSchema(f"it does not follow the protocol: {tool.problem}")
             name = tool_name(prefix, tool.name)
             definition = _definition(config, name, tool, _handler(tool, call, store_images), secrets)
+            definition = replace(definition, starts_programs=not is_remote)
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
                 raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")
@@ -182,7 +189,6 @@ def _definition(
         timeout=config.start_seconds * 2 + config.call_seconds + SPARE_SECONDS,
         brings_untrusted=True,
         is_egress=True,
-        starts_programs=True,
         is_trusted=config.trusted and tool.is_read_only,
     )
 

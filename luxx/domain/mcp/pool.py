@@ -21,7 +21,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import McpDefinitions, definition_hash
 from luxx.domain.mcp.asking import call_signed_in
 from luxx.domain.mcp.connections import Key, McpConnections, ServerPlaces
-from luxx.domain.mcp.models import Credential, ServerStatus
+from luxx.domain.mcp.models import Credential, ServerStatus, ServerTransport
 from luxx.domain.mcp.offering import McpCall, build_offered_tools
 from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.sign_in import NeedsSignIn
@@ -138,7 +138,14 @@ class McpPool(ToolSource):
         except LuxxError as error:
             return BuiltTools(tools=ToolRegistry(), hashes={}, left_out=[error.message], listed=[])
         call, store_images = partial(self._call_signed_in, server), self.places.store_images
-        offered = build_offered_tools(server.config(secrets), server.prefix, listed, call, store_images)
+        offered = build_offered_tools(
+            server.config(secrets),
+            server.prefix,
+            listed,
+            call,
+            store_images,
+            is_remote=server.transport is not ServerTransport.STDIO,
+        )
         hashes = {
             tool.name.removeprefix(server.prefix): definition_hash(tool) for tool in offered.tools.list_all()
         }

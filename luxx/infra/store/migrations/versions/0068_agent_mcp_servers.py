@@ -4,8 +4,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision: str = "0067"
-down_revision: str | None = "0066"
+revision: str = "0068"
+down_revision: str | None = "0067"
 
 
 def upgrade() -> None:

@@ -203,7 +203,7 @@ class McpController(Controller):
         name: ServerNameInPath,
     ) -> Success[McpServerStatus]:
         """Connects as `test` does. If you have to sign in, `authorization_url` is where: open it in a browser
-        within five minutes. Level 2."""
+        within five minutes. Level 2, unless each user signs in there."""
         return success(await mcp_registry.connect(caller, name, return_address(request, server_config)))
 
     @post("/oauth/complete", status_code=200, summary="Complete a sign-in at an MCP server")

@@ -3,6 +3,7 @@
 `/mcp` speaks both revisions, `/old/mcp` only the older one; `/sse` and `/ws` are the other transports.
 """
 
+import json
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -113,6 +114,8 @@ class RemoteMcp:
                 await answer(send, 400, b"no such method")
             elif path in ("/mcp", "/old/mcp"):
                 await self._answer(http, {**scope, "path": "/mcp", "raw_path": b"/mcp"}, receive, send)
+            elif path == "/odd":
+                await answer_oddly(receive, send)
             else:
                 await self._misbehave(path, send)
 
@@ -183,6 +186,32 @@ class RemoteMcp:
             tasks.start_soon(read)
             tasks.start_soon(write)
             await low.run(incoming, outgoing, low.create_initialization_options())
+
+
+OBJECT = {"type": "object"}
+ODD_TOOLS: list[Any] = [
+    {"name": "good", "inputSchema": OBJECT},
+    None,
+    {"name": "untyped"},
+    {"name": "list", "inputSchema": {"type": "array"}},
+    {"name": "good", "inputSchema": OBJECT},
+]
+
+
+async def answer_oddly(receive: Receive, send: Send) -> None:
+    """A server of the older revision whose list has wrong tools and no end."""
+    asked = json.loads((await receive())["body"] or b"{}")
+    method, version = asked.get("method", ""), {"protocolVersion": "2025-11-25"}
+    results: dict[str, Any] = {
+        "initialize": version
+        | {"capabilities": {"tools": {}}, "serverInfo": {"name": "odd", "version": "1"}},
+        "tools/list": {"tools": ODD_TOOLS, "nextCursor": "again"},
+    }
+    if method in results:
+        body = {"jsonrpc": "2.0", "id": asked["id"], "result": results[method]}
+        await answer(send, 200, json.dumps(body).encode(), **{"content-type": "application/json"})
+    else:
+        await answer(send, 202 if method.startswith("notifications/") else 404, b"")
 
 
 async def answer(send: Send, status: int, body: bytes, **headers: str) -> None:

@@ -227,6 +227,21 @@ async def test_a_server_that_misbehaves_is_saved_with_its_problem(
         assert problem in saved["problem"]
 
 
+async def test_wrong_tools_of_a_list_without_end_take_nothing_from_the_others(
+    server: ServerProcess, remote: RemoteMcp
+) -> None:
+    async with AsyncApiClient(server.url) as ann:
+        saved = await add(ann, "odd", remote.url + "/odd")
+        assert (saved["status"], saved["tools"]) == ("ready", ["mcp__u1_odd__good"])
+        tools = (await ann.get("/mcp/servers/odd/tools"))["items"]
+        assert [tool["name"] for tool in tools if tool["enabled"]] == ["good"]
+        problems = {tool["name"]: tool["problem"] for tool in tools if not tool["enabled"]}
+        assert "must be object" in problems["list"]
+        assert "inputSchema" in problems["untyped"]
+        assert "in the list already" in problems["good"]
+        assert "tool 2" in problems
+
+
 async def test_private_addresses_are_reached_only_if_they_are_allowed(
     server: ServerProcess, remote: RemoteMcp
 ) -> None:

@@ -49,7 +49,8 @@ async def test_the_example_of_the_documentation_works(opt: Path) -> None:
 
 
 def test_every_key_of_a_server_is_documented_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", PAGE, re.MULTILINE))
+    section = PAGE.partition("\n## Configuration\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", section, re.MULTILINE))
     real = {
         field.name: "needed" if field.required else msgspec.json.encode(field.default).decode()
         for field in msgspec.structs.fields(McpServerConfig)

@@ -116,7 +116,7 @@ class McpConnection:
         """Its tools, at most MOST_LISTED. Raises ToolFailed with a predicate that follows the name."""
         types, cursor, bytes_before = self._sdk.types, None, self._inbox.listed_bytes
         tools: list[Tool] = []
-        self._items.wrong_tools.clear()
+        self._items.clear()
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(MOST_PAGES):

@@ -159,7 +159,6 @@ class Link:
 
     def _sent(self, authorization: Authorization | None) -> Authorization | None:
         self._sent_header = "" if authorization is None else authorization.header
-        self.sign_in = None
         return authorization
 
     def _unauthorized(self, error: ToolFailed) -> LinkProblem:

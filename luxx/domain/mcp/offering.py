@@ -89,6 +89,8 @@ class McpCall(msgspec.Struct, frozen=True, kw_only=True):
     is_read_only: bool
     context: ToolContext
     keep_images: KeepImages
+    mirrors_arguments: bool
+    """Whether the tool's schema has some arguments sent as headers, too."""
 
 
 CallTool = Callable[[McpCall], Awaitable[ToolResult]]
@@ -144,6 +146,7 @@ def build_offered_tools(
 
 
 def _handler(tool: ListedTool, call: CallTool, store_images: StoreImages) -> McpHandler:
+    mirrors_arguments = b'"x-mcp-header"' in msgspec.json.encode(tool.parameters)
 
     async def handler(arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         if len(msgspec.json.encode(arguments)) > MOST_ARGUMENT_BYTES:
@@ -161,6 +164,7 @@ def _handler(tool: ListedTool, call: CallTool, store_images: StoreImages) -> Mcp
                 is_read_only=tool.is_read_only,
                 context=context,
                 keep_images=keep_images,
+                mirrors_arguments=mirrors_arguments,
             )
         )
 

@@ -5,7 +5,7 @@ Not here: its tools (`offering`), HTTP (`http`), which servers there are (`store
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
@@ -34,6 +34,9 @@ END_SECONDS = 5.0
 
 SPARE_SECONDS = 5.0
 MOST_PAGES = 50
+MOST_ROUNDS = 5
+"""How often a server may ask before it answers a call."""
+
 MOST_LISTED = 256
 """Listing stops after this many tools; further ones are ignored."""
 
@@ -87,7 +90,7 @@ class RemoteServer:
 
         Raises ToolFailed.
         """
-        self._calls += 1
+        self._begin()
         try:
             return await self._call(call)
         except ToolFailed as error:
@@ -99,11 +102,19 @@ class RemoteServer:
             self._calls -= 1
             self.used_at = self._clock()
 
+    def _begin(self) -> None:
+        """Any request of a session may say that a sign-in is needed; it holds while something waits."""
+        if self._calls == 0:
+            self.link.sign_in = None
+        self._calls += 1
+
     async def _call(self, call: McpCall) -> ToolResult:
         for may_repeat in (True, False):
             connection = await self.connected()
             try:
-                answer = await connection.call(call.tool, call.arguments, CALL_SECONDS)
+                answer = await connection.call(
+                    call.tool, call.arguments, CALL_SECONDS, mirrors_arguments=call.mirrors_arguments
+                )
             except SessionGone:
                 await self._drop(connection)
                 if may_repeat:
@@ -134,7 +145,16 @@ class RemoteServer:
         return replace(result, data=hidden(result.data), error=hidden(result.error))
 
     async def refresh(self) -> None:
-        """Reads the list of tools. Raises ToolFailed with a predicate that follows the name."""
+        """Reads the list of tools. Raises NeedsSignIn; ToolFailed with a predicate that follows the name."""
+        self._begin()
+        try:
+            await self._refresh()
+        except ToolFailed as error:
+            raise self.link.sign_in or error from error
+        finally:
+            self._calls -= 1
+
+    async def _refresh(self) -> None:
         for may_repeat in (True, False):
             connection = await self.connected()
             try:
@@ -213,6 +233,7 @@ class RemoteConnection:
         self._sdk = sdk
         self._items = items
         self._session: ClientSession | None = None
+        self._is_listed = False
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -238,26 +259,57 @@ class RemoteConnection:
         """Its tools, at most MOST_LISTED. Raises what `call` raises."""
         types, cursor = self._sdk.types, None
         tools: list[Any] = []
-        self._items.wrong_tools.clear()
+        self._items.clear()
+        cursors: set[str | None] = set()
         async with asyncio.timeout(seconds):
-            for _ in range(MOST_PAGES):
+            while cursor not in cursors and len(cursors) < MOST_PAGES and len(tools) <= MOST_LISTED:
+                cursors.add(cursor)
                 params = types.PaginatedRequestParams(cursor=cursor)
-                page = await self._ask(types.ListToolsRequest(params=params), types.ListToolsResult)
+                page = await self._ask(lambda session, params=params: session.list_tools(params=params))
                 tools += page.tools
                 cursor = page.next_cursor
-                if cursor is None or len(tools) > MOST_LISTED:
+                if cursor is None:
                     break
+        kept = {tool.name for tool in tools}
+        for name in self._items.names:
+            if name not in kept:
+                # The protocol has clients leave out such tools; the SDK does.
+                self._items.add_wrong(name, "x-mcp-header: no valid name of a header")
+        self._is_listed = True
         return [*map(listed_tool, tools[:MOST_LISTED]), *self._items.wrong_tools[:MOST_LISTED]]
 
-    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
-        """Calls a tool; cancellation reaches the server.
+    async def call(
+        self, tool: str, arguments: dict[str, Any], seconds: float, *, mirrors_arguments: bool = False
+    ) -> "CallToolResult":
+        """Calls a tool; cancellation reaches the server. `mirrors_arguments`: see `McpCall`.
 
         Raises ToolFailed with a predicate that follows the name, SessionGone, AnswerLost and TimeoutError.
         """
-        types = self._sdk.types
-        params = types.CallToolRequestParams(name=tool, arguments=arguments)
+        types, responses, state = self._sdk.types, None, None
         async with asyncio.timeout(seconds):
-            return await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
+            if mirrors_arguments and not self._is_listed:
+                # The SDK sends arguments as headers, too, where the list of tools says so.
+                await self.list_tools(seconds)
+            for _ in range(MOST_ROUNDS):
+                params = types.CallToolRequestParams(
+                    name=tool, arguments=arguments, input_responses=responses, request_state=state
+                )
+                request = types.CallToolRequest(params=params)
+                answer = await self._ask(
+                    lambda session, request=request: session.send_request(request, self._sdk.answer)
+                )
+                if not isinstance(answer, types.InputRequiredResult):
+                    return answer
+                responses, state = self._declined(answer.input_requests or {}), answer.request_state
+        raise ToolFailed(f"asks more than {MOST_ROUNDS} times before it answers")
+
+    def _declined(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        """The answers to what a server asks before it answers a call. Raises ToolFailed where it asks for
+        something else than a person's word, which Luxx has not offered."""
+        types = self._sdk.types
+        if not all(isinstance(request, types.ElicitRequest) for request in requests.values()):
+            raise ToolFailed("asks for a model or for files, which it does not get")
+        return {key: types.ElicitResult(action="decline") for key in requests}
 
     async def close(self) -> None:
         """Ends the session, within END_SECONDS."""
@@ -267,11 +319,11 @@ class RemoteConnection:
             task.cancel()
             await asyncio.wait({task}, timeout=END_SECONDS)
 
-    async def _ask(self, request: Any, kind: Any) -> Any:
+    async def _ask(self, ask: Callable[["ClientSession"], Awaitable[Any]]) -> Any:
         if self._session is None or not self.is_alive:
             raise AnswerLost("has closed the connection")
         try:
-            return await self._session.send_request(request, kind)
+            return await ask(self._session)
         except self._sdk.error as error:
             raise self._failure(error) from error
         except (ValueError, RuntimeError) as error:
@@ -316,4 +368,6 @@ class RemoteConnection:
         cause: Any = error
         while isinstance(cause, BaseExceptionGroup):
             cause = cast(Any, cause).exceptions[0]
-        return f"failed the MCP handshake: {self._link.secrets.cut(str(cause), _MOST_SHOWN)}"
+        # The SDK's parser has a line for each kind of message that it tried.
+        said = str(cause).partition(" validation error")[0].rstrip("0123456789: ")
+        return f"failed the MCP handshake: {self._link.secrets.cut(said, _MOST_SHOWN)}"

@@ -19,14 +19,15 @@ _MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
 
 
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the SDK in use: session class, protocol types, message wrapper, error class, and the check
-    of a part of an answer."""
+    """The parts of the SDK in use: session class, protocol types, message wrapper, error class, the check of
+    a part of an answer, and what answers a call: a result, or questions that come first."""
 
     session: Any
     types: Any
     message: Any
     error: type[Exception]
     block: Any
+    answer: Any
 
 
 def load_sdk() -> Sdk:
@@ -37,6 +38,7 @@ def load_sdk() -> Sdk:
             session=import_module("mcp.client.session").ClientSession,
             types=types,
             block=pydantic.TypeAdapter(types.ContentBlock),
+            answer=pydantic.TypeAdapter(types.CallToolResult | types.InputRequiredResult),
             message=import_module("mcp.shared.message").SessionMessage,
             error=import_module("mcp.shared.exceptions").MCPError,
         )
@@ -49,11 +51,21 @@ def load_sdk() -> Sdk:
 
 
 class AnswerItems:
-    """Checks the items of answers one by one. `wrong_tools`: those of the list that is being read."""
+    """Checks the items of answers one by one. `wrong_tools`: those of the list that is being read, `names`:
+    those of its other tools."""
 
     def __init__(self, sdk: Sdk) -> None:
         self._sdk = sdk
         self.wrong_tools: list[ListedTool] = []
+        self.names: list[str] = []
+
+    def clear(self) -> None:
+        """Before a list is read."""
+        self.wrong_tools.clear()
+        self.names.clear()
+
+    def add_wrong(self, name: str, problem: str) -> None:
+        self.wrong_tools.append(ListedTool(name=name, description="", parameters={}, problem=problem))
 
     def without_wrong_items(self, message: Any) -> Any:
         """The SDK refuses a list whole for one item that does not follow the protocol. Wrong tools are kept
@@ -68,13 +80,19 @@ class AnswerItems:
 
     def _is_tool(self, number: int, given: Any) -> bool:
         try:
-            self._sdk.types.Tool.model_validate(given, by_name=False)
+            tool = self._sdk.types.Tool.model_validate(given, by_name=False)
         except ValueError as error:
             name = cast("dict[str, Any]", given).get("name") if isinstance(given, dict) else None
             name = name if isinstance(name, str) and name else f"tool {number}"
-            wrong = ListedTool(name=name, description="", parameters={}, problem=_first_problem(error))
-            self.wrong_tools.append(wrong)
+            self.add_wrong(name, _first_problem(error))
             return False
+        if tool.input_schema.get("type") != "object":
+            self.add_wrong(tool.name, "inputSchema.type: must be object")
+            return False
+        if tool.name in self.names:
+            self.add_wrong(tool.name, "its name is in the list already")
+            return False
+        self.names.append(tool.name)
         return True
 
     def _block(self, given: Any) -> Any:

@@ -162,7 +162,7 @@ def stored_tools(server: StoredServer, tenant: TenantServers, built: BuiltTools)
     views: list[McpToolView] = []
     for tool in built.listed:
         name = tool_name(server.prefix, tool.name)
-        found = built.tools.get(name)
+        found = None if tool.problem else built.tools.get(name)
         problem = "" if found is not None else left_out.get(tool.name, "is left out")
         if name.removeprefix(server.prefix) in withheld:
             problem = Withheld.CHANGED.value

@@ -204,6 +204,8 @@ def pages(owner: Person) -> dict[str, str]:
         "/providers",
         {"name": LONG, "provider_type": "openai_compatible", "base_url": f"{address}/{LONG}", "api_key": "k"},
     )["id"]
+    server = {"name": LONG[:20].lower(), "transport": "http", "url": f"{address}/{LONG}", "scope": "tenant"}
+    owner.post("/mcp/servers", server)
     owner.post("/keys", {"name": LONG, "scopes": ["chat"]})
     project = owner.post("/projects", {"name": LONG})["id"]
     skill = owner.post(
@@ -230,6 +232,7 @@ def pages(owner: Person) -> dict[str, str]:
         "/knowledge/:id/:documentId": f"/knowledge/{base}/{document}",
         "/prompts/:id": f"/prompts/{prompt}",
         "/tools/skills/:id": f"/tools/skills/{skill}",
+        "/tools/mcp/:name": f"/tools/mcp/{server['name']}",
         "/providers/:id(\\d+)": f"/providers/{provider}",
         "/files/:path(.*)?": f"/files?open={LONG}.md",
         "/:path(.*)*": "/no-such-page",

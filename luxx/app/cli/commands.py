@@ -41,6 +41,7 @@ COMMANDS = {
     "key": ("luxx.app.cli.login_commands:add_key_commands", "your personal API keys of a server"),
     "memory": ("luxx.app.cli.memory_commands:add_memory_commands", "what a server remembers for you"),
     "knowledge": ("luxx.app.cli.knowledge_commands:add_knowledge_commands", "knowledge bases of a server"),
+    "mcp": ("luxx.app.cli.mcp_commands:add_mcp_commands", "MCP servers of a server, and their tools"),
     "skill": ("luxx.app.cli.skill_commands:add_skill_commands", "skills of a server"),
     "room": ("luxx.app.cli.runs.commands:add_room_commands", "run rooms of a server in the terminal"),
     "task": ("luxx.app.cli.runs.commands:add_task_commands", "run tasks of a server in the terminal"),

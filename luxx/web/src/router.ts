@@ -1,5 +1,7 @@
 /** The addresses of the UI. Each folder of `pages/` adds its own with an `area.ts`. */
 import { createRouter, createWebHistory } from 'vue-router'
+// First: it takes the answer to a sign-in off the address, before the router reads that.
+import '@/api/mcpAnswer'
 import { isOtherPerson, isSignedIn } from '@/api/tokens'
 import { areas } from '@/frame/areas'
 import { textsReady } from '@/i18n/text'
@@ -15,6 +17,7 @@ export const router = createRouter({
   routes: [
     { path: '/', redirect: '/chat' },
     { path: '/sign-in', name: 'sign-in', component: () => import('@/pages/sign-in/SignInPage.vue') },
+    { path: '/mcp/callback', name: 'mcp-callback', component: () => import('@/pages/mcp-callback/McpCallbackPage.vue') },
     ...areas.flatMap((area) => area.routes.map((route) => ({ ...route, meta: { ...route.meta, isSignedIn: true } }))),
     { path: '/:path(.*)*', name: 'missing', component: () => import('@/pages/MissingPage.vue'), meta: { isSignedIn: true } },
   ],

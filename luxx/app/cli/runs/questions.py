@@ -3,7 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Protocol
+from urllib.parse import urljoin
 
+from msgspec.structs import replace
+
+from luxx.app.cli.mcp_sign_in import begin_sign_in
 from luxx.app.cli.menu import (
     CHOICE,
     PROMPT,
@@ -19,8 +23,8 @@ from luxx.app.cli.menu import (
 from luxx.app.cli.runs.transcript import FollowedRun, RunTranscript
 from luxx.app.cli.screen import Piece, RunScreen, note, write_below
 from luxx.app.cli.server_api import ObjectWithId, ServerApi
-from luxx.errors import Conflict
-from luxx.wire.run import RunStatus
+from luxx.errors import Conflict, LuxxError
+from luxx.wire.run import QuestionKind, RunStatus
 
 
 class WaitsForPerson(Exception):
@@ -107,6 +111,9 @@ class RunQuestions:
             if self._approves and question.kind == CHOICE and question.options[0].label == "approve":
                 await self._send(question, question.options[0].label)
                 continue
+            if question.kind == QuestionKind.SIGN_IN and (question := await self._begun(question)) is None:
+                await self.ask_next(is_silent=is_silent)
+                return
             lines = [note(line, self._subject.question_color) for line in question_lines(question)]
             if self._is_interactive:
                 self._open_menu(question, lines)
@@ -117,6 +124,21 @@ class RunQuestions:
                 raise self._waits(question)
             # Its recommended option counts when nobody answers in time.
             self._done.add(question.question_id)
+
+    async def _begun(self, question: FrameQuestion) -> FrameQuestion | None:
+        """The question with the address of a sign-in that begins now, because its own is not one; None if it
+        was answered meanwhile."""
+        address = urljoin(self._server.url, question.authorization_url)
+        self._asked = question  # Nobody else asks it meanwhile.
+        try:
+            address = await begin_sign_in(self._server, question.server) or address
+        except LuxxError as error:
+            self._screen.note(f"error: {error.message}")
+        finally:
+            self._asked = None
+        if question.question_id not in self._transcript.questions:
+            return None
+        return replace(question, authorization_url=address)
 
     async def _is_waiting(self) -> bool:
         """Whether the run waits for an answer."""

@@ -68,6 +68,12 @@ const en = {
     pending: 'Not started',
     skipped: 'Skipped',
   },
+  samples: {
+    demo: 'Demo',
+    demoHint: 'The answers here are scripted. Connect a model and choose it to get real ones.',
+    openRoom: 'Open the sample room',
+    openTask: 'Open the sample task',
+  },
   onlyThese: 'Only these',
   chosenCount: (count: number) => `${count} chosen`,
   nothingFound: 'Nothing found',

@@ -91,18 +91,6 @@ const en = {
   invalidJson: (why: string) => `This is not valid JSON: ${why}`,
   skills: 'Skills',
   mcp: 'MCP servers',
-  mcpAbout: 'Programs that give models more tools. They are set in the configuration of the server and run in the sandbox.',
-  noServers: 'No MCP servers',
-  noServersText: 'The operator adds them under mcp.servers in the configuration.',
-  serverStates: { ready: 'Ready', starting: 'Starting', failed: 'Failed', stopped: 'Not started', needs_sign_in: 'Needs a sign-in' },
-  serverFailed: (name: string, why: string) => `${name} ${why}`,
-  givesTools: (names: string) => `Tools: ${names}`,
-  withheld: (names: string) => `Withheld until an administrator approves their new definition: ${names}`,
-  leftOut: (names: string) => `Left out, because the definition cannot be used: ${names}`,
-  printed: 'What it printed last',
-  changed: (tool: string, server: string) => `${tool} of ${server} has changed`,
-  changedAbout: 'Models are not offered it until you approve this definition. Read what it asks of them now.',
-  approve: 'Approve this definition',
 }
 
 export type ToolsText = Texts<typeof en>

@@ -70,6 +70,12 @@ const zh: CommonText = {
     pending: '未开始',
     skipped: '已跳过',
   },
+  samples: {
+    demo: '演示',
+    demoHint: '这里的回答是预先写好的。连接并选择模型后才会得到真实回答。',
+    openRoom: '打开示例房间',
+    openTask: '打开示例任务',
+  },
   onlyThese: '仅这些',
   chosenCount: (count) => `已选 ${count} 个`,
   nothingFound: '没有找到',

@@ -89,18 +89,6 @@ const zh: ToolsText = {
   invalidJson: (why) => `这不是有效的 JSON：${why}`,
   skills: '技能',
   mcp: 'MCP 服务器',
-  mcpAbout: '为模型提供更多工具的程序。它们在服务器的配置中设置，并在沙箱中运行。',
-  noServers: '没有 MCP 服务器',
-  noServersText: '由运维人员在配置的 mcp.servers 下添加。',
-  serverStates: { ready: '可用', starting: '正在启动', failed: '失败', stopped: '未启动', needs_sign_in: '需要登录' },
-  serverFailed: (_name, why) => why,
-  givesTools: (names) => `工具：${names}`,
-  withheld: (names) => `在管理员批准新定义之前不提供：${names}`,
-  leftOut: (names) => `已略过，因为定义不能使用：${names}`,
-  printed: '最后的输出',
-  changed: (tool, server) => `${server} 的 ${tool} 已更改`,
-  changedAbout: '在你批准此定义之前不会提供给模型。请阅读它现在的要求。',
-  approve: '批准此定义',
 }
 
 export default zh

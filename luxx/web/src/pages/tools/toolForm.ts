@@ -1,6 +1,4 @@
 /** A form for the arguments of a tool, made of its JSON Schema. */
-import type { Schema } from '@/api/types'
-
 export interface Field {
   name: string
   kind: 'text' | 'number' | 'boolean' | 'choice' | 'json'
@@ -17,8 +15,9 @@ interface Property {
   description?: string
 }
 
-export function fieldsOf(tool: Schema<'ToolView'>): Field[] {
-  const schema = tool.parameters as unknown as { properties?: Record<string, Property>; required?: string[] }
+/** `parameters`: the JSON Schema. */
+export function fieldsOf({ parameters }: { parameters: unknown }): Field[] {
+  const schema = parameters as { properties?: Record<string, Property>; required?: string[] }
   return Object.entries(schema.properties ?? {}).map(([name, property]) => {
     const type = typeOf(property)
     const choices = (property.enum ?? []).filter((each) => typeof each === 'string')

@@ -1,0 +1,46 @@
+/** Sentences of the server about MCP servers: why one does not work, and why a sign-in is refused. */
+export const SENTENCES_OF_MCP: Record<string, string> = {
+  'cannot be reached: {}': '无法连接：{+1}',
+  'refused the request (status {}): {}': '拒绝了请求（状态 {1}）：{+2}',
+  'give it a header Authorization, or a credential if it uses OAuth': '请为它设置 Authorization 请求头，若它使用 OAuth 则设置由谁登录',
+  'redirects to another address; correct its url': '重定向到另一个地址；请更正它的地址',
+  'answered with the status {}{}': '以状态 {1}{2} 作答',
+  'closed the connection before it answered': '在作答之前关闭了连接',
+  'closed the connection in the middle of its answer': '在回答中途关闭了连接',
+  'has closed the connection': '已关闭连接',
+  'did not answer in time': '没有及时作答',
+  'answered with more than {} MiB': '回答超过 {1} MiB',
+  'answered with more than {} values': '回答超过 {1} 个值',
+  'a server of the tenant has no project': '租户的服务器没有项目',
+  'there is already an MCP server named {}; choose another name': '已有名为 {1} 的 MCP 服务器；请另选名称',
+  'there are {} MCP servers, which is the limit; delete one': '已有 {1} 个 MCP 服务器，达到上限；请删除一个',
+  'no MCP server with this name': '没有这个名称的 MCP 服务器',
+  'only an ADMIN changes the MCP servers of the tenant': '只有管理员可以更改租户的 MCP 服务器',
+  'the MCP server {} is disabled; enable it first': 'MCP 服务器 {1} 已关闭；请先打开',
+  'only an ADMIN signs in at this server, for all users of the tenant': '只有管理员可以为租户的所有用户登录此服务器',
+  'all users of the tenant use this connection; only an ADMIN ends it': '租户的所有用户都使用此连接；只有管理员可以结束它',
+  'the MCP server {} needs you to sign in: POST /mcp/servers/{}/connect': '需要你登录 MCP 服务器 {1}',
+  'luxx itself sets the header {}': '请求头 {1} 由 Luxx 自己设置',
+  'oauth needs a credential: shared or per_user': '填写 OAuth 客户端时，必须选择使用谁的账户',
+  'the url must begin with {}:// or {}://': '地址必须以 {1}:// 或 {2}:// 开头',
+  'the url must contain no user name, password or fragment (#…); use headers': '地址不能包含用户名、密码或片段（#…）；请使用请求头',
+  'the url is not valid; write it like {}': '地址无效；请像这样写：{1}',
+  "a sign-in returns to this server's page, which needs https (or localhost): set server.public_url to the https address of this server, and open the page there":
+    '登录会返回此服务器的页面，需要 https（或 localhost）：请将 server.public_url 设为此服务器的 https 地址，并在那里打开页面',
+  'you have begun no sign-in with this state': '你没有开始过此次登录',
+  'the sign-in took longer than {} minutes; start it again': '登录用时超过 {1} 分钟；请重新开始',
+  'this sign-in has been completed already; start it again if you need a new one': '此次登录已经完成；如需新的登录，请重新开始',
+  'the authorization server has changed meanwhile; start the sign-in again': '授权服务器在此期间已更改；请重新登录',
+  'the MCP server has changed meanwhile; start the sign-in again': 'MCP 服务器在此期间已更改；请重新登录',
+  '{} asks for no sign-in; set its credential to none': '{1} 不要求登录；请选择不用账户',
+  '{} registers no clients by itself; register Luxx there with the redirect address {}, and give the server an oauth client':
+    '{1} 不会自行登记客户端；请在那里用重定向地址 {2} 登记 Luxx，并为服务器填写 OAuth 客户端',
+  '{} refused the sign-in ({})': '{1} 拒绝了登录（{2}）',
+  'the authorization server {} does not support PKCE with S256, without which a sign-in is not safe':
+    '授权服务器 {1} 不支持 S256 的 PKCE，没有它登录就不安全',
+  'the authorization server {} says that it is {}; the sign-in was stopped, because an attacker may stand between':
+    '授权服务器 {1} 自称是 {2}；登录已中止，因为中间可能有攻击者',
+  'the answer to the sign-in {}, and {} was asked; nothing was sent to either, start the sign-in again':
+    '登录的回答（{1}）不是来自所问的 {2}；没有向任何一方发送内容，请重新登录',
+  'sign in at the MCP server {}, so that its tools can work for you': '请登录 MCP 服务器 {1}，使它的工具可以为你工作',
+}

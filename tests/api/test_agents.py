@@ -327,6 +327,7 @@ def test_an_exported_agent_imports_as_an_equal_one(
         "model": "scripted",
         "system_prompt": "Write plainly.\n\n- no: colons\n- no # signs  \n\tnor tabs",
         "fallbacks": [{"provider_id": provider_id, "model": None}],
+        "mcp_servers": [],
     }
     agent = owner.good("POST", "/agents", json=body)
     rules = [{"tool": "shell_execute", "pattern": "git *", "action": "deny"}]

@@ -30,6 +30,7 @@ from luxx.domain.agents.models import (
     Criteria,
     Description,
     DisplayName,
+    McpServerNames,
     NewAgent,
     PromptedThinking,
     Rounds,
@@ -118,6 +119,7 @@ class AgentDocument(TurnSettings, frozen=True, kw_only=True, forbid_unknown_fiel
     checks: Annotated[list[CheckDocument], Meta(max_length=MAX_CHECKS)] = []
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
+    mcp_servers: McpServerNames | None = None
     rules: Annotated[list[RuleDocument], Meta(max_length=MAX_RULES)] = []
     display_name: DisplayName = ""
     description: Description = ""
@@ -163,6 +165,7 @@ def document_of(
         checks=checks,
         sliding_window=agent.sliding_window,
         memory=agent.memory,
+        mcp_servers=agent.mcp_servers,
         display_name=agent.display_name,
         description=agent.description,
         trigger_type=agent.trigger_type,

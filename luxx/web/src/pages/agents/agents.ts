@@ -62,6 +62,8 @@ export interface AgentDraft extends AnswererDraft {
   routing: NonNullable<Agent['routing']> | ''
   slidingWindow: string
   knowledge: readonly string[]
+  /** Names; null: the tools say which tools of MCP servers it has. */
+  mcpServers: readonly string[] | null
   memory: NonNullable<Agent['memory']>
   checks: CheckDraft[]
   displayName: string
@@ -106,6 +108,7 @@ export function draftOf(agent: Agent | null): AgentDraft {
     routing: agent?.routing ?? '',
     slidingWindow: String(agent?.sliding_window ?? ''),
     knowledge: agent?.knowledge ?? [],
+    mcpServers: agent?.mcp_servers ?? null,
     memory: agent?.memory ?? 'on',
     displayName: agent?.display_name ?? '',
     description: agent?.description ?? '',
@@ -133,6 +136,7 @@ export function bodyOf(draft: AgentDraft): Schema<'NewAgent'> {
     routing: draft.routing || null,
     sliding_window: numberIn(draft.slidingWindow ?? ''),
     knowledge: [...(draft.knowledge ?? [])],
+    mcp_servers: draft.mcpServers ? [...draft.mcpServers] : null,
     memory: draft.memory,
     // A draft that an earlier version kept has none of these.
     display_name: (draft.displayName ?? '').trim(),

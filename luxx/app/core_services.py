@@ -44,6 +44,7 @@ from luxx.domain.mcp.oauth.grants import McpGrants
 from luxx.domain.mcp.oauth.http import OAuthHttp
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
+from luxx.domain.mcp.search import searching_tools
 from luxx.domain.mcp.service import McpServers, limits_of_servers
 from luxx.domain.owned import Shared
 from luxx.domain.skills.files import SkillCopies
@@ -213,6 +214,7 @@ class CoreServices:
                 *GraphTools(store, self.graph).all(),
                 episode_tool(store),
                 *KnowledgeTools(self.chunk_search).all(),
+                *searching_tools(),
             ]
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):

@@ -28,6 +28,10 @@ class Risk(StrEnum):
     HIGH = "high"
 
 
+SEARCH_TOOL, CALL_TOOL = "tool_search", "tool_call"
+"""The tools that stand for those of MCP servers where these are too many for a prompt."""
+
+
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as offered to a model. `parameters` is a JSON schema of type object."""
 

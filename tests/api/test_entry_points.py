@@ -36,6 +36,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "result_read": {"ref": "a"},
     "todo_write": {"todos": [{"title": "a"}]},
     "ui_command": {"command": "refresh", "payload": {"target": "tasks"}},
+    "tool_search": {"query": "a"},
+    "tool_call": {"name": "a"},
     "delegate": {"task": "a", "tools": []},
     "process_data": {"data": [1], "operation": "minify"},
     "memory_search": {"query": "a"},
@@ -87,6 +89,8 @@ ASKS_ITSELF = {"memory_forget"}
 
 ON_DEMAND = {
     "ui_command",
+    "tool_search",
+    "tool_call",
     "task_get",
     "task_list",
     "task_create",

@@ -57,6 +57,15 @@ class RemoteMcp:
         self._server.remove_tool("keep")
         self._server.add_tool(self._keep, "keep", description=description)
 
+    def add_tool(self, name: str, description: str) -> None:
+        """One more tool, which takes a text."""
+
+        def keep(text: str = "") -> str:
+            self.calls.append(name)
+            return f"kept {text}"
+
+        self._server.add_tool(keep, name, description=description)
+
     def _keep(self, text: str) -> str:
         self.calls.append("keep")
         return f"kept {text}"

@@ -147,6 +147,12 @@ class Router:
             left[item.kind] -= 1
         return RoutingMatches(ranked=tuple(ranked), threshold=threshold, is_definition=not asked.strip())
 
+    def nearest(self, text: str, most: int) -> list[RoutedItem]:
+        """The items that share the most with a text, the best first, however little that is."""
+        scores = self._scores(_words(_bounded(text)))
+        found = sorted((at for at, score in enumerate(scores) if score), key=scores.__getitem__, reverse=True)
+        return [self._items[at] for at in found[:most]]
+
     def _scores(self, words: Iterable[str]) -> list[float]:
         """The score of each item for these stems."""
         scores = [0.0] * len(self._items)

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from luxx.domain.context.prompt import with_list
 from luxx.domain.context.tokens import ESTIMATOR
 from luxx.domain.context.window import Cut
+from luxx.domain.mcp.search import called_tool
 from luxx.domain.usage.ledger import UsageEntry, add_cost, record
 from luxx.errors import ContentRefused, ContextTooLong, LuxxError, ProviderError, ProviderRefused
 from luxx.providers.adapter import MANY, CompletionRequest
@@ -35,6 +36,7 @@ from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, unfinished
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
+from luxx.wire.tool import CALL_TOOL
 from luxx.wire.turn import REASONING_DETAILS_KEY, Step, StepStatus, steps_text
 from luxx.wire.turn_event import Retrying, Warning
 
@@ -239,7 +241,12 @@ class Iteration:
         self, reader: CompletionReader, request: CompletionRequest, *, has_tools: bool
     ) -> CompletionRecord:
         state, origin = self._log.state, self._spec.request.origin
+        for open_step in self._channel.steps_of(self._spec.turn).values():
+            if open_step.name == CALL_TOOL:
+                # The call of the tool that it names takes its place.
+                self._channel.publish(Frame(open_step.reset_frame()))
         steps = reader.close(StepStatus.DONE, calls_end=bool(client_tools(self._spec.request)))
+        steps = [called_tool(step) if step.name == CALL_TOOL else step for step in steps]
         details = reader.replay.get(REASONING_DETAILS_KEY, UNSET)
         entry = self.resources.usage_entry(self._spec, reader.usage) if reader.has_usage else None
         entry = entry or self._estimated(reader, request, steps)

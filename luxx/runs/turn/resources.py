@@ -17,14 +17,12 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import caller_of_turn
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.user_data import Workspaces
-from luxx.domain.agents.queries import (
-    listed_agents,
-    routed_agents,
-)
+from luxx.domain.agents.queries import listed_agents, routed_agents
 from luxx.domain.context.messages import ReadImages
 from luxx.domain.context.prompt import SectionKind, TextSection, context_of
 from luxx.domain.context.tokens import estimated_usage
 from luxx.domain.knowledge_bases import KNOWLEDGE_SEARCH, attached_bases
+from luxx.domain.mcp.search import with_search
 from luxx.domain.routing.listing import continued
 from luxx.domain.routing.matching import RoutedItem
 from luxx.domain.skills.layers import SkillLayers
@@ -41,7 +39,14 @@ from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
 from luxx.runs.turn.pins import Pins, made_for, read_pins
-from luxx.runs.turn.rights import check_skills, check_tools, lost_provider_of_run, read_rights, rules_for
+from luxx.runs.turn.rights import (
+    MCP_PREFIX,
+    check_skills,
+    check_tools,
+    lost_provider_of_run,
+    read_rights,
+    rules_for,
+)
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, RunSpec, TurnState, model_used
 from luxx.tools.builtin.run import DELEGATE_TOOL
 from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolContext, ToolSet
@@ -52,7 +57,7 @@ from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import CallPurpose
 from luxx.wire.model_settings import MemoryMode
 from luxx.wire.run import Delegated
-from luxx.wire.tool import PlacedRule, ToolSpec
+from luxx.wire.tool import CALL_TOOL, SEARCH_TOOL, PlacedRule, ToolSpec
 from luxx.wire.turn import Step, StepFile, StepType, Usage
 
 THINKING_PROMPT = files("luxx.runs.turn").joinpath("thinking.md").read_text("utf-8").strip()
@@ -266,7 +271,11 @@ class ResourceFinder:
             if self.executor.judge.is_offered(tool, access.rules)
             and allows_name(narrowed, tool.name, only_asks=tool.only_asks)
             and (not access.skills.is_empty or tool.name not in (ACTIVATE_TOOL, READ_TOOL))
+            and tool.name not in (SEARCH_TOOL, CALL_TOOL)
         ]
+        if known is not None and not narrowed and any(tool.name.startswith(MCP_PREFIX) for tool in offered):
+            # A subagent that was given some sees these.
+            offered = with_search(offered, known, access.provider_choice.choice.card.known_window)
         named = {tool.name for tool in offered}
         parts = [listed_skills(access.skills, spec.request.skills)] if ACTIVATE_TOOL in named else []
         parts += [listed_agents(access.agents)] if DELEGATE_TOOL in named else []
@@ -370,6 +379,8 @@ def _offered_names(request: ChatRequest, delegation_depth: int) -> frozenset[str
     """The requested tools and, if there are any, the tool that reads the rest of a shortened result."""
     depth = request.origin.depth if isinstance(request.origin, Delegated) else 0
     names = [name for name in request.tools if depth < delegation_depth or name != DELEGATE_TOOL]
+    if any(name.startswith(MCP_PREFIX) for name in names):
+        names += [SEARCH_TOOL, CALL_TOOL]
     return frozenset((*names, READ_RESULT_TOOL) if names else ())
 
 

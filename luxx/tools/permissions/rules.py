@@ -33,7 +33,7 @@ from luxx.tools.permissions.subjects import (
     is_wild,
 )
 from luxx.wire.todos import TODO_TOOL
-from luxx.wire.tool import Narrowing, PlacedRule, RuleAction, RuleScope
+from luxx.wire.tool import CALL_TOOL, SEARCH_TOOL, Narrowing, PlacedRule, RuleAction, RuleScope
 
 EXACT_PREFIX = "="
 """A pattern with this prefix matches only the exact rest."""
@@ -232,8 +232,9 @@ def _matches_text(pattern: str, text: str, *, is_wide: bool) -> bool:
 
 
 ACTIVATE_TOOL, READ_TOOL = "activate_skill", "skill_read"
-ALWAYS_ALLOWED = frozenset({"result_read", ACTIVATE_TOOL, READ_TOOL, TODO_TOOL})
-"""Tools that no skill blocks, in addition to those that only ask: they change nothing but the run."""
+ALWAYS_ALLOWED = frozenset({"result_read", ACTIVATE_TOOL, READ_TOOL, TODO_TOOL, SEARCH_TOOL, CALL_TOOL})
+"""Tools that no skill blocks, in addition to those that only ask: they change nothing but the run. What is
+called by `CALL_TOOL` is judged by its own name."""
 
 MAX_ENTRIES = 200
 MAX_ENTRY_CHARACTERS = 500

@@ -139,7 +139,7 @@ class OAuthServer:
         self.forms: list[dict[str, list[str]]] = []
         self.authorizations: list[str] = []
         self._server = uvicorn.Server(
-            uvicorn.Config(self._app, port=0, log_level="error", lifespan="on", interface="asgi3")
+            uvicorn.Config(self._app, port=0, log_config=None, lifespan="on", interface="asgi3")
         )
         self._server.config.load()
         self._thread = threading.Thread(target=self._run, daemon=True)

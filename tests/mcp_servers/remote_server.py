@@ -36,7 +36,7 @@ class RemoteMcp:
         self._ends = threading.Event()
 
     def __enter__(self) -> "RemoteMcp":
-        config = uvicorn.Config(self._app(), port=0, log_level="critical", ws="websockets-sansio")
+        config = uvicorn.Config(self._app(), port=0, log_config=None, ws="websockets-sansio")
         self._http = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._http.run, daemon=True)
         self._thread.start()

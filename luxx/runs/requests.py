@@ -40,10 +40,11 @@ from luxx.runs.routing import (
     with_demanded,
     with_given_skills,
 )
-from luxx.runs.turn.rights import MCP_PREFIX, by_failures, check_skills, has_tool, lost_names_error
+from luxx.runs.turn.rights import by_failures, check_skills, has_tool, lost_names_error
 from luxx.runs.turn.state import ChatRequest, FallbackTarget
 from luxx.tools.core import ToolSet
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
+from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.tools.sources import ToolSources
 from luxx.wire.delegation import DELEGATE_TOOL
 from luxx.wire.model_settings import MODEL_SETTINGS, PlanningMode, RoutingMode

@@ -1,7 +1,7 @@
 """What people may write into the row of an MCP server: checks of values that depend on each other, and the
 columns that follow from a request.
 
-Not here: who may do it, and names (`registry`).
+Not here: who may do it, and names (`editing`).
 """
 
 from collections.abc import Mapping

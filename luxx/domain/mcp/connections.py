@@ -17,7 +17,7 @@ from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.remote import RemoteServer
 from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.server import McpServer
-from luxx.domain.mcp.service import FOLDER
+from luxx.domain.mcp.service import directory_of
 from luxx.domain.mcp.sign_in import Grants
 from luxx.domain.mcp.stored import StoredServer, revisions
 from luxx.infra.secrets import Vault
@@ -147,7 +147,7 @@ class McpConnections:
 
     def workspace_of(self, server: StoredServer) -> Path:
         """The directory of a server that is a program."""
-        return self._places.root / FOLDER / server.prefix.removeprefix("mcp__").removesuffix("__")
+        return directory_of(self._places.root, server.prefix)
 
     async def _close_oldest(self) -> None:
         if len(self._open) > MOST_OPEN:

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
@@ -44,10 +43,8 @@ from luxx.domain.mcp.models import (
 )
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
-from luxx.domain.mcp.stored import ServerSecrets, StoredServer, seal_secrets, secrets_identity
-from luxx.domain.mcp.views import (
-    is_editable,
-)
+from luxx.domain.mcp.stored import ServerSecrets, StoredServer, approval_name, open_secrets, seal_secrets
+from luxx.domain.mcp.views import is_editable
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.removal import remove_tree
@@ -144,7 +141,7 @@ class McpEditor:
             columns["oauth"] = None
         vault = self._pool.places.vault
         try:
-            before = _opened(row, vault)
+            before = open_secrets(vault, row.id, row.secrets)
         except Unavailable:
             before = ServerSecrets()
         secrets = changed_secrets(changes, before, keeps_headers=not has_moved)
@@ -160,7 +157,7 @@ class McpEditor:
             self._pool.places.grants.forget(session, row.id, None)
         if url_changed or changes.command is not UNSET:
             session.execute(delete(McpManifestRow).where(McpManifestRow.server_id == row.id))
-        renamed = row.name if row.user_id is None else f"u{row.user_id}_{row.name}"
+        renamed = approval_name(row.name, row.user_id)
         session.execute(update(McpToolRow).where(McpToolRow.server_id == row.id).values(server=renamed))
         row.updated_at = utc_now()
         session.flush()
@@ -243,12 +240,6 @@ class McpEditor:
         finally:
             self._pool.places.guard.clear_cache()
             self._pool.has_changed()
-
-
-def _opened(row: McpServerRow, vault: Any) -> ServerSecrets:
-    if not row.secrets:
-        return ServerSecrets()
-    return msgspec.json.decode(vault.open(row.secrets, identity=secrets_identity(row.id)), type=ServerSecrets)
 
 
 def _origin(url: str, server: StoredServer) -> str:

@@ -4,13 +4,14 @@ API.
 Servers of the configuration have no rows. Not here: grants and clients of OAuth.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import ForeignKey, Index, String, Text, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import ColumnElement, ForeignKey, Index, String, Text, text
+from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
 from luxx.infra.strict_json import IN_LINE, LINE
@@ -52,6 +53,13 @@ class ServerStatus(StrEnum):
     FAILED = "failed"
 
 
+def unique_where(table: str, columns: Sequence[str], condition: str) -> Index:
+    """A unique index over the rows that fulfil a condition in SQL."""
+    where = text(condition)
+    name = f"uq_{table}_{'_'.join(columns)}"
+    return Index(name, *columns, unique=True, sqlite_where=where, postgresql_where=where)
+
+
 class McpServerRow(Base):
     """A server of a tenant, or with a `user_id` of that user. `args`, `reads` and `oauth` are JSON.
 
@@ -61,22 +69,8 @@ class McpServerRow(Base):
 
     __tablename__ = "mcp_servers"
     __table_args__ = (
-        Index(
-            "uq_mcp_servers_tenant_id_name",
-            "tenant_id",
-            "name",
-            unique=True,
-            sqlite_where=text("user_id IS NULL"),
-            postgresql_where=text("user_id IS NULL"),
-        ),
-        Index(
-            "uq_mcp_servers_user_id_name",
-            "user_id",
-            "name",
-            unique=True,
-            sqlite_where=text("user_id IS NOT NULL"),
-            postgresql_where=text("user_id IS NOT NULL"),
-        ),
+        unique_where("mcp_servers", ["tenant_id", "name"], "user_id IS NULL"),
+        unique_where("mcp_servers", ["user_id", "name"], "user_id IS NOT NULL"),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -109,21 +103,8 @@ class McpManifestRow(Base):
 
     __tablename__ = "mcp_manifests"
     __table_args__ = (
-        Index(
-            "uq_mcp_manifests_server_id",
-            "server_id",
-            unique=True,
-            sqlite_where=text("user_id IS NULL"),
-            postgresql_where=text("user_id IS NULL"),
-        ),
-        Index(
-            "uq_mcp_manifests_server_id_user_id",
-            "server_id",
-            "user_id",
-            unique=True,
-            sqlite_where=text("user_id IS NOT NULL"),
-            postgresql_where=text("user_id IS NOT NULL"),
-        ),
+        unique_where("mcp_manifests", ["server_id"], "user_id IS NULL"),
+        unique_where("mcp_manifests", ["server_id", "user_id"], "user_id IS NOT NULL"),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
@@ -134,6 +115,13 @@ class McpManifestRow(Base):
     status: Mapped[str] = mapped_column(String(20))
     problem: Mapped[str] = mapped_column(Text)
     checked_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+def held_by(
+    column: ColumnElement[int | None] | InstrumentedAttribute[int | None], user_id: int | None
+) -> ColumnElement[bool]:
+    """The condition on what one user has of a server; with None on what all users share."""
+    return column.is_(None) if user_id is None else column == user_id
 
 
 ServerName = Annotated[

@@ -20,11 +20,11 @@ from luxx.infra.config.schema import McpServerConfig
 from luxx.tools.core import ToolContext, ToolDefinition, ToolRegistry
 from luxx.tools.hooks import StoreImages
 from luxx.tools.pattern import compile_regex
+from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.tools.schema import with_items
 from luxx.wire.tool import CommandPermission, Risk, ToolResult
 from luxx.wire.turn import StepFile
 
-PREFIX = "mcp__"
 MOST = 64
 MOST_TENANT = 20
 _DIGEST = 8
@@ -39,12 +39,12 @@ def server_prefix(tenant: str, server: str) -> str:
     if plain != tenant or len(plain) > MOST_TENANT or _OF_USER.fullmatch(plain):
         # The digest keeps tenants apart whose names differ only in replaced characters, and from users.
         plain = f"{plain[: MOST_TENANT - _DIGEST - 1]}-{_digest(tenant)}"
-    return f"{PREFIX}{plain}_{server}__"
+    return f"{MCP_PREFIX}{plain}_{server}__"
 
 
 def user_server_prefix(user_id: int, server: str) -> str:
     """The prefix of the names of the tools of a user's own server."""
-    return f"{PREFIX}u{user_id}_{server}__"
+    return f"{MCP_PREFIX}u{user_id}_{server}__"
 
 
 def tool_name(prefix: str, tool: str) -> str:
@@ -53,6 +53,17 @@ def tool_name(prefix: str, tool: str) -> str:
     if plain and plain == tool and len(prefix) + len(plain) <= MOST:
         return prefix + plain
     return f"{prefix}{plain[: MOST - len(prefix) - _DIGEST - 1]}_{_digest(tool)}"
+
+
+def server_of(name: str) -> str:
+    """The name of the server that has the tool of this Luxx name: neither it nor the part for the tenant has
+    an underscore."""
+    return name.removeprefix(MCP_PREFIX).partition("__")[0].partition("_")[2]
+
+
+def own_name(name: str) -> str:
+    """The tool's own name in a Luxx name, as far as that keeps it."""
+    return name.removeprefix(MCP_PREFIX).partition("__")[2]
 
 
 def _digest(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Tools come from the stored lists, so that a server that hangs or is down delays no run; a server is connected
 to, or its program is started, when one of its tools is called. Not here: the connections (`connections`),
-and how people change servers (`registry`).
+and how people change servers (`editing`).
 """
 
 import asyncio

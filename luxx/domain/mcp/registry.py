@@ -17,6 +17,7 @@ from luxx.domain.mcp.models import (
     McpServerView,
     McpToolView,
     ServerStatus,
+    held_by,
 )
 from luxx.domain.mcp.pool import BuiltTools, McpPool
 from luxx.domain.mcp.service import McpServers, McpStatus
@@ -160,15 +161,12 @@ class McpRegistry:
 
         def work(session: Session) -> None:
             self._pool.places.grants.forget(session, server.id, holder)
-            of_holder = (
-                McpManifestRow.user_id.is_(None) if holder is None else McpManifestRow.user_id == holder
-            )
             status = (
                 ServerStatus.STOPPED if server.credential is Credential.NONE else ServerStatus.NEEDS_SIGN_IN
             )
             session.execute(
                 update(McpManifestRow)
-                .where(McpManifestRow.server_id == server.id, of_holder)
+                .where(McpManifestRow.server_id == server.id, held_by(McpManifestRow.user_id, holder))
                 .values(status=status.value, problem="")
             )
 

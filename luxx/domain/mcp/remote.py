@@ -30,7 +30,7 @@ OPEN_SESSION = "luxx.domain.mcp.http:open_session"
 START_SECONDS = 30.0
 CALL_SECONDS = 60.0
 END_SECONDS = 5.0
-"""How long the end of a session may take, in which its server is told of it."""
+"""How long the end of a session may take, which is announced to its server."""
 
 SPARE_SECONDS = 5.0
 MOST_PAGES = 50

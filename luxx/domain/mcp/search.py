@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from luxx.domain.mcp.offering import own_name, server_of
 from luxx.domain.routing.matching import RoutedItem, Router
 from luxx.errors import ToolFailed
 from luxx.tools.core import ToolContext, ToolDefinition, ToolSet
@@ -85,7 +86,7 @@ def tool_search(arguments: dict[str, Any], context: ToolContext) -> dict[str, An
         else:
             entry["note"] = f"search for {definition.name} to read its arguments"
         shown.append(entry)
-    return {"tools": shown, "servers": sorted({_server(definition) for definition in known})}
+    return {"tools": shown, "servers": sorted({server_of(definition.name) for definition in known})}
 
 
 @tool(
@@ -141,12 +142,8 @@ def _usable(context: ToolContext) -> list[ToolDefinition]:
     ]
 
 
-def _server(definition: ToolDefinition) -> str:
-    return definition.name.removeprefix(MCP_PREFIX).partition("__")[0].partition("_")[2]
-
-
 def _item(definition: ToolDefinition) -> RoutedItem:
-    name = _BETWEEN_WORDS.sub(" ", definition.name.removeprefix(MCP_PREFIX).partition("__")[2])
+    name = _BETWEEN_WORDS.sub(" ", own_name(definition.name))
     arguments = _BETWEEN_WORDS.sub(" ", " ".join(definition.parameters.get("properties", {})))
-    words = f"{_server(definition)} {name} {name} {arguments} {definition.description}"
+    words = f"{server_of(definition.name)} {name} {name} {arguments} {definition.description}"
     return RoutedItem(kind="skill", name=definition.name, description=words)

@@ -23,6 +23,7 @@ from luxx.errors import ToolFailed
 from luxx.infra.config.schema import Config, McpServerConfig, ToolLimits
 from luxx.tools.core import FoundTool, ToolDefinition, ToolRegistry, ToolSet
 from luxx.tools.hooks import StoreImages, store_no_images
+from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.tools.sandbox.plan import ProgramLimits, limits_for
 from luxx.tools.sandbox.service import Sandbox
 from luxx.tools.sources import ToolSource
@@ -215,11 +216,7 @@ class McpServers(ToolSource):
                 entry.reason = f"is not started: there is no tenant named {config.tenant!r}"
                 continue
             entry.tenant_id = tenant_ids[config.tenant]
-            workspace = (
-                Path(config.workspace)
-                if config.workspace
-                else self._root / FOLDER / entry.prefix.removeprefix("mcp__").removesuffix("__")
-            )
+            workspace = Path(config.workspace) if config.workspace else directory_of(self._root, entry.prefix)
             entry.server = McpServer(
                 config, workspace, self._limits, self._sandbox, partial(self._on_tools, entry)
             )
@@ -284,6 +281,11 @@ class McpServers(ToolSource):
                 tenant=entry.config.tenant,
                 tools=[f"{name} {why}" for name, why in entry.withheld.items()][:10],
             )
+
+
+def directory_of(root: Path, prefix: str) -> Path:
+    """The own directory of a server that is a program, by the prefix of its tools' names."""
+    return root / FOLDER / prefix.removeprefix(MCP_PREFIX).removesuffix("__")
 
 
 def limits_of_servers(configured: Sequence[ToolLimits]) -> ProgramLimits:

@@ -1,6 +1,6 @@
 """The MCP servers that people added, as values: which exist for whom, what they listed, and their secrets.
 
-Not here: connections to them (`pool`), and how people change them (`registry`).
+Not here: connections to them (`pool`), and how people change them (`editing`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, select, update
+from sqlalchemy import Connection, Select, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from luxx.domain.accounts.models import Tenant
@@ -21,6 +21,7 @@ from luxx.domain.mcp.models import (
     ServerScope,
     ServerStatus,
     ServerTransport,
+    held_by,
 )
 from luxx.domain.mcp.offering import server_prefix, user_server_prefix
 from luxx.domain.mcp.sdk import ListedTool
@@ -64,6 +65,20 @@ def seal_secrets(vault: Vault, server_id: str, secrets: ServerSecrets) -> str:
     return "" if encoded == "{}" else vault.seal(encoded, identity=secrets_identity(server_id))
 
 
+def open_secrets(vault: Vault, server_id: str, sealed: str) -> ServerSecrets:
+    """The stored secrets of a server. Raises Unavailable if they cannot be decrypted."""
+    return (
+        _secrets.decode(vault.open(sealed, identity=secrets_identity(server_id)))
+        if sealed
+        else ServerSecrets()
+    )
+
+
+def approval_name(name: str, user_id: int | None) -> str:
+    """The name of a server in the table of approved definitions."""
+    return name if user_id is None else f"u{user_id}_{name}"
+
+
 class StoredServer(msgspec.Struct, frozen=True, kw_only=True):
     """A row of `mcp_servers`; its secrets are sealed. `tenant`: the name of its tenant."""
 
@@ -101,7 +116,7 @@ class StoredServer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def approval_name(self) -> str:
         """Its name in the table of approved definitions."""
-        return self.name if self.user_id is None else f"u{self.user_id}_{self.name}"
+        return approval_name(self.name, self.user_id)
 
     def holder(self, user_id: int) -> int | None:
         """Whose connection and list a call of this user uses; None: those of all users."""
@@ -109,9 +124,7 @@ class StoredServer(msgspec.Struct, frozen=True, kw_only=True):
 
     def opened(self, vault: Vault) -> ServerSecrets:
         """Its secrets. Raises Unavailable if they cannot be decrypted."""
-        if not self.secrets:
-            return ServerSecrets()
-        return _secrets.decode(vault.open(self.secrets, identity=secrets_identity(self.id)))
+        return open_secrets(vault, self.id, self.secrets)
 
     def config(self, secrets: ServerSecrets) -> McpServerConfig:
         """The server in the form of one of the configuration. What its tools must not show is in `env`."""
@@ -254,7 +267,7 @@ def write_manifest(
     connection: Connection, server_id: str, user_id: int | None, values: dict[str, Any]
 ) -> None:
     """Writes `status` and `problem`, and with a new list also `tools` and `digest`."""
-    of_holder = _holder(user_id)
+    of_holder = held_by(_manifests.c.user_id, user_id)
     values = {**values, "checked_at": utc_now()}
     changed = connection.execute(
         update(_manifests).where(_manifests.c.server_id == server_id, of_holder).values(values)
@@ -264,7 +277,3 @@ def write_manifest(
         added = {"id": new_id(), "server_id": server_id, "user_id": user_id, **values}
         # Another process may have added it meanwhile; then its list counts.
         connection.execute(_add_manifest[connection.dialect.name].on_conflict_do_nothing(), added)
-
-
-def _holder(user_id: int | None) -> ColumnElement[bool]:
-    return _manifests.c.user_id.is_(None) if user_id is None else _manifests.c.user_id == user_id

@@ -15,7 +15,7 @@ from luxx.domain.mcp.models import (
     ServerStatus,
     ServerTransport,
 )
-from luxx.domain.mcp.offering import PREFIX, tool_name
+from luxx.domain.mcp.offering import own_name, tool_name
 from luxx.domain.mcp.pool import BuiltTools, withheld_names
 from luxx.domain.mcp.server import ServerState
 from luxx.domain.mcp.service import McpStatus
@@ -143,7 +143,7 @@ def configured_tools(
     return [
         McpToolView(
             server=name,
-            name=tool.name.removeprefix(PREFIX).partition("__")[2],
+            name=own_name(tool.name),
             tool_name=tool.name,
             description=tool.description,
             input_schema=tool.parameters,

@@ -1,7 +1,7 @@
 """The list of skills and agents in a prompt: their names, and as many descriptions as fit its budget.
 
 The prompts of a conversation keep the list of its first run, because a provider caches a prompt from its
-beginning; what has changed since is told behind the history.
+beginning; what has changed since stands behind the history.
 """
 
 from collections.abc import Sequence

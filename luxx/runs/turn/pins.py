@@ -52,7 +52,7 @@ class RunPromptPartRow(Base):
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of Luxx that the model is offered, the texts of the system message that list skills and
     agents, and knowledge bases, and the skills that the turn began with; None: it can activate none.
-    `changes`: what the model is told behind the history of skills and agents that the list does not have."""
+    `changes`: what stands behind the history of skills and agents that the list does not have."""
 
     tools: list[ToolSpec]
     skills: str = ""

@@ -40,7 +40,6 @@ from luxx.runs.log.replay import ReplayService
 from luxx.runs.turn.context import RECALLING, Recall, SubagentEngine
 from luxx.runs.turn.pins import Pins, made_for, read_pins
 from luxx.runs.turn.rights import (
-    MCP_PREFIX,
     check_skills,
     check_tools,
     lost_provider_of_run,
@@ -53,6 +52,7 @@ from luxx.tools.core import CallActions, CallPermissions, StoredOutput, ToolCont
 from luxx.tools.executor import READ_RESULT_TOOL, ToolExecutor
 from luxx.tools.hooks import StoreImages
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, READ_TOOL, allows_name
+from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.tools.sources import ToolSources, tool_caller
 from luxx.wire.event import CallPurpose
 from luxx.wire.model_settings import MemoryMode

@@ -23,6 +23,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AGENTS, agent_named, checked_enabled, settings_of
+from luxx.domain.mcp.offering import server_of
 from luxx.domain.skills.tools import LoadedSkill, SkillPlaces, load_skill
 from luxx.errors import Conflict, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
@@ -38,6 +39,7 @@ from luxx.tools.core import ToolContext, ToolSet
 from luxx.tools.history import Executed
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.permissions.service import has_rules, read_effective_rules
+from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.wire.delegation import TASK_CHARACTERS
 from luxx.wire.event import ProcessStep
 from luxx.wire.run import (
@@ -63,17 +65,13 @@ from luxx.wire.turn_event import (
     Warning,
 )
 
-MCP_PREFIX = "mcp__"
-"""How the names of the tools of MCP servers begin; they come and go with their server."""
-
 
 def has_tool(name: str, tools: Collection[str] | None, mcp_servers: Collection[str] | None) -> bool:
     """Whether an agent with these lists has a tool of this name; None: all that the user has. Where MCP
     servers are named, their tools are exactly those of MCP servers that it has.
     """
     if mcp_servers is not None and name.startswith(MCP_PREFIX):
-        # Neither the part for the tenant nor the name of a server has an underscore.
-        return name.removeprefix(MCP_PREFIX).partition("__")[0].partition("_")[2] in mcp_servers
+        return server_of(name) in mcp_servers
     return tools is None or name in tools
 
 

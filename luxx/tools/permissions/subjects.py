@@ -72,6 +72,7 @@ def canonical_host_pattern(pattern: str) -> str:
 
 
 MCP_PREFIX = "mcp__"
+"""How the names of the tools of MCP servers begin; they come and go with their server."""
 
 MAX_PARTS = 40
 """Limit for one call, because each part is matched with all rules."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.models import User
-from luxx.domain.mcp.models import Credential, McpServerRow
+from luxx.domain.mcp.models import Credential, McpServerRow, held_by
 from luxx.domain.mcp.oauth.http import NotSent, TokenRefused, TokensLost
 from luxx.domain.mcp.oauth.metadata import SignInFailed, read_challenge, scopes_of, union
 from luxx.domain.mcp.oauth.models import GrantState, McpClientRow, McpGrantRow
@@ -93,8 +93,7 @@ def identity_of(grant_id: str) -> str:
 
 def of_user(server_id: str, user_id: int | None) -> ColumnElement[bool]:
     """The condition on the grant of a user; with None on the shared one."""
-    holder = _grants.c.user_id.is_(None) if user_id is None else _grants.c.user_id == user_id
-    return and_(_grants.c.server_id == server_id, holder)
+    return and_(_grants.c.server_id == server_id, held_by(_grants.c.user_id, user_id))
 
 
 def has_grant(connection: Connection, server_id: str, user_id: int | None) -> bool:

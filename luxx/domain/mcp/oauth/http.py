@@ -129,8 +129,9 @@ class OAuthHttp:
         headers = {"Accept": f"{_JSON}, text/event-stream", "MCP-Protocol-Version": _PROTOCOL}
         request = self._request(server_url, headers, _PROBE, _JSON)
         answer = await self._timed(request.url, lambda: self._once(request, most_bytes=0))
-        refused = isinstance(answer, _OAuthAnswer) and answer.status == 401
-        return read_challenge(answer.challenges) if isinstance(answer, _OAuthAnswer) and refused else None
+        if not isinstance(answer, _OAuthAnswer) or answer.status != 401:
+            return None
+        return read_challenge(answer.challenges)
 
     async def resource_metadata(self, server_url: str, challenge: Challenge) -> ResourceMetadata | None:
         """The metadata of a server, from where its challenge says or from a well-known place; None if it has

@@ -6,9 +6,10 @@ Deleting a server or a user deletes all of theirs. Backups and exports contain n
 from datetime import datetime
 from enum import StrEnum
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from luxx.domain.mcp.models import unique_where
 from luxx.infra.store.tables import Base, UtcDateTime
 
 
@@ -45,21 +46,8 @@ class McpGrantRow(Base):
 
     __tablename__ = "mcp_grants"
     __table_args__ = (
-        Index(
-            "uq_mcp_grants_server_id",
-            "server_id",
-            unique=True,
-            sqlite_where=text("user_id IS NULL"),
-            postgresql_where=text("user_id IS NULL"),
-        ),
-        Index(
-            "uq_mcp_grants_server_id_user_id",
-            "server_id",
-            "user_id",
-            unique=True,
-            sqlite_where=text("user_id IS NOT NULL"),
-            postgresql_where=text("user_id IS NOT NULL"),
-        ),
+        unique_where("mcp_grants", ["server_id"], "user_id IS NULL"),
+        unique_where("mcp_grants", ["server_id", "user_id"], "user_id IS NOT NULL"),
     )
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)

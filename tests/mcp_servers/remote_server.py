@@ -208,13 +208,14 @@ ODD_TOOLS: list[Any] = [
 
 
 async def answer_oddly(receive: Receive, send: Send) -> None:
-    """A server of the older revision whose list has wrong tools and no end."""
+    """A server of the older revision whose list has wrong tools and no end, and whose answers are wrong."""
     asked = json.loads((await receive())["body"] or b"{}")
     method, version = asked.get("method", ""), {"protocolVersion": "2025-11-25"}
     results: dict[str, Any] = {
         "initialize": version
         | {"capabilities": {"tools": {}}, "serverInfo": {"name": "odd", "version": "1"}},
         "tools/list": {"tools": ODD_TOOLS, "nextCursor": "again"},
+        "tools/call": {"content": "no list"},
     }
     if method in results:
         body = {"jsonrpc": "2.0", "id": asked["id"], "result": results[method]}

@@ -240,6 +240,9 @@ async def test_wrong_tools_of_a_list_without_end_take_nothing_from_the_others(
         assert "inputSchema" in problems["untyped"]
         assert "in the list already" in problems["good"]
         assert "tool 2" in problems
+        wrong = await call(ann, "odd", "good")
+        assert (wrong["success"], wrong["outcome"]) == (False, "unknown")
+        assert "does not follow the protocol; the call may have been carried out" in wrong["error"]
 
 
 async def test_private_addresses_are_reached_only_if_they_are_allowed(

@@ -14,7 +14,7 @@ import anyio
 from luxx import __version__
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.domain.mcp.results import last_lines, reason_of_end, reason_of_silence
-from luxx.domain.mcp.sdk import AnswerItems, ListedTool, Sdk, listed_tool
+from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool
 from luxx.errors import ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.tools.sandbox.plan import ProgramLimits
@@ -39,8 +39,15 @@ _END_SECONDS = 2.0
 """How long a process may run on after it has closed its output."""
 
 _PING_SECONDS = 10.0
-_UNREADABLE = {"code": -32700, "message": "the answer cannot be read"}
-_TOO_MANY_PARTS = {"code": -32700, "message": f"the answer has more than {MOST_PARTS:,} parts"}
+_LOST = "luxx-lost"
+"""In `data` of an error that stands for an answer that cannot be read."""
+
+_UNREADABLE = {"code": -32700, "message": "the answer cannot be read", "data": _LOST}
+_TOO_MANY_PARTS = {
+    "code": -32700,
+    "message": f"the answer has more than {MOST_PARTS:,} parts",
+    "data": _LOST,
+}
 
 
 class McpConnection:
@@ -114,6 +121,12 @@ class McpConnection:
 
     async def list_tools(self, seconds: float) -> "list[ListedTool]":
         """Its tools, at most MOST_LISTED. Raises ToolFailed with a predicate that follows the name."""
+        try:
+            return await self._list_tools(seconds)
+        except AnswerLost as error:
+            raise ToolFailed(str(error)) from error
+
+    async def _list_tools(self, seconds: float) -> "list[ListedTool]":
         types, cursor, bytes_before = self._sdk.types, None, self._inbox.listed_bytes
         tools: list[Tool] = []
         self._items.clear()
@@ -132,8 +145,8 @@ class McpConnection:
         return [*map(listed_tool, tools[:MOST_LISTED]), *self._items.wrong_tools[:MOST_LISTED]]
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
-        """Call a tool; cancellation notifies the server. Raises ToolFailed with a predicate that follows the
-        server's name."""
+        """Call a tool; cancellation notifies the server. Raises ToolFailed and AnswerLost with a predicate
+        that follows the server's name."""
         types = self._sdk.types
         params = types.CallToolRequestParams(name=tool, arguments=arguments)
         try:
@@ -141,7 +154,7 @@ class McpConnection:
                 return await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         except TimeoutError:
             self._start_ping()
-            raise ToolFailed(f"did not answer within {seconds:g} seconds") from None
+            raise AnswerLost(f"did not answer within {seconds:g} seconds") from None
 
     async def close(self, why: str | None = None) -> None:
         """End the process with all it started; pending calls fail with `why`."""
@@ -154,12 +167,15 @@ class McpConnection:
         try:
             return await self._session.send_request(request, kind)
         except self._sdk.error as error:
+            if self._ended.is_set():
+                raise AnswerLost(self.why) from error
             problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
-            raise ToolFailed(self.why if self._ended.is_set() else problem) from error
+            kind = AnswerLost if cast(Any, error).data == _LOST else ToolFailed
+            raise kind(problem) from error
         except (ValueError, RuntimeError) as error:
             # pydantic's ValidationError is a ValueError.
             problem = "answered with a message that does not follow the protocol"
-            raise ToolFailed(self.why if self._ended.is_set() else problem) from error
+            raise AnswerLost(self.why if self._ended.is_set() else problem) from error
 
     async def _run(self) -> None:
         """Runs reader, writer and session; when one of them ends, all end."""

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from luxx.domain.mcp.link import LOST, UNSENT, Link
 from luxx.domain.mcp.offering import McpCall
-from luxx.domain.mcp.results import images_of_answer, result_of_answer
-from luxx.domain.mcp.sdk import AnswerItems, ListedTool, Sdk, listed_tool, load_sdk
+from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
+from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool, load_sdk
 from luxx.errors import ToolFailed
-from luxx.wire.tool import UNKNOWN_OUTCOME, ToolResult
+from luxx.wire.tool import ToolResult
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -55,10 +55,6 @@ logger = structlog.get_logger()
 class SessionGone(Exception):
     """The server does not know the session any more; it has not carried out the request. The message is a
     predicate that follows the server's name."""
-
-
-class AnswerLost(Exception):
-    """The answer is lost; the message is a predicate that follows the server's name."""
 
 
 class RemoteServer:
@@ -132,9 +128,7 @@ class RemoteServer:
         raise AssertionError("unreachable")
 
     def _unknown(self, why: str) -> ToolResult:
-        problem = self.link.secrets.hidden(why)
-        text = f"the MCP server {self.name} {problem}; the call may have been carried out"
-        return ToolResult(success=False, data=UNKNOWN_OUTCOME, error=text)
+        return unknown_outcome(self.name, self.link.secrets.hidden(why))
 
     async def _result(self, call: McpCall, answer: "CallToolResult") -> ToolResult:
         images = await asyncio.to_thread(images_of_answer, answer)
@@ -328,7 +322,7 @@ class RemoteConnection:
             raise self._failure(error) from error
         except (ValueError, RuntimeError) as error:
             # pydantic's ValidationError is a ValueError.
-            raise ToolFailed("answered with a message that does not follow the protocol") from error
+            raise AnswerLost("answered with a message that does not follow the protocol") from error
 
     def _failure(self, error: Any) -> Exception:
         text: str = error.message

@@ -22,7 +22,7 @@ from luxx.domain.mcp.inbox import MOST_PARTS, parts
 from luxx.tools.builtin.programs import why_ended
 from luxx.tools.sandbox.plan import ProgramLimits
 from luxx.tools.sandbox.process import ExceededLimit, ProgramResult
-from luxx.wire.tool import ToolResult
+from luxx.wire.tool import UNKNOWN_OUTCOME, ToolResult
 from luxx.wire.turn import StepFile
 
 if TYPE_CHECKING:
@@ -60,6 +60,12 @@ def result_of_answer(answer: "CallToolResult", images: Sequence[StepFile | str] 
     if not further:
         return ToolResult.ok(inner)
     return ToolResult.ok({"text": "\n".join(further), "structured": structured})
+
+
+def unknown_outcome(server: str, problem: str) -> ToolResult:
+    """The result of a call that has no answer. `problem`: a predicate that follows the server's name."""
+    text = f"the MCP server {server} {problem}; the call may have been carried out"
+    return ToolResult(success=False, data=UNKNOWN_OUTCOME, error=text)
 
 
 def _unwrapped(structured: Any) -> Any:

@@ -18,6 +18,11 @@ _OWN_LOGGERS = ("mcp", "client", "httpx2", "httpcore2", "websockets.client")
 _MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
 
 
+class AnswerLost(Exception):
+    """There is no answer that can be read, although the server may have got the request; the message is a
+    predicate that follows the server's name."""
+
+
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the SDK in use: session class, protocol types, message wrapper, error class, the check of
     a part of an answer, and what answers a call: a result, or questions that come first."""

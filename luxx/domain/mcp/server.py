@@ -21,8 +21,8 @@ from luxx.domain.files.storage import measure
 from luxx.domain.mcp.connection import McpConnection
 from luxx.domain.mcp.inbox import MIB, Secrets
 from luxx.domain.mcp.offering import McpCall
-from luxx.domain.mcp.results import images_of_answer, result_of_answer
-from luxx.domain.mcp.sdk import ListedTool, Sdk, load_sdk
+from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
+from luxx.domain.mcp.sdk import AnswerLost, ListedTool, Sdk, load_sdk
 from luxx.errors import Conflict, ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import McpServerConfig
@@ -188,12 +188,15 @@ class McpServer:
         return connection.ended_at if has_just_ended and connection is not None else self._since
 
     async def call(self, call: McpCall) -> ToolResult:
-        """Call one of its tools; starts the server if needed. Raises ToolFailed."""
+        """Call one of its tools; starts the server if needed. Without an answer the result says that the call
+        may have been carried out. Raises ToolFailed."""
         try:
             connection = await self.connected()
             answer = await connection.call(call.tool, call.arguments, self.config.call_seconds)
             images = await asyncio.to_thread(images_of_answer, answer)
             result = result_of_answer(answer, await call.keep_images(images) if images else ())
+        except AnswerLost as error:
+            return unknown_outcome(self.config.name, self._secrets.hidden(str(error)))
         except ToolFailed as error:
             problem = self._secrets.hidden(error.message)
             raise ToolFailed(f"the MCP server {self.config.name} {problem}") from error

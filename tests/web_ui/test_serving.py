@@ -31,6 +31,7 @@ def dist(tmp_path: Path) -> Path:
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<p>Luxx</p>", "utf-8")
     (tmp_path / "diagram.html").write_text("<p>diagram</p>", "utf-8")
+    (tmp_path / "artifact.html").write_text("<p>artifact</p>", "utf-8")
     (tmp_path / "build.json").write_text("{}", "utf-8")
     script = tmp_path / "assets" / "index-Ab12.js"
     script.write_bytes(b"let plain")
@@ -79,6 +80,13 @@ def test_only_the_page_that_draws_diagrams_may_have_style_elements(client: TestC
         in client.get("/ui/diagram.html").headers["content-security-policy"]
     )
     assert "content-security-policy" not in client.get("/ui/").headers  # the policy of all answers holds
+
+
+def test_the_page_of_web_artifacts_has_neither_network_nor_origin(client: TestClient[Litestar]) -> None:
+    policy = client.get("/ui/artifact.html").headers["content-security-policy"].split("; ")
+    assert {"sandbox allow-scripts", "default-src 'none'", "connect-src 'none'"} <= set(policy)
+    assert {"frame-src 'none'", "form-action 'none'", "frame-ancestors 'self'"} <= set(policy)
+    assert not [part for part in policy if "'self'" in part and not part.startswith("frame-ancestors")]
 
 
 def test_a_new_build_is_served_without_a_restart(client: TestClient[Litestar], dist: Path) -> None:

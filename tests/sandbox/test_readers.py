@@ -12,7 +12,11 @@ from files.sample_files import pdf, pdf_of
 from luxx.infra.config.schema import ToolsConfig
 from luxx.infra.documents.bounds import PageRequest
 from luxx.infra.documents.reader import DocumentProcess, PageProcess
+from luxx.infra.documents.render.files import make_file
+from luxx.infra.documents.render.process import RenderFailed, RenderProcess
+from luxx.infra.documents.render.request import RenderRequest, RenderSource
 from luxx.tools.sandbox.service import Sandbox
+from luxx.wire.artifacts import ArtifactType
 from sandbox.attacked_server import Attacker, Child, Json, attacked_server, children_once, in_force
 
 SLOW_PAGE = "<p><b>word</b> <i>word</i>" * 12_000
@@ -124,3 +128,25 @@ async def test_bounds_hold_in_the_sandbox_and_nothing_is_left(backend: str, tmp_
 def child_pids() -> set[int]:
     """The children of this process; tests before may have left some, such as those of a browser."""
     return {int(one) for one in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()}
+
+
+async def test_artifacts_are_rendered_in_the_sandbox(backend: str, tmp_path: Path) -> None:
+    sandbox = Sandbox(ToolsConfig(sandbox=backend), tmp_path / "data", tmp_path / "workspaces")  # type: ignore[arg-type]
+    await sandbox.open()
+    await sandbox.readers.open()
+    if sandbox.backend_name == "none":
+        pytest.skip(f"{backend} does not work here")
+    chart = '```chart\n{"labels": ["a"], "series": [{"values": [1]}]}\n```'
+    source = RenderSource(type=ArtifactType.PPT, name="Deck", pages=(f"# 标题 and chart\n\n{chart}",))
+    try:
+        render = RenderProcess(sandbox.readers.run).render
+        made = await render(RenderRequest(source=source, format="pptx", pictures=None), user_id=1)
+        outside = make_file(RenderRequest(source=source, format="pptx", pictures=None))
+        assert made.data == outside.data
+        assert [page.picture for page in made.pages] == [page.picture for page in outside.pages]
+        with pytest.raises(RenderFailed, match="memory"):
+            await RenderProcess(sandbox.readers.run, memory_bytes=120 << 20).render(
+                RenderRequest(source=source, format="pptx"), user_id=1
+            )
+    finally:
+        await sandbox.close()

@@ -25,8 +25,12 @@ from luxx.tools.sandbox.resident import PrewarmedPool
 
 MOST_WAITING = 2
 """Waiting readers of a server, of all kinds; each takes some 30 MB, for a minute after a document."""
-PACKAGES = ("msgspec", "lxml", "bs4", "pypdf", "python_calamine", "charset_normalizer", "ddgs")
-"""The packages that readers import; their dependencies are in the same directories."""
+PACKAGES = (
+    *("msgspec", "lxml", "bs4", "pypdf", "python_calamine", "charset_normalizer", "ddgs"),
+    *("pptx", "docx", "xlsxwriter", "typst", "rpptx", "rdocx", "pypdfium2", "PIL", "markdown_it"),
+    *("fontpkg_arimo", "noto_cjk_sans_otc"),
+)
+"""The packages that readers and renderers import; their dependencies are in the same directories."""
 _READER_MAIN = Path(__file__).with_name("reader_main.py").read_text("utf-8")
 _LUXX = Path(__file__).parents[2]
 _PROCESSES = 8

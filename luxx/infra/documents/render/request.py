@@ -70,3 +70,10 @@ class Rendered(msgspec.Struct, frozen=True, kw_only=True):
     renderer: str
     pages: tuple[FilePage, ...] = ()
     problems: tuple[RenderProblem, ...] = ()
+
+
+class RenderAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a renderer prints: what it made, or a sentence that says why it made nothing."""
+
+    rendered: Rendered | None = None
+    error: str = ""

@@ -1,0 +1,1 @@
+"""Writes decks as pptx files: their master, layouts and shapes."""

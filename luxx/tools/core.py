@@ -222,6 +222,11 @@ def _nobody_looks(command: UiCommand) -> None:
     raise ToolFailed("no page is shown to a person: this call does not belong to a run that somebody follows")
 
 
+async def without_numbers(result: ToolResult) -> ToolResult:
+    """Default for `CallActions.number_pages`: the run writes no reports."""
+    return result
+
+
 class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool can do in its run. Without a run, `ask`, `delegate` and `read_result` raise ToolFailed.
 
@@ -235,6 +240,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     - `write_todos`: replaces the to-do list of the run once the call has succeeded.
     - `show`: gives the page that follows the run a command, with the result. Raises ToolFailed with the
       reason where it may not.
+    - `number_pages(result)`: the result with the names by which a report of the run cites its web pages.
     - `cancelled`: whether to stop; also true after the timeout. A long synchronous tool checks it regularly.
     - `may_commit`: a synchronous tool that can roll back calls it before an irreversible action. After True
       the caller waits past the timeout.
@@ -249,6 +255,7 @@ class CallActions(msgspec.Struct, frozen=True, kw_only=True):
     activate: Callable[[ActiveSkill], None] = lambda skill: None
     write_todos: Callable[[list[TodoItem]], None] = _no_todos
     show: Callable[[UiCommand], None] = _nobody_looks
+    number_pages: Callable[[ToolResult], Awaitable[ToolResult]] = without_numbers
     cancelled: Callable[[], bool] = lambda: False
     may_commit: Callable[[], bool] = lambda: True
     chain: ChainContext = ChainContext()

@@ -252,7 +252,7 @@ class ToolExecutor:
         if self._config.enable_cache and tool.is_cacheable:
             key = cache_key(tool.name, arguments, context.caller.user_id)
             if (cached := self._cache.get(key)) is not None:
-                return CallStatus.CACHED, await cut(cached)
+                return CallStatus.CACHED, await cut(await context.actions.number_pages(cached))
         hooked = HookedCall(
             tool=tool.name,
             arguments=arguments,
@@ -262,7 +262,7 @@ class ToolExecutor:
         )
         run = partial(self._run, tool, arguments, context)
         result = await self.registry.hooks.run_with_hooks(hooked, run)
-        output = await cut(result)
+        output = await cut(await context.actions.number_pages(result))
         if key is not None and result.success and not context.metadata.is_redirected and tool.keeps(result):
             self._cache.put(key, result)
         return (CallStatus.DONE if result.success else CallStatus.FAILED), output

@@ -301,7 +301,8 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True, tag="delegated"):
     limits all its subagents share. `most_calls`: its limit of tool calls; None: no limit. `agent_ids`: the
     agents of the runs above, whose rules restrict this run too. `message_id`: the user's message that the
     first run answers, if it is one of a conversation or an invocation. `is_of_given`: the first run got its
-    messages from its client and stores nothing, so this one stores no files."""
+    messages from its client and stores nothing, so this one stores no files. `numbers_pages`: the first run
+    may write reports, so the pages that this one reads get numbers."""
 
     message_id: str | None = None
     is_of_given: bool = False
@@ -313,3 +314,4 @@ class Delegated(msgspec.Struct, frozen=True, kw_only=True, tag="delegated"):
     tainted_by: str | None = None
     narrowed: tuple[Narrowing, ...] = ()
     agent_ids: tuple[int, ...] = ()
+    numbers_pages: bool = False

@@ -22,6 +22,7 @@ from luxx.errors import LuxxError
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.log.failure import fail_run
+from luxx.runs.log.page_sources import RunSourceRow
 from luxx.runs.log.retention import DISCARD_SECONDS, EVENTS_AT_ONCE, delete_old_logs, discard_old_calls
 from luxx.runs.models import RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.runs.turn.chat import fail_chat
@@ -68,6 +69,8 @@ def add_run(
     rows = [{"run_id": run_id, "seq": seq, "type": "warning", "data": LOGGED} for seq in range(1, events + 1)]
     session.execute(insert(RunEventRow), rows)
     session.execute(insert(RunResultRow).values(run_id=run_id, call_id="c", output="whole"))
+    source = {"number": 1, "subject_id": subject, "address": "https://a.example/", "title": "", "text": b"t"}
+    session.execute(insert(RunSourceRow).values(run_id=run_id, **source))
     session.execute(
         insert(ToolCallRow).values(
             run_id=run_id, step_index=0, tool="t", seq=1, result_seq=None, status="done"
@@ -76,11 +79,11 @@ def add_run(
     return run_id
 
 
-def counts_by_run(store: Store) -> dict[str, tuple[int, int, int]]:
-    """The number of events, results and tool calls of each run that exists."""
+def counts_by_run(store: Store) -> dict[str, tuple[int, ...]]:
+    """The number of events, results, tool calls and sources of each run that exists."""
 
-    def work(session: Session) -> dict[str, tuple[int, int, int]]:
-        tables: list[Any] = [RunEventRow, RunResultRow, ToolCallRow]
+    def work(session: Session) -> dict[str, tuple[int, ...]]:
+        tables: list[Any] = [RunEventRow, RunResultRow, ToolCallRow, RunSourceRow]
         return {
             run_id: tuple(
                 session.scalar(select(func.count()).select_from(table).where(table.run_id == run_id))
@@ -107,7 +110,7 @@ async def test_logs_of_runs_that_ended_before_the_limit_are_deleted_and_no_other
     before = counts_by_run(store)
     assert (await delete_old_logs(store, utc_now(), days=90)) == 3
     expired_ids = {ids[0], ids[3], ids[4]}
-    assert counts_by_run(store) == {id_: (0, 0, 0) if id_ in expired_ids else before[id_] for id_ in ids}
+    assert counts_by_run(store) == {id_: (0, 0, 0, 0) if id_ in expired_ids else before[id_] for id_ in ids}
     assert (await delete_old_logs(store, utc_now(), days=90)) == 0
 
 
@@ -185,7 +188,7 @@ async def test_call_that_ended_without_its_client_is_discarded(store: Store) -> 
 
     just_ended, running, call, subagent = store.write_now(work)
     await discard_old_calls(store, utc_now())
-    whole, nothing = (3, 1, 1), (0, 0, 0)
+    whole, nothing = (3, 1, 1, 1), (0, 0, 0, 0)
     assert counts_by_run(store) == {just_ended: whole, running: whole, call: nothing, subagent: nothing}
     assert content_of(store)[call] == content_of(store)[subagent] == ("{}", 0)
 
@@ -193,5 +196,5 @@ async def test_call_that_ended_without_its_client_is_discarded(store: Store) -> 
 async def test_call_that_cannot_be_driven_fails_and_is_discarded(store: Store) -> None:
     call = store.write_now(lambda session: add_run(session, began=0.1, ended=None, is_call=True))
     await fail_run(store, {RunKind.CHAT: fail_chat}, call, 1, LuxxError("lost", kind="given_up"))
-    assert counts_by_run(store) == {call: (2, 0, 0)}  # An error and the end.
+    assert counts_by_run(store) == {call: (2, 0, 0, 0)}  # An error and the end.
     assert content_of(store)[call][0] == "{}"

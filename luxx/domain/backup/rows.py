@@ -74,6 +74,7 @@ LARGE_ROW_FETCH = {
     "messages": 4,
     "run_results": 4,
     "run_events": 20,
+    "run_sources": 20,
 }
 """Rows in memory at once, for tables whose rows may have megabytes."""
 

@@ -19,6 +19,7 @@ from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import NOTICES, RunEndedRow
+from luxx.runs.log.page_sources import RunSourceRow
 from luxx.runs.models import (
     DISCARDED,
     UNDISCARDED_CALL,
@@ -57,13 +58,15 @@ _first = (
 _delete_events = delete(_events).where(_events.c.run_id == _of_run, _events.c.seq <= bindparam("last"))
 _delete_rest = [
     delete(table).where(table.c.run_id == _of_run)
-    for table in (table_of(ToolCallRow), table_of(RunResultRow))
+    for table in (table_of(ToolCallRow), table_of(RunResultRow), table_of(RunSourceRow))
 ]
 _of_log = select(
     func.sum(func.length(_events.c.data) + func.coalesce(func.length(_events.c.internal), 0))
 ).where(_events.c.run_id == _of_run, _events.c.seq <= bindparam("last"))
 _results = table_of(RunResultRow)
 _of_results = select(func.sum(func.length(_results.c.output))).where(_results.c.run_id == _of_run)
+_sources = table_of(RunSourceRow)
+_of_sources = select(func.sum(func.length(_sources.c.text))).where(_sources.c.run_id == _of_run)
 _shrink = (
     _runs.update()
     .where(_runs.c.id == bindparam("b_id"))
@@ -117,9 +120,9 @@ def _delete_batch(session: Session, run_id: str) -> bool:
     connection = session.connection()
     seqs = list(connection.scalars(_first, {"b_run": run_id}))
     if seqs:
-        # Subtracts the size of these events and of all tool outputs from that of the run.
+        # Subtracts the size of these events, of all tool outputs and pages from that of the run.
         key = {"b_run": run_id, "last": seqs[-1]}
-        size = int(connection.scalar(_of_log, key) or 0) + int(connection.scalar(_of_results, key) or 0)
+        size = sum(int(connection.scalar(part, key) or 0) for part in (_of_log, _of_results, _of_sources))
         connection.execute(_shrink, {"b_id": run_id, "size": size})
         connection.execute(_delete_events, {"b_run": run_id, "last": seqs[-1]})
     for statement in _delete_rest:
@@ -142,7 +145,7 @@ _delete_of_call = [
     delete(_events).where(_events.c.run_id.in_(_of_call), _events.c.type.not_in(_kept)),
     *(
         delete(table).where(table.c.run_id.in_(_of_call))
-        for table in (table_of(ToolCallRow), table_of(RunResultRow), table_of(QuestionRow))
+        for table in (table_of(ToolCallRow), table_of(RunResultRow), table_of(QuestionRow), _sources)
     ),
 ]
 _kept_size = (

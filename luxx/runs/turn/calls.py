@@ -15,6 +15,7 @@ from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
 from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry, store_output
+from luxx.runs.log.page_sources import numbered
 from luxx.runs.turn.asking import QuestionAsker, needed_answer
 from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.delegation import Delegator
@@ -31,7 +32,14 @@ from luxx.runs.turn.loop_guard import (
 )
 from luxx.runs.turn.pins import store_pins
 from luxx.runs.turn.resources import RunResources
-from luxx.runs.turn.rights import UiCommands, inherited_taint, new_taint, skill_entries, tainted_by
+from luxx.runs.turn.rights import (
+    UiCommands,
+    inherited_taint,
+    new_taint,
+    root_of_cited,
+    skill_entries,
+    tainted_by,
+)
 from luxx.runs.turn.state import TurnState, held_calls, open_calls
 from luxx.runs.turn.turn_log import (
     call_of,
@@ -42,7 +50,7 @@ from luxx.runs.turn.turn_log import (
     refused_entries,
     status_entry,
 )
-from luxx.tools.core import NeedsAnswer, ToolContext
+from luxx.tools.core import NeedsAnswer, ToolContext, without_numbers
 from luxx.tools.history import Executed
 from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
 from luxx.wire.todos import TodoItem
@@ -75,6 +83,8 @@ class ToolCalls:
         self._todos: dict[str, list[TodoItem]] = {}
         """To-do lists that calls of this drive have written, by call id."""
         self._ui_commands = UiCommands(run.spec)
+        root = root_of_cited(run.spec)
+        self._number_pages = without_numbers if root is None else partial(numbered, run.services.store, root)
         self._last_context: ToolContext | None = None
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
@@ -170,6 +180,7 @@ class ToolCalls:
             activate=partial(self._activated_skills.__setitem__, str(call.id_ref)),
             write_todos=partial(self._todos.__setitem__, str(call.id_ref)),
             show=partial(self._show, str(call.id_ref), context.permissions.tainted_by),
+            number_pages=self._number_pages,
         )
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagents(executed)

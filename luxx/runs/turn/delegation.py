@@ -26,7 +26,7 @@ from luxx.runs.models import RunRow
 from luxx.runs.slots import SubagentSlots, TurnSlots
 from luxx.runs.turn.context import RunContext, SubagentEngine
 from luxx.runs.turn.resources import ResourceFinder
-from luxx.runs.turn.rights import agent_request
+from luxx.runs.turn.rights import agent_request, root_of_cited
 from luxx.runs.turn.run_rows import (
     answered_message,
     count_descendants,
@@ -303,8 +303,7 @@ class Delegator:
         max_depth = self.run.services.config.limits.delegation_depth
         if depth > max_depth:
             raise ToolFailed(f"subagents may be nested at most {max_depth} deep; do this task in this run")
-        may_delegate = depth < max_depth
-        own_tools = [name for name in run_request.tools if may_delegate or name != DELEGATE_TOOL]
+        own_tools = [name for name in run_request.tools if depth < max_depth or name != DELEGATE_TOOL]
         unknown = sorted(set(assignment.tools or ()) - {*own_tools, READ_RESULT_TOOL})
         if unknown:
             raise ToolFailed(
@@ -327,6 +326,7 @@ class Delegator:
             # The list of tools only hides others from the model; `narrowed` refuses their calls.
             narrowed=(*context.permissions.narrowed, Narrowing(by="", entries=granted_tools)),
             agent_ids=run_request.rule_agents if assignment.agent else run_request.rule_agents[1:],
+            numbers_pages=root_of_cited(self.run.spec) is not None,
         )
         return replace(
             template,

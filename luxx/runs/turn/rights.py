@@ -75,6 +75,18 @@ def has_tool(name: str, tools: Collection[str] | None, mcp_servers: Collection[s
     return tools is None or name in tools
 
 
+ARTIFACT_TOOLS = frozenset({"create_artifact", "edit_artifact"})
+
+
+def root_of_cited(spec: RunSpec) -> str | None:
+    """The run at the top of the tree, which numbers the pages that this run reads, because it may write a
+    report that cites them; None if it may not."""
+    request = spec.request
+    if isinstance(request.origin, Delegated):
+        return request.origin.root_run_id if request.origin.numbers_pages else None
+    return None if request.stores_nothing or ARTIFACT_TOOLS.isdisjoint(request.tools) else spec.run_id
+
+
 def rules_for(
     connection: Connection, caller: Caller, subject_id: str, agent_ids: Sequence[int]
 ) -> tuple[PlacedRule, ...]:

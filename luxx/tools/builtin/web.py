@@ -188,6 +188,24 @@ def _batch(entries: list[BatchEntry]) -> ToolResult:
     return ToolResult(success=False, data=batch, error=f"none of the {len(entries)} pages could be read")
 
 
+def pages_of(result: ToolResult) -> list[WebPage]:
+    """The pages in the data of web_fetch or batch_fetch that can be cited.
+
+    Empty for any other result, also for one that a hook replaced.
+    """
+    try:
+        page = msgspec.convert(result.data, WebPage)
+        return [page] if page.sources else []
+    except msgspec.ValidationError:
+        pass
+    try:
+        batch = msgspec.convert(result.data, Batch)
+    except msgspec.ValidationError:
+        return []
+    citable = {source.url for source in batch.sources}
+    return [entry.data for entry in batch.results if entry.data is not None and entry.data.url in citable]
+
+
 def _is_complete(result: ToolResult) -> bool:
     """Whether all pages were read. Others are not cached, because a failed page may work the next time."""
     try:

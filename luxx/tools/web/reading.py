@@ -30,8 +30,10 @@ _UNSPECIFIED_TYPES = frozenset(
 
 
 class WebPage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A page that was read. `url`: the address after redirects; `pages`: only of a PDF."""
+    """A page that was read. `url`: the address after redirects; `pages`: only of a PDF. `source`: the name
+    by which a report of this run cites it, such as S3."""
 
+    source: str = ""
     url: str
     title: str
     format: PageForm

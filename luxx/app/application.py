@@ -15,10 +15,14 @@ from luxx.api.http.security import protection
 from luxx.api.openai.routes import OpenAIController
 from luxx.api.openapi.page import DocsController
 from luxx.api.routes.agents import AgentController
+from luxx.api.routes.artifacts import ArtifactController, ArtifactFileController
 from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController, KeyController, SocketController
-from luxx.api.routes.conversation_context import ConversationContextController
-from luxx.api.routes.conversation_work import ConversationQueueController, ConversationTodosController
+from luxx.api.routes.conversation_work import (
+    ConversationContextController,
+    ConversationQueueController,
+    ConversationTodosController,
+)
 from luxx.api.routes.conversations import (
     ConversationController,
     ProjectController,
@@ -52,6 +56,8 @@ from luxx.web.files import UiController, WebFiles
 CONTROLLERS: list[type[Controller]] = [
     AgentController,
     AllowedHostsController,
+    ArtifactController,
+    ArtifactFileController,
     AttachmentController,
     AuditController,
     AuthController,
@@ -250,6 +256,8 @@ def _tool_dependencies(services: Services) -> dict[str, Provide]:
 def _feature_dependencies(services: Services) -> dict[str, Provide]:
     return {
         "admission": _provide(lambda: services.admission),
+        "artifacts": _provide(lambda: services.artifacts),
+        "artifact_files": _provide(lambda: services.artifact_files),
         "chat_queue": _provide(lambda: services.chat_queue),
         "todos": _provide(lambda: services.todos),
         "chats": _provide(lambda: services.chats),

@@ -55,6 +55,9 @@ from luxx.domain.skills.skill import SkillSet
 from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
+from luxx.features.artifacts.files import ArtifactFiles
+from luxx.features.artifacts.rows import bytes_of_user
+from luxx.features.artifacts.service import ArtifactService
 from luxx.features.knowledge.deletion import BaseDeletion
 from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.service import KnowledgeService
@@ -156,7 +159,9 @@ class CoreServices:
         self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store, SUBJECT_READERS)
-        self.storage = StorageUse(self.store, config.limits.storage_mb_per_user)
+        self.storage = StorageUse(self.store, config.limits.storage_mb_per_user, bytes_of_user)
+        self.artifacts = ArtifactService(self.store, config.artifacts, self.storage)
+        self.artifact_files = ArtifactFiles(self.artifacts, self.uploads)
         self.tickets = TicketService(self.store, self.authenticator)
         self._make_streams()
 

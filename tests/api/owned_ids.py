@@ -139,6 +139,15 @@ def _document(person: ApiClient, ids: IdsByName, secret: str) -> str:
     return str(added["items"][0]["id"])
 
 
+def _artifact(person: ApiClient, ids: IdsByName, secret: str) -> str:
+    """A deck of two versions."""
+    body = {"type": "ppt", "name": secret, "content": secret, "conversation_id": ids["conversation_id"]}
+    artifact_id = person.good("POST", "/artifacts", json=body)["id"]
+    change = {"content": f"{secret} again", "base_version": 1}
+    person.good("PUT", f"/artifacts/{artifact_id}/content", json=change)
+    return str(artifact_id)
+
+
 def _composition(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     members = [{"id": "read", "tool": "file_read", "arguments": {"path": secret}}]
     body = {"name": "reads_a_secret", "description": secret, "members": members}
@@ -253,9 +262,11 @@ ID_KINDS: dict[str, IdKind] = {
     "key_id": IdKind(NO_UUID, _key),
     "conversation_id": IdKind(NO_UUID, _conversation),
     "subject_id": IdKind(NO_UUID, _same_as("conversation_id")),
+    "artifact_id": IdKind(NO_UUID, _artifact),
     "message_id": IdKind(NO_UUID, _message),
     "parent_id": IdKind(NO_UUID, _answer),
     "selected_leaf_id": IdKind(NO_UUID, _same_as("parent_id")),
+    "page_index": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
     "index": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 0),
     "run_id": IdKind(NO_UUID, _run),
     "room_id": IdKind(NO_UUID, _room),

@@ -24,7 +24,9 @@ BODIES: dict[str, Any] = {
 
 
 def fill_placeholders(path: str) -> str:
-    numbered = re.sub(r"\{(agent_id|provider_id|seat_id|user_id|tenant_id|index|number)\}", "1", path)
+    numbered = re.sub(
+        r"\{(agent_id|provider_id|seat_id|user_id|tenant_id|index|page_index|number)\}", "1", path
+    )
     return numbered.replace("{", "").replace("}", "")
 
 

@@ -32,7 +32,7 @@ TENANT_DEFAULTS = ("/tenant", "/admin/tenants", "/admin/tenants/{tenant_id}")
 """Operations that take the ids of an administrator: `default_provider_id`, see test_lost_choices."""
 LEVEL_2 = ("/mcp/servers", "/mcp/servers/{name}")
 """Operations that need another level than the user has, see mcp_servers/test_added_servers."""
-PARAMETER_PLACES = {"call_id", "index", "number", "step_id", "user_id"}
+PARAMETER_PLACES = {"call_id", "index", "page_index", "number", "step_id", "user_id"}
 """Parameters that select a part of a resource, not a resource."""
 
 NEED_A_RUN = (
@@ -77,6 +77,10 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /knowledge/{base_id}/members/{user_id}": {"right": "write"},
     "POST /knowledge/{base_id}/search": {"query": "hello"},
     "PUT /conversations/{conversation_id}/queue/{queue_id}": {"content": "hello"},
+    "POST /artifacts": {"type": "ppt", "name": "new", "content": "new"},
+    "PUT /artifacts/{artifact_id}/content": {"content": "changed", "base_version": 2},
+    "POST /artifacts/{artifact_id}/restore": {"version": 1},
+    "POST /artifacts/{artifact_id}/save": {"path": "saved.md", "format": "md"},
     "PUT /conversations/{conversation_id}/todos": {"todos": [{"title": "hello"}]},
 }
 """The bodies of operations, besides those that only change a name or a title."""
@@ -88,6 +92,7 @@ NEEDS = {"PUT /knowledge/{base_id}": ["project_id"], "POST /knowledge/{base_id}/
 """The ids that the bodies of operations need besides."""
 
 LISTS = {
+    "GET /artifacts": ("conversation_id", "room_id", "task_id"),
     "GET /memories/changes": ("fact_id", "entity_id"),
     "GET /runs": ("subject_id",),
     "GET /conversations": ("project_id",),
@@ -95,7 +100,12 @@ LISTS = {
     "GET /usage": ("conversation_id",),
     "GET /tool-calls": ("run_id",),
 }
-QUERIES = {"GET /permissions/explain": {"tool": "file_read"}, "GET /search": {"q": "hello"}}
+QUERIES = {
+    "GET /artifacts/{artifact_id}/diff": {"from": 1, "to": 2},
+    "GET /artifacts/{artifact_id}/download": {"format": "md"},
+    "GET /permissions/explain": {"tool": "file_read"},
+    "GET /search": {"q": "hello"},
+}
 """Where an id filters the user's own list, the answer is an empty list, not 404."""
 
 users = itertools.count()
@@ -278,7 +288,8 @@ def test_the_owner_sends_the_same_requests_and_is_answered(document: Document, a
         response = ask(annas.owner, slot, annas.ids[slot.kind], annas.ids)
         is_ended = response.status_code == 409 and slot.operation.template.endswith(NEED_A_RUN)
         needs_admin = response.status_code == 403 and slot.operation.template.endswith("/review")
-        assert response.is_success or is_ended or needs_admin, (
+        needs_extra = response.status_code == 503 and slot.operation.template.endswith("{page_index}")
+        assert response.is_success or is_ended or needs_admin or needs_extra, (
             f"{slot}: {response.status_code} {response.text}"
         )
         if response.status_code == 202:

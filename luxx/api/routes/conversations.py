@@ -22,6 +22,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
+from luxx.features.artifacts.service import ArtifactService
 from luxx.infra.store.search_words import SearchKind
 from luxx.wire.model_settings import MemoryMode, ModelSettingsChange, PlanningMode, RoutingMode, SlidingWindow
 
@@ -29,6 +30,10 @@ InjectedConversations = NamedDependency[ConversationService]
 InjectedProjects = NamedDependency[ProjectService]
 InjectedTransfer = NamedDependency[TransferService]
 
+ArtifactsChoice = Annotated[
+    Literal["keep", "delete"],
+    QueryParameter(name="artifacts", description="what becomes of the artifacts that were made in it"),
+]
 Tag = Annotated[str, Meta(min_length=1, max_length=50)]
 
 
@@ -110,10 +115,20 @@ class ConversationController(Controller):
 
     @delete("/{conversation_id:str}", status_code=200)
     async def delete(
-        self, caller: InjectedCaller, conversations: InjectedConversations, conversation_id: TextId
+        self,
+        caller: InjectedCaller,
+        conversations: InjectedConversations,
+        artifacts: NamedDependency[ArtifactService],
+        conversation_id: TextId,
+        of_artifacts: ArtifactsChoice = "keep",
     ) -> Success[None]:
-        """Delete a conversation with its messages, and stop its runs."""
+        """Delete a conversation with its messages, and stop its runs. Its artifacts stay by default."""
+        made: list[str] = []
+        if of_artifacts == "delete":
+            made = await artifacts.ids_of_conversation(caller, conversation_id)
         await conversations.delete(caller, conversation_id)
+        if made:
+            await artifacts.delete_all(caller, made)
         return success(None, "deleted")
 
 

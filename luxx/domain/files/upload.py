@@ -84,6 +84,23 @@ class Uploads:
         async with self._received(caller, content_type, length, body) as form:
             return await self._store_files(caller, form)
 
+    async def store(self, caller: Caller, folder: str, name: str, data: bytes) -> UploadView:
+        """Stores bytes that the server made as a file. Raises InvalidInput for the folder, TooLarge past the
+        quota, TooMany, Conflict or Unavailable."""
+
+        def write(form: "_Form") -> None:
+            draft = form.workspace_files.create_draft()
+            form.files.append(FormFile(safe_name(name), draft))
+            draft.write(data)
+
+        with self._upload_slot(caller):
+            form = _Form(await asyncio.to_thread(self._files.workspace_files, caller), folder)
+            try:
+                await asyncio.to_thread(write, form)
+                return await self._store_files(caller, form)
+            finally:
+                await asyncio.shield(asyncio.to_thread(form.close))
+
     @asynccontextmanager
     async def receive_drafts(
         self, caller: Caller, content_type: str, length: int | None, body: AsyncIterator[bytes]
@@ -193,10 +210,10 @@ class Uploads:
 class _Form:
     """Receives the parts of one body: writes files to disk, keeps the folder in memory."""
 
-    def __init__(self, workspace_files: WorkspaceFiles) -> None:
+    def __init__(self, workspace_files: WorkspaceFiles, folder: str | None = None) -> None:
         self.workspace_files = workspace_files
         self.files: list[FormFile] = []
-        self._folder: bytearray | None = None
+        self._folder: bytearray | None = None if folder is None else bytearray(folder, "utf-8", "replace")
         self._is_file = False
         self._pieces = bytearray()
 

@@ -288,6 +288,20 @@ class MemoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     community_resolution: Annotated[float, Meta(gt=0, le=100)] = 1.0
 
 
+class ArtifactsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of artifacts. `max_pages` and `max_source_kb` of one version, `versions` kept of each artifact,
+    `max_file_mb` of a file that is made of one, `cache_mb` of all such files that are kept. A file takes at
+    most `render_seconds`; `concurrent_renders` are made at once."""
+
+    max_pages: Annotated[int, Meta(ge=1, le=1000)] = 60
+    max_source_kb: Annotated[int, Meta(ge=1, le=9_000)] = 500
+    max_file_mb: Annotated[int, Meta(ge=1, le=500)] = 50
+    versions: Annotated[int, Meta(ge=2, le=10_000)] = 50
+    cache_mb: NonNegativeInt = 500
+    render_seconds: PositiveFloat = 30
+    concurrent_renders: PositiveInt = 2
+
+
 class LocalConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = True
     model_path: str | None = None
@@ -341,6 +355,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     runs: RunsConfig = RunsConfig()
     hub: HubConfig = HubConfig()
     memory: MemoryConfig = MemoryConfig()
+    artifacts: ArtifactsConfig = ArtifactsConfig()
     local: LocalConfig = LocalConfig()
     demo: DemoConfig = DemoConfig()
     observability: ObservabilityConfig = ObservabilityConfig()

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy import Connection, Select, bindparam, func, insert, select
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.context.messages import PastMessage, read_path
@@ -293,9 +293,7 @@ _said_in_rooms = select(func.coalesce(func.sum(func.length(_messages.c.content))
 _in_queues = select(func.coalesce(func.sum(_queued.c.stored_bytes), 0)).where(
     _queued.c.user_id == bindparam("user_id")
 )
-_of_user = select(
-    _of_runs.scalar_subquery() + _said_in_rooms.scalar_subquery() + _in_queues.scalar_subquery()
-)
+_of_user = (_of_runs, _said_in_rooms, _in_queues)
 
 
 class StorageUse:
@@ -304,9 +302,12 @@ class StorageUse:
     With several processes a user can exceed the limit by what the others store within RECOUNT_SECONDS.
     """
 
-    def __init__(self, store: Store, limit_mb: float) -> None:
+    def __init__(self, store: Store, limit_mb: float, *others: Select[int]) -> None:
+        """`others`: the bytes that features store for the user `:user_id`."""
         self._store = store
         self._limit_mb = limit_mb
+        first, *rest = (one.scalar_subquery() for one in (*_of_user, *others))
+        self._of_user = select(sum(rest, start=first))
         self._cached_sizes: dict[int, tuple[int, float]] = {}
 
     async def check(self, user_id: int, size: int, *, is_own: bool = True) -> None:
@@ -321,7 +322,7 @@ class StorageUse:
         now = time.monotonic()
         if now - counted_at >= RECOUNT_SECONDS or used + size > limit:
             used = await self._store.read_rows(
-                lambda connection: int(connection.scalar(_of_user, {"user_id": user_id}) or 0)
+                lambda connection: int(connection.scalar(self._of_user, {"user_id": user_id}) or 0)
             )
             self._cached_sizes[user_id] = (used, now)
         if used + size > limit and not is_own:

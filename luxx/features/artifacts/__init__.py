@@ -1,0 +1,1 @@
+"""Artifacts: documents, decks, sheets, pages, programs and diagrams with versions, as texts."""

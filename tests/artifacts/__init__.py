@@ -1,0 +1,1 @@
+"""Artifacts: their sources, versions, files and runs."""

@@ -147,6 +147,30 @@ def test_the_rest_of_a_request_counts_beside_a_question_for_a_meaning() -> None:
     assert found(router, "Fill the PDF form. What is a deductible?") == "pdf-forms"
 
 
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("Do not fill the PDF form", False),
+        ("Please don't fill the PDF form yet.", False),
+        ("Summarise the letter, but never fill the PDF form", False),
+        ("Write a letter instead of filling the PDF form", False),
+        ("请不要填写PDF表格", False),
+        ("别填写PDF表格，总结一下", False),
+        ("Do not translate the letter, only fill the PDF form", True),
+        ("Don't forget to fill the PDF form", True),
+        ("Why don't you fill the PDF form?", True),
+        ("I do not know how to fill the PDF form", True),
+        ("Never mind the letter. Fill the PDF form", True),
+        ("不用翻译，请填写PDF表格", True),
+        ("请特别仔细地填写PDF表格", True),
+    ],
+)
+def test_what_a_request_excludes_is_not_what_it_asks_for(text: str, asks: bool) -> None:
+    router = Router([*OTHERS, item("pdf-forms", "Fills PDF forms. 填写PDF表格。")])
+    matches = router.match(text)
+    assert (bool(matches.above), matches.is_definition) == (asks, False)
+
+
 def test_of_a_long_text_its_beginning_and_its_end_are_matched() -> None:
     router = Router([*OTHERS, item("pdf-forms", "Fills PDF forms.")])
     filler = "nothing here " * 100_000

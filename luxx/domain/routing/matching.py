@@ -47,6 +47,15 @@ _DEFINITION = re.compile(
     r"|\bstands? for\b|\bdifference\b|什么是|是什么",
     re.IGNORECASE,
 )
+_EXCLUDED = re.compile(
+    r"(?:(?:(?<![^\n.,;:!?])|\b(?:please|but|and)\b)\s*(?:do not|don['’]t|never)\b"
+    r"(?! (?:forget|hesitate|worry|mind|you)\b)"
+    r"|\b(?:no need to|instead of|rather than)\b"
+    r"|(?:不要|不用|不必|不需要|请勿|切勿|(?<![^\s，。；：！？请])别)(?![忘的人名]))"
+    r"[^,.;:!?\n，。；：！？]*?(?=\b(?:but|only|just)\b|但|只|$|[,.;:!?\n，。；：！？])",
+    re.IGNORECASE,
+)
+"""What a request excludes, up to the end of the clause: "Do not deploy, only review"."""
 
 
 class TriggerType(StrEnum):
@@ -127,6 +136,7 @@ class Router:
     def match(self, text: str) -> RoutingMatches:
         """What `text` asks for. Takes at most a millisecond with 1,000 items, however long the text is."""
         asked = _without_definitions(_bounded(text))
+        is_definition, asked = not asked.strip(), _EXCLUDED.sub(" ", asked)
         words, threshold = _words(asked), round(self.threshold, 3)
         scores = self._scores(words)
         found = [position for position, score in enumerate(scores) if score]
@@ -145,7 +155,7 @@ class Router:
             reasons = (*(f"trigger: {phrase}" for phrase in phrases), f"words: {', '.join(shared)}")
             ranked.append(RoutingMatch(item=item, score=score, reasons=reasons))
             left[item.kind] -= 1
-        return RoutingMatches(ranked=tuple(ranked), threshold=threshold, is_definition=not asked.strip())
+        return RoutingMatches(ranked=tuple(ranked), threshold=threshold, is_definition=is_definition)
 
     def nearest(self, text: str, most: int) -> list[RoutedItem]:
         """The items that share the most with a text, the best first, however little that is."""

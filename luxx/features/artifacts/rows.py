@@ -20,6 +20,7 @@ from luxx.features.artifacts.models import (
     ArtifactRow,
     ArtifactVersionRow,
 )
+from luxx.features.artifacts.references import sources_to_keep
 from luxx.features.artifacts.source import SourcePage, join
 from luxx.features.artifacts.views import ArtifactPage, ArtifactSettings, PageEntry, VersionAuthorRow
 from luxx.infra.clock import new_id, utc_now
@@ -168,7 +169,7 @@ def add_version(
             artifact_id=artifact_id,
             number=number,
             pages=msgspec.json.encode(entries).decode(),
-            settings=msgspec.json.encode(new.settings).decode(),
+            settings=_settings(connection, artifact_id, type_, new),
             pages_changed=msgspec.json.encode(changed_pages(before, entries)).decode(),
             problems=msgspec.json.encode(new.problems).decode(),
             author_kind=new.author.kind.value,
@@ -192,6 +193,18 @@ def add_version(
         .values(head=number, updated_at=utc_now(), stored_bytes=size.scalar_subquery(), **changed)
     )
     return number
+
+
+def _settings(connection: Connection, artifact_id: str, type_: ArtifactType, new: NewVersion) -> str:
+    """The settings of a new version as JSON; those of a report with the sources that it may cite."""
+    if type_ != ArtifactType.REPORT:
+        return msgspec.json.encode(new.settings).decode()
+    is_head = versions.c.artifact_id == artifact_id, versions.c.number == new.base
+    stored = connection.scalar(select(versions.c.settings).where(*is_head))
+    kept = [*([] if stored is None else settings_decoder.decode(stored).sources), *new.settings.sources]
+    texts = [page.text for page in new.pages]
+    sources = sources_to_keep(connection, artifact_id, new.author.run_id, texts, kept)
+    return msgspec.json.encode(msgspec.structs.replace(new.settings, sources=sources)).decode()
 
 
 def artifact_not_found() -> NotFound:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
@@ -162,7 +163,7 @@ class ArtifactService:
             head = read_version(connection, artifact_id, row.head)
             theme = head.settings.theme if changes.theme is UNSET else changes.theme
             language = head.settings.language if changes.language is UNSET else changes.language
-            settings = ArtifactSettings(theme=theme, language=language)
+            settings = replace(head.settings, theme=theme, language=language)
             if settings != head.settings:
                 version = NewVersion(
                     base=row.head,

@@ -265,7 +265,7 @@ def _slides(text: str) -> list[str]:
     pages: list[list[str]] = [[]]
     open_fence = ""
     for line in text.split("\n"):
-        open_fence, is_code = _fence_after(open_fence, line)
+        open_fence, is_code = fence_after(open_fence, line)
         if not is_code and _SEPARATOR.fullmatch(line):
             pages.append([])
         else:
@@ -277,7 +277,7 @@ def _sections(text: str) -> list[str]:
     pages: list[list[str]] = [[]]
     open_fence = ""
     for line in text.split("\n"):
-        open_fence, is_code = _fence_after(open_fence, line)
+        open_fence, is_code = fence_after(open_fence, line)
         if not is_code and _HEADING.match(line):
             pages.append([])
         pages[-1].append(line)
@@ -294,7 +294,7 @@ def _written(pages: list[list[str]], open_fence: str) -> list[str]:
     return written
 
 
-def _fence_after(open_fence: str, line: str) -> tuple[str, bool]:
+def fence_after(open_fence: str, line: str) -> tuple[str, bool]:
     """The fence that is open after a line, empty if none is; and whether the line belongs to fenced code."""
     match = _FENCE.match(line)
     if not open_fence:

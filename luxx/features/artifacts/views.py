@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from luxx.features.artifacts.citations import CitedSource
 from luxx.features.artifacts.models import NAME_LENGTH
 from luxx.features.artifacts.source import SourceFile
 from luxx.infra.strict_json import IN_NAME, NAME
@@ -218,10 +219,11 @@ class PageEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArtifactSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file is made with besides the pages."""
+    """What a file is made with besides the pages. `sources`: those that a report may cite."""
 
     theme: str = ""
     language: str = ""
+    sources: list[CitedSource] = []
 
 
 class VersionAuthorRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,6 +138,16 @@ def number_pages(
     return {page.address: known[page.address] for page, _ in pages if page.address in known}
 
 
+def roots_of(connection: Connection, run_ids: Sequence[str]) -> list[str]:
+    """The runs at the top of the trees of these runs, without those that were deleted."""
+    above = select(_runs.c.id, _runs.c.parent_run_id).where(_runs.c.id.in_(run_ids)).cte(recursive=True)
+    parents = _runs.alias()
+    tree = above.union(
+        select(parents.c.id, parents.c.parent_run_id).join(above, parents.c.id == above.c.parent_run_id)
+    )
+    return list(connection.scalars(select(tree.c.id).where(tree.c.parent_run_id.is_(None))))
+
+
 def read_sources(connection: Connection, run_ids: Sequence[str]) -> list[NumberedSource]:
     """The sources of these runs, each at the top of its tree, by number."""
     query = select(_sources.c.number, _sources.c.address, _sources.c.title)

@@ -69,7 +69,7 @@ ONLY_IN = {
     "h11": {"luxx.infra.network.proxy", "luxx.infra.network.proxy_http"},
     "httpcore": {"luxx.infra.network.transport"},
     "lxml": {"luxx.infra.documents.content", "luxx.infra.documents.archive", "luxx.infra.documents.render"},
-    "python_calamine": {"luxx.infra.documents.sheet_text"},
+    "python_calamine": {"luxx.infra.documents.sheet_text", "luxx.infra.documents.render.checks"},
     "bs4": {"luxx.tools.web.search_process"},
     "pypdf": {"luxx.infra.documents.pdf_text"},
     "charset_normalizer": {"luxx.infra.documents.charset"},

@@ -1,5 +1,6 @@
 """The example decks, documents and reports, each rendered once for all tests of a process."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,9 @@ def example_source(kind: ArtifactType, language: str) -> RenderSource:
     name = {"ppt": "deck"}.get(kind, kind)
     if kind is ArtifactType.CHART:
         pages = ((EXAMPLES / f"chart.{language}.json").read_text("utf-8"),)
+    elif kind is ArtifactType.SHEET:
+        sheets = json.loads((EXAMPLES / f"sheet.{language}.json").read_text("utf-8"))["sheets"]
+        pages = tuple(json.dumps(sheet) for sheet in sheets)
     else:
         text = (EXAMPLES / f"{name}.{language}.md").read_text("utf-8")
         mark = r"^---\n" if kind is ArtifactType.PPT else r"^(?=# )"
@@ -31,6 +35,10 @@ def example(kind: ArtifactType, language: str, form: str) -> Rendered:
 
 def deck(*pages: str, **more: object) -> RenderSource:
     return RenderSource(type=ArtifactType.PPT, name="Deck", pages=pages, **more)  # type: ignore[arg-type]
+
+
+def pages_of(kind: ArtifactType, *pages: str, **more: object) -> RenderSource:
+    return RenderSource(type=kind, name="Artifact", pages=pages, **more)  # type: ignore[arg-type]
 
 
 def render(source: RenderSource, form: str, pictures: tuple[int, ...] | None = ()) -> Rendered:

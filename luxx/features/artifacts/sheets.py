@@ -8,13 +8,13 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from luxx.errors import InvalidInput
+from luxx.infra.documents.render.sheet_source import ColumnType, formula_problem
 from luxx.infra.strict_json import decode_strict
 
 MAX_SHEETS = 60
@@ -23,40 +23,9 @@ MAX_ROWS = 20_000
 MAX_CELL = 32_767
 """Characters that Excel stores in a cell."""
 
-MAX_FORMULA = 1_000
 _SHEET_NAME = re.compile(r"(?!')[^\[\]:*?/\\\n\t]{1,31}(?<!')")
-_FUNCTION = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)\s*\(")
-_STRING = re.compile(r'"[^"]*"')
 _DANGEROUS_START = ("=", "+", "-", "@", "\t", "\r")
 """How a field of CSV begins that programs take for a formula."""
-
-FUNCTIONS = frozenset({
-    "ABS", "AND", "AVERAGE", "AVERAGEA", "AVERAGEIF", "AVERAGEIFS", "CEILING", "CHOOSE", "CLEAN", "COLUMN",
-    "COLUMNS", "CONCAT", "CONCATENATE", "CORREL", "COUNT", "COUNTA", "COUNTBLANK", "COUNTIF", "COUNTIFS",
-    "DATE", "DATEDIF", "DATEVALUE", "DAY", "DAYS", "EDATE", "EOMONTH", "EXACT", "EXP", "FALSE", "FIND",
-    "FLOOR", "FORECAST", "FV", "GEOMEAN", "GROWTH", "HLOOKUP", "HOUR", "IF", "IFERROR", "IFNA", "IFS",
-    "INDEX", "INT", "IPMT", "IRR", "ISBLANK", "ISERROR", "ISEVEN", "ISNA", "ISNUMBER", "ISODD", "ISTEXT",
-    "LARGE", "LEFT", "LEN", "LINEST", "LN", "LOG", "LOG10", "LOOKUP", "LOWER", "MATCH", "MAX", "MAXA",
-    "MAXIFS", "MEDIAN", "MID", "MIN", "MINA", "MINIFS", "MINUTE", "MOD", "MODE", "MONTH", "MROUND",
-    "NETWORKDAYS", "NOT", "NOW", "NPER", "NPV", "OR", "PERCENTILE", "PI", "PMT", "POWER", "PPMT", "PRODUCT",
-    "PROPER", "PV", "QUARTILE", "QUOTIENT", "RANK", "RATE", "REPLACE", "REPT", "RIGHT", "ROUND",
-    "ROUNDDOWN", "ROUNDUP", "ROW", "ROWS", "SEARCH", "SECOND", "SIGN", "SLN", "SLOPE", "SMALL", "SQRT",
-    "STDEV", "STDEV.P", "STDEV.S", "STDEVP", "SUBSTITUTE", "SUBTOTAL", "SUM", "SUMIF", "SUMIFS",
-    "SUMPRODUCT", "SUMSQ", "SWITCH", "TEXT", "TEXTJOIN", "TIME", "TIMEVALUE", "TODAY", "TREND", "TRIM",
-    "TRUE", "TRUNC", "UPPER", "VALUE", "VAR", "VAR.P", "VAR.S", "VARP", "VLOOKUP", "WEEKDAY", "WEEKNUM",
-    "WORKDAY", "XLOOKUP", "XOR", "YEAR", "YEARFRAC",
-})  # fmt: skip
-"""The functions of formulas: those that compute from cells, and reach nothing outside of the file."""
-
-
-class ColumnType(StrEnum):
-    """The type of all cells of a column; any cell may also be empty (null)."""
-
-    TEXT = "text"
-    NUMBER = "number"
-    DATE = "date"
-    BOOL = "bool"
-    FORMULA = "formula"
 
 
 class SheetColumn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,19 +122,6 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return len(text) >= len("2026-01-31")
-
-
-def formula_problem(formula: str) -> str | None:
-    """Why a formula is refused; None if it computes from cells of the file only."""
-    if not formula.startswith("=") or len(formula) > MAX_FORMULA:
-        return f"a formula begins with = and has at most {MAX_FORMULA} characters"
-    plain = _STRING.sub("", formula)
-    if any(char in plain for char in "|[]\\\n\r\t{}"):
-        return "a formula may not name other files or programs"
-    for name in _FUNCTION.findall(plain):
-        if name.upper() not in FUNCTIONS:
-            return f"the function {name.upper()} is not allowed in a formula"
-    return None
 
 
 def _invalid(problem: str) -> InvalidInput:

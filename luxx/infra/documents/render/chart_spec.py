@@ -46,7 +46,8 @@ class ChartSpec(msgspec.Struct, frozen=True, kw_only=True):
     def texts(self) -> list[str]:
         """All words of the chart, in the order in which they are read."""
         names = [series.name for series in self.series]
-        return [text for text in (self.title, *self.labels, *names, self.x_label, self.y_label) if text]
+        labels = self.labels if self.type is not ChartType.SCATTER else ()
+        return [text for text in (self.title, *labels, *names, self.x_label, self.y_label) if text]
 
 
 class WrongChart(ValueError):
@@ -87,6 +88,8 @@ def _chart(given: dict[str, Any]) -> ChartSpec:
         kind = "column"  # Chart.js calls upright bars so.
     if kind not in tuple(ChartType):
         raise WrongChart(f"{kind[:40]} is no type of a chart; there are {', '.join(ChartType)}")
+    if kind in (ChartType.PIE, ChartType.DOUGHNUT) and len(series) > 1:
+        raise WrongChart(f"a {kind} has one series, and this one has {len(series)}")
     return ChartSpec(
         type=ChartType(kind),
         labels=tuple(_text(label) for label in labels),

@@ -267,7 +267,7 @@ def _draw_lying_bars(canvas: Canvas, spec: ChartSpec, ticks: Sequence[float]) ->
             canvas.text(
                 canvas.left - 10,
                 middle + font * 0.36,
-                shortened(label, font, canvas.left - 20),
+                shortened(label, font, canvas.left - 12),
                 anchor="end",
             )
         ends = [0.0, 0.0]

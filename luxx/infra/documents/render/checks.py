@@ -9,10 +9,13 @@ from io import BytesIO
 from typing import Any
 from zipfile import ZipFile
 
+import rdocx
 import rpptx
+from docx import Document
 from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 from pptx import Presentation
 from pptx.enum.shapes import PP_PLACEHOLDER
+from python_calamine import CalamineWorkbook
 
 from luxx.infra.documents.render.blocks import (
     Block,
@@ -29,6 +32,7 @@ from luxx.infra.documents.render.blocks import (
     plain,
     read_page,
 )
+from luxx.infra.documents.render.document import WrittenDocument
 from luxx.infra.documents.render.fonts import cjk_font, missing_characters
 from luxx.infra.documents.render.request import RenderProblem, RenderSource
 from luxx.infra.documents.render.scripts import has_east_asian
@@ -154,4 +158,61 @@ def archive_problems(data: bytes) -> Iterator[RenderProblem]:
                 twice |= {f"{name}#{identifier}" for identifier, count in ids.items() if count > 1}
     if twice:
         text = f"Names occur twice in the file: {', '.join(sorted(twice))[:300]}."
+        yield RenderProblem(page=None, kind="not_reopened", text=text)
+
+
+def document_problems(source: RenderSource, written: WrittenDocument) -> Iterator[RenderProblem]:
+    """What is wrong with a written document. Charts are pictures in it, whose texts are descriptions."""
+    yield from archive_problems(written.data)
+    if not rdocx.Document.from_bytes(written.data).validate().is_valid:
+        yield RenderProblem(
+            page=None, kind="not_reopened", text="The file has mistakes that Word may repair."
+        )
+    document = Document(BytesIO(written.data))
+    headings = [p.text for p in document.paragraphs if str(p.style and p.style.name).startswith("Heading")]
+    if headings != [text for _, text in written.headings]:
+        text = "The headings of the file are not those of the source."
+        yield RenderProblem(page=None, kind="not_reopened", text=text)
+    text = document_text(written.data)
+    for number, page in enumerate(source.pages, 1):
+        yield from _page_problems(number, page, text)
+
+
+def document_text(data: bytes) -> str:
+    """The text of a docx file in its order, with the descriptions of its pictures."""
+    body = Document(BytesIO(data)).element.body
+    parts: list[str] = []
+    for element in body.iter():
+        if element.tag.endswith("}t"):
+            parts.append(element.text or "")
+        elif element.tag.endswith("}docPr"):
+            parts.append(element.get("descr") or "")
+    return "".join(parts)
+
+
+def report_problems(source: RenderSource, texts: Sequence[str]) -> Iterator[RenderProblem]:
+    """What is wrong with a report as PDF."""
+    text = "".join(texts)
+    for number, page in enumerate(source.pages, 1):
+        yield from _page_problems(number, page, text)
+
+
+def _page_problems(number: int, page: str, text: str) -> Iterator[RenderProblem]:
+    """Whether a section is in a file whose pages are others than those of the source."""
+    blocks = read_page(page).blocks
+    wanted = [text for block in blocks if not isinstance(block, ChartBlock) for text in _block_texts(block)]
+    if not blocks:
+        sentence = f"Page {number} is empty. Write something on it, or delete it."
+        yield RenderProblem(page=number, kind="blank", text=sentence)
+    if lost := missing_text("".join(wanted), text):
+        sentence = f"{lost} characters of page {number} are not in the file."
+        yield RenderProblem(page=number, kind="missing_text", text=sentence)
+
+
+def workbook_problems(source: RenderSource, data: bytes) -> Iterator[RenderProblem]:
+    """What is wrong with a written workbook."""
+    yield from archive_problems(data)
+    names = CalamineWorkbook.from_filelike(BytesIO(data)).sheet_names
+    if len(names) != len(source.pages):
+        text = f"The file has {len(names)} sheets, and the source has {len(source.pages)}."
         yield RenderProblem(page=None, kind="not_reopened", text=text)

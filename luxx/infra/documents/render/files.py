@@ -4,13 +4,30 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 
+import rdocx
 import rpptx
 
-from luxx.infra.documents.render.checks import deck_problems, deck_texts, glyph_problems
+from luxx.infra.documents.render.blocks import clean
+from luxx.infra.documents.render.chart_spec import WrongChart, read_chart
+from luxx.infra.documents.render.chart_svg import chart_svg
+from luxx.infra.documents.render.checks import (
+    deck_problems,
+    deck_texts,
+    document_problems,
+    glyph_problems,
+    report_problems,
+    workbook_problems,
+)
 from luxx.infra.documents.render.deck.writer import write_deck
-from luxx.infra.documents.render.fonts import cjk_font, latin_fonts
+from luxx.infra.documents.render.document import write_document
+from luxx.infra.documents.render.fonts import cjk_font, latin_fonts, missing_characters
+from luxx.infra.documents.render.paging import heading_pages, pdf_texts, source_pages
 from luxx.infra.documents.render.pictures import page_pictures
+from luxx.infra.documents.render.report import write_report
 from luxx.infra.documents.render.request import FilePage, Rendered, RenderProblem, RenderRequest
+from luxx.infra.documents.render.themes import theme_named
+from luxx.infra.documents.render.typeset import svg_png
+from luxx.infra.documents.render.workbook import write_workbook
 from luxx.wire.artifacts import ArtifactType
 
 
@@ -23,6 +40,16 @@ def make_file(request: RenderRequest) -> Rendered:
     match request.source.type, request.format:
         case ArtifactType.PPT, "pptx" | "pdf":
             return _make_deck(request)
+        case ArtifactType.DOCUMENT, "docx" | "pdf":
+            return _make_document(request)
+        case ArtifactType.REPORT, "docx":
+            return _make_document(request)
+        case ArtifactType.REPORT, "pdf":
+            return _make_report(request)
+        case ArtifactType.SHEET, "xlsx":
+            return _make_workbook(request)
+        case ArtifactType.CHART, "png" | "svg":
+            return _make_chart(request)
         case kind, form:
             raise UnknownFormat(f"An artifact of the type {kind} has no format {form} that is rendered.")
 
@@ -44,6 +71,83 @@ def _make_deck(request: RenderRequest) -> Rendered:
         renderer=_versions("python-pptx", "rpptx", "typst", "pypdfium2"),
         pages=_file_pages(texts, range(1, len(texts) + 1), pictures),
         problems=tuple(sorted(problems, key=lambda problem: problem.page or 0)),
+    )
+
+
+def _make_document(request: RenderRequest) -> Rendered:
+    source, has_contents = request.source, request.source.type is ArtifactType.REPORT
+    written = write_document(source, has_contents=has_contents)
+    pdf = _document_pdf(written.data)
+    texts = pdf_texts(pdf)
+    if numbers := heading_pages([text for _, text in written.headings], texts):
+        written = write_document(source, has_contents=has_contents, pages_of_headings=numbers)
+        pdf = _document_pdf(written.data)
+        texts = pdf_texts(pdf)
+    problems = [*written.problems, *glyph_problems(source.pages), *document_problems(source, written)]
+    return _paged(
+        request,
+        written.data if request.format == "docx" else pdf,
+        pdf,
+        texts,
+        problems,
+        _versions("python-docx", "rdocx", "typst", "pypdfium2"),
+    )
+
+
+def _document_pdf(data: bytes) -> bytes:
+    return rdocx.Document.from_bytes(data).to_pdf(fonts=_named_fonts(), font_dirs=_cjk_directories())
+
+
+def _make_report(request: RenderRequest) -> Rendered:
+    pdf, problems = write_report(request.source)
+    texts = pdf_texts(pdf)
+    problems += [*glyph_problems(request.source.pages), *report_problems(request.source, texts)]
+    return _paged(request, pdf, pdf, texts, problems, _versions("typst", "pypdfium2"))
+
+
+def _paged(
+    request: RenderRequest,
+    data: bytes,
+    pdf: bytes,
+    texts: Sequence[str],
+    problems: Sequence[RenderProblem],
+    renderer: str,
+) -> Rendered:
+    pictures = page_pictures(pdf, request.pictures, request.width) if request.pictures != () else {}
+    return Rendered(
+        data=data,
+        renderer=renderer,
+        pages=_file_pages(texts, source_pages(request.source, texts), pictures),
+        problems=tuple(sorted(problems, key=lambda problem: problem.page or 0)),
+    )
+
+
+def _make_workbook(request: RenderRequest) -> Rendered:
+    data, problems = write_workbook(request.source)
+    return Rendered(
+        data=data,
+        renderer=_versions("xlsxwriter"),
+        problems=(*problems, *workbook_problems(request.source, data)),
+    )
+
+
+def _make_chart(request: RenderRequest) -> Rendered:
+    source = request.source
+    try:
+        spec = read_chart(clean("".join(source.pages)))
+    except WrongChart as error:
+        raise UnknownFormat(f"The chart cannot be drawn: {error}.") from error
+    svg = chart_svg(spec, theme_named(source.theme))
+    picture = svg_png(svg, 960, 540, scale=request.width / 960)
+    page = FilePage(
+        index=1, source_page=1, text="\n".join(spec.texts), picture=picture if request.pictures != () else b""
+    )
+    missing = missing_characters(spec.texts)
+    return Rendered(
+        data=svg.encode() if request.format == "svg" else picture,
+        renderer=_versions("typst"),
+        pages=(page,),
+        problems=tuple(glyph_problems(["".join(missing)])),
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from luxx.app.core_services import CoreServices
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
+from luxx.domain.mcp.owners.rows import delete_old_calls
 from luxx.domain.skills.files import delete_unused_files
 from luxx.features.knowledge.indexing import CHUNK_TEXTS, ERASED_TABLES
 from luxx.features.memory.erasure import ERASE_SECONDS, Erasure
@@ -76,6 +77,7 @@ async def _discard_old_calls(services: CoreServices) -> None:
         await delete_old_endings(services.store, now)
         await services.store.write_rows(delete_unused_pins)
         await services.store.write_rows(partial(delete_unused_files, now=now))
+        await services.store.write_rows(delete_old_calls)
     await services.skill_copies.remove_unused(services.store)
     await services.mcp_sign_ins.delete_old()
 

@@ -149,7 +149,7 @@ class Services(CoreServices):
         await self._start_local_model()
         self._background = [asyncio.create_task(job) for job in background_jobs(self, self.embedding_work)]
         self.mcp.open()
-        await self.mcp_pool.open()
+        await self.mcp_pool.open(self.run_driver.heartbeat, is_worker=self.kind is ProcessKind.WORKER)
         tune_gc()
 
     async def _open_sandbox(self) -> None:

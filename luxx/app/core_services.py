@@ -42,6 +42,7 @@ from luxx.domain.mcp.models import McpServerRow
 from luxx.domain.mcp.oauth.flows import McpSignIns
 from luxx.domain.mcp.oauth.grants import McpGrants
 from luxx.domain.mcp.oauth.http import OAuthHttp
+from luxx.domain.mcp.owners.service import ProcessLeases
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
 from luxx.domain.mcp.search import searching_tools
@@ -94,6 +95,7 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.queries import PROVIDERS, SealedColumn
 from luxx.runs.cancel import cancel_runs_of
+from luxx.runs.engine.processes import alive_process_ids, has_workers
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import who_may_see
 from luxx.runs.service import RunStopper, delete_runs
@@ -320,7 +322,8 @@ class CoreServices:
             public_url=self.config.server.public_url,
             store_images=self.tool_images.store_images,
         )
-        self.mcp_pool = McpPool(self.store, self.bus, self.mcp_definitions, places)
+        leases = ProcessLeases(process=self.process_id, alive=alive_process_ids, has_workers=has_workers)
+        self.mcp_pool = McpPool(self.store, self.bus, self.mcp_definitions, places, leases)
         self.mcp_registry = McpRegistry(self.store, self.mcp, self.mcp_pool, self.mcp_sign_ins)
         self.mcp_editor = McpEditor(self.store, self.mcp_pool, self.mcp_registry)
 

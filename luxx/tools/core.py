@@ -265,12 +265,14 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of one call: who calls, what is allowed, and what the tool can do in its run.
 
     `metadata` is new for each call; the tool writes into it what does not belong into its result.
+    `is_resumed`: of a tool that `resumes`, whether a lost process had begun this call.
     """
 
     caller: ToolCaller
     permissions: CallPermissions = CallPermissions()
     actions: CallActions = CallActions()
     metadata: CallMetadata = msgspec.field(default_factory=CallMetadata)
+    is_resumed: bool = False
 
     def with_permissions(self, **changes: Any) -> "ToolContext":
         """The context with other values in fields of `permissions`."""
@@ -297,7 +299,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     vouches for it. `is_self_contained`: it uses nothing of the user but what its call gives and what its run
     has. `is_on_demand`: it is offered only where a message, an agent or a skill that fits names it.
     `acts_later`: what it stores has effects after the run, without its taint. `sent_parameters`: the schema
-    as models get it; None: `parameters`.
+    as models get it; None: `parameters`. `resumes`: it finds out itself what became of a call that was lost.
     """
 
     name: str
@@ -322,6 +324,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_on_demand: bool = False
     acts_later: bool = False
     sent_parameters: dict[str, Any] | None = None
+    resumes: bool = False
 
     @property
     def is_async(self) -> bool:

@@ -58,11 +58,11 @@ EXCLUDED_PREFIXES = ("alembic_version", "sqlite_", "search_index")
 EPHEMERAL_TABLES = frozenset(
     {
         *("processes", "tickets", "call_outputs", "memory_deletions"),
-        *("mcp_clients", "mcp_flows", "mcp_grants"),
+        *("mcp_clients", "mcp_flows", "mcp_grants", "mcp_connections", "mcp_calls"),
     }
 )
 """Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, notes
-about deletions, and sign-ins at MCP servers, whose tokens a backup must not have."""
+about deletions, sign-ins at MCP servers, whose tokens a backup must not have, and connections to them."""
 
 DERIVED_TABLES = frozenset({"memory_texts", "chunk_texts"})
 """Tables that their features make anew from others after a restore."""

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from luxx.domain.mcp.link import Link
-from luxx.domain.mcp.models import ServerTransport
+from luxx.domain.mcp.models import ServerTransport, connection_key
 from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.remote import RemoteServer
 from luxx.domain.mcp.sdk import ListedTool
@@ -43,6 +43,11 @@ class OpenServer(Protocol):
     @property
     def is_busy(self) -> bool: ...
 
+    @property
+    def is_stateful(self) -> bool:
+        """Whether calls depend on earlier ones over the same connection."""
+        ...
+
     async def call(self, call: McpCall) -> ToolResult: ...
 
     async def refresh(self) -> None: ...
@@ -54,7 +59,7 @@ class ProgramServer:
     """A server that is a program. It is not ended while it is idle, because it may keep data."""
 
     used_at = 0.0
-    is_busy = True
+    is_busy = is_stateful = True
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
@@ -180,6 +185,19 @@ class McpConnections:
         for key in closed:
             del self._open[key]
         await asyncio.gather(*(entry.server.close() for entry in closed.values()), return_exceptions=True)
+
+    def is_stateful(self, key: Key) -> bool:
+        """Whether the open connection is such a one."""
+        entry = self._open.get(key)
+        return entry is not None and entry.server.is_stateful
+
+    def stateful_keys(self) -> set[str]:
+        """The keys of the connections that only one process may have."""
+        return {connection_key(*key) for key, entry in self._open.items() if entry.server.is_stateful}
+
+    async def close_keys(self, keys: set[str]) -> None:
+        """Closes these connections."""
+        await self._close_where(lambda key, entry: connection_key(*key) in keys)
 
     async def drop(self, server_id: str, user_id: int | None) -> None:
         """Closes the connection of this user, or with None all of this server."""

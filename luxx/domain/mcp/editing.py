@@ -172,7 +172,7 @@ class McpEditor:
             session.delete(row)
 
         await self._write(work)
-        await self._pool.connections.drop(server.id, None)
+        await self._pool.drop(server.id, None)
         if server.transport is ServerTransport.STDIO:
             workspace = self._pool.connections.workspace_of(server)
             await asyncio.to_thread(remove_tree, str(workspace))

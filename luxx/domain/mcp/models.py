@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import ColumnElement, ForeignKey, Index, String, Text, text
+from sqlalchemy import BigInteger, ColumnElement, ForeignKey, Index, String, Text, false, text
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
@@ -99,6 +99,7 @@ class McpManifestRow(Base):
     that user has of a server at which each user signs in.
 
     `status` and `problem` are of the last attempt, so a server can have failed and still have tools.
+    `is_stateful`: its connections keep a state between calls, so one process has them.
     """
 
     __tablename__ = "mcp_manifests"
@@ -114,7 +115,66 @@ class McpManifestRow(Base):
     digest: Mapped[str | None] = mapped_column(String(64))
     status: Mapped[str] = mapped_column(String(20))
     problem: Mapped[str] = mapped_column(Text)
+    is_stateful: Mapped[bool] = mapped_column(default=False, server_default=false())
     checked_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class CallState(StrEnum):
+    """`waiting`: no process has taken the call; `asking`: the server has asked the user something."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ASKING = "asking"
+    ENDED = "ended"
+
+
+class McpConnectionRow(Base):
+    """The stateful connection to a server, of one user or of all. `owner`: the process that has it
+    (`runs/engine/processes.py`); null: none. `fence` grows whenever a process takes it."""
+
+    __tablename__ = "mcp_connections"
+
+    id: Mapped[str] = mapped_column(String(100), primary_key=True)
+    server_id: Mapped[str | None] = mapped_column(
+        ForeignKey("mcp_servers.id", ondelete="CASCADE"), index=True
+    )
+    user_id: Mapped[int | None] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    owner: Mapped[str | None] = mapped_column(String(64))
+    fence: Mapped[int] = mapped_column(BigInteger)
+
+
+class McpCallRow(Base):
+    """A call over a connection, made for `user_id`; an empty `tool` lists the tools anew. The owner of the
+    connection carries it out and writes `result` (a `CallEnd`), under the `fence` with which it began.
+
+    `caller`: the process that waits for it. `is_repeated`: an owner was lost during the call, which was begun
+    once more. `asked`, `answer`: what the server asked the user, and the answer. Without a connection it is
+    the state of a call that its server continues when it is made again.
+    """
+
+    __tablename__ = "mcp_calls"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    connection_id: Mapped[str | None] = mapped_column(
+        ForeignKey("mcp_connections.id", ondelete="CASCADE"), index=True
+    )
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey("users.id", ondelete="CASCADE"), index=True)
+    tool: Mapped[str] = mapped_column(Text)
+    arguments: Mapped[str] = mapped_column(Text)
+    is_read_only: Mapped[bool] = mapped_column()
+    mirrors_arguments: Mapped[bool] = mapped_column()
+    workspace: Mapped[str | None] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(String(10))
+    fence: Mapped[int | None] = mapped_column(BigInteger)
+    is_repeated: Mapped[bool] = mapped_column()
+    is_cancelled: Mapped[bool] = mapped_column()
+    caller: Mapped[str] = mapped_column(String(64))
+    asked: Mapped[str | None] = mapped_column(Text)
+    answer: Mapped[str | None] = mapped_column(Text)
+    result: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
 
 
 def held_by(
@@ -122,6 +182,11 @@ def held_by(
 ) -> ColumnElement[bool]:
     """The condition on what one user has of a server; with None on what all users share."""
     return column.is_(None) if user_id is None else column == user_id
+
+
+def connection_key(server_id: str, user_id: int | None) -> str:
+    """The id of the row of a connection to a server that somebody added."""
+    return server_id if user_id is None else f"{server_id} {user_id}"
 
 
 ServerName = Annotated[
@@ -239,6 +304,7 @@ class OAuthClientView(Struct, frozen=True, kw_only=True):
 class McpServerView(Struct, frozen=True, kw_only=True):
     """A server. Of one that the caller may not change, `command`, `args`, `reads`, `oauth`, and the names of
     variables and headers are empty, and `url` has no query. `tools`: the names of those that are offered.
+    `owner`: the process that has the connection, where one has it for all.
     """
 
     name: str
@@ -265,6 +331,7 @@ class McpServerView(Struct, frozen=True, kw_only=True):
     tools: list[str]
     withheld: list[str]
     left_out: list[str]
+    owner: str | None
 
 
 class McpToolView(Struct, frozen=True, kw_only=True):
@@ -287,4 +354,5 @@ class McpServerStatus(Struct, frozen=True, kw_only=True):
     status: ServerStatus
     problem: str
     checked_at: datetime | None
+    owner: str | None
     authorization_url: str | None = None

@@ -105,7 +105,6 @@ class McpCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CallTool = Callable[[McpCall], Awaitable[ToolResult]]
-
 McpHandler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolResult]]
 
 
@@ -124,10 +123,11 @@ def build_offered_tools(
     store_images: StoreImages,
     *,
     is_remote: bool = False,
+    resumes: bool = False,
 ) -> OfferedTools:
     """The definitions, in the order of the list, without unusable tools. Slow: call it in a thread.
 
-    `is_remote`: no program is started here.
+    `is_remote`: no program is started here. `resumes`: `call` finds out what became of a lost call.
     """
     registry = ToolRegistry()
     left_out: list[str] = []
@@ -142,7 +142,7 @@ def build_offered_tools(
                 raise UnusableSchema(f"it does not follow the protocol: {tool.problem}")
             name = tool_name(prefix, tool.name)
             definition = _definition(config, name, tool, _handler(tool, call, store_images), secrets)
-            definition = replace(definition, starts_programs=not is_remote)
+            definition = replace(definition, starts_programs=not is_remote, resumes=resumes)
             size = len(msgspec.json.encode((definition.description, definition.parameters)))
             if spent + size > MOST_BYTES:
                 raise UnusableSchema(f"all tools together take more than {MOST_BYTES // 1024} KiB")

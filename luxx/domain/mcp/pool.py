@@ -7,10 +7,10 @@ and how people change servers (`editing`).
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
@@ -23,8 +23,9 @@ from luxx.domain.mcp.asking import call_signed_in
 from luxx.domain.mcp.connections import Key, McpConnections, ServerPlaces
 from luxx.domain.mcp.models import Credential, ServerStatus, ServerTransport
 from luxx.domain.mcp.offering import McpCall, build_offered_tools
+from luxx.domain.mcp.owners.calling import McpCalls
+from luxx.domain.mcp.owners.service import ProcessLeases
 from luxx.domain.mcp.sdk import ListedTool
-from luxx.domain.mcp.sign_in import NeedsSignIn
 from luxx.domain.mcp.stored import (
     StoredServer,
     TenantServers,
@@ -32,11 +33,10 @@ from luxx.domain.mcp.stored import (
     encode_listed,
     has_servers,
     read_listed,
-    read_server,
     read_tenant_servers,
     write_manifest,
 )
-from luxx.errors import LuxxError, ToolFailed
+from luxx.errors import LuxxError
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.engine import Store
 from luxx.tools.core import ToolRegistry, ToolSet
@@ -63,15 +63,34 @@ class BuiltTools(msgspec.Struct, frozen=True, kw_only=True):
     listed: list[ListedTool]
 
 
+class Heartbeats(Protocol):
+    """The heartbeat of this process, as far as it is used here."""
+
+    @property
+    def may_claim_lost(self) -> bool:
+        """Whether this process may take over what belonged to a lost one."""
+        ...
+
+    def on_each_heartbeat(self, work: Callable[[], Awaitable[None]]) -> None: ...
+
+
 class McpPool(ToolSource):
     """One per process. `is_empty`: nobody has added a server, so nothing is asked."""
 
     reads_database = True
     is_empty = False
 
-    def __init__(self, store: Store, bus: Bus, definitions: McpDefinitions, places: ServerPlaces) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        definitions: McpDefinitions,
+        places: ServerPlaces,
+        leases: ProcessLeases,
+    ) -> None:
         self.places = places
         self.connections = McpConnections(store, places, self._on_tools)
+        self.calls = McpCalls(store, bus, places, self.connections, leases, self._note)
         self._store = store
         self._bus = bus
         self._definitions = definitions
@@ -82,19 +101,31 @@ class McpPool(ToolSource):
         self._starting: set[Key] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._look: asyncio.Task[None] | None = None
-        bus.subscribe(Topic.MCP_SERVERS, lambda process, payload: self._forget())
+        bus.subscribe(Topic.MCP_SERVERS, lambda process, payload: self._on_change(payload))
 
-    async def open(self) -> None:
+    async def open(self, heartbeat: Heartbeats, *, is_worker: bool) -> None:
         """Finds out whether there are servers, and begins to close connections that nobody uses."""
+        leases = self.calls.owners.leases
+        leases.is_worker, leases.may_claim_lost = is_worker, lambda: heartbeat.may_claim_lost
+        if not self._store.is_sqlite:
+            heartbeat.on_each_heartbeat(self._look_at_owners)
         self.is_empty = not await self._store.read_rows(has_servers)
         self._look = asyncio.create_task(self._look_regularly())
 
     async def close(self) -> None:
+        await self.calls.owners.close()
         tasks = [*self._tasks, *([] if self._look is None else [self._look])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        has_stateful = bool(self.connections.stateful_keys())
         await self.connections.close_all()
+        if has_stateful:
+            await self.calls.owners.release()
+
+    async def _look_at_owners(self) -> None:
+        if not self.is_empty:
+            await self.calls.owners.look()
 
     def for_caller(self, session: Session, caller: Caller) -> ToolSet:
         """The tools of the tenant's servers and of the caller's own, as they were listed last."""
@@ -145,6 +176,7 @@ class McpPool(ToolSource):
             call,
             store_images,
             is_remote=server.transport is not ServerTransport.STDIO,
+            resumes=True,
         )
         hashes = {
             tool.name.removeprefix(server.prefix): definition_hash(tool) for tool in offered.tools.list_all()
@@ -155,6 +187,16 @@ class McpPool(ToolSource):
         """Call it on the event loop after a change: every process reads the servers again."""
         self._forget()
         self._bus.publish(Topic.MCP_SERVERS, b"")
+
+    async def drop(self, server_id: str, user_id: int | None) -> None:
+        """Closes the connection of this user, or with None all of this server, in every process."""
+        await self.connections.drop(server_id, user_id)
+        self._bus.publish(Topic.MCP_SERVERS, msgspec.json.encode((server_id, user_id)))
+
+    def _on_change(self, payload: bytes) -> None:
+        self._forget()
+        if payload:
+            self._run(self.connections.drop(*msgspec.json.decode(payload, type=Key)))
 
     def _forget(self) -> None:
         self.is_empty = False
@@ -193,9 +235,7 @@ class McpPool(ToolSource):
         key = (server.id, server.holder(user_id))
         self._starting.add(key)
         try:
-            await (await self.connections.server(server, key)).refresh()
-        except NeedsSignIn as error:
-            await self._note(key, ServerStatus.NEEDS_SIGN_IN, error.message)
+            await self.calls.refresh(server, user_id)
         except LuxxError as error:
             await self._note(key, ServerStatus.FAILED, error.message)
         except Exception as error:
@@ -208,27 +248,8 @@ class McpPool(ToolSource):
     async def _call_signed_in(self, server: StoredServer, call: McpCall) -> ToolResult:
         is_for_all = server.credential is Credential.SHARED and server.user_id is None
         return await call_signed_in(
-            lambda: self._call(server, call), call.context, self.places.public_url, is_for_all=is_for_all
+            lambda: self.calls.call(server, call), call.context, self.places.public_url, is_for_all=is_for_all
         )
-
-    async def _call(self, server: StoredServer, call: McpCall) -> ToolResult:
-        """A call by a definition that may be old: the server may have been changed or deleted since."""
-        current = await self._store.read_rows(lambda connection: read_server(connection, server.id))
-        if current is None or not current.enabled:
-            raise ToolFailed(f"the MCP server {server.name} was {'disabled' if current else 'deleted'}")
-        key = (current.id, current.holder(call.context.caller.user_id))
-        try:
-            result = await (await self.connections.server(current, key)).call(call)
-        except NeedsSignIn as error:
-            await self._note(key, ServerStatus.NEEDS_SIGN_IN, error.message)
-            raise
-        except LuxxError as error:
-            problem = error.message.removeprefix(f"the MCP server {server.name} ")
-            if " error: " not in problem:
-                await self._note(key, ServerStatus.FAILED, problem)
-            raise
-        await self._note(key, ServerStatus.READY, "")
-        return result
 
     async def _note(self, key: Key, status: ServerStatus, problem: str) -> None:
         """Stores what a server does, if it has changed."""
@@ -251,6 +272,7 @@ class McpPool(ToolSource):
             "digest": sha256(encoded).hexdigest(),
             "status": ServerStatus.READY.value,
             "problem": "",
+            "is_stateful": self.connections.is_stateful(key),
         }
 
         def write(connection: Any) -> None:

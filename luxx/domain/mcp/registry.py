@@ -81,7 +81,9 @@ class McpRegistry:
     async def status(self, caller: Caller, name: str) -> McpServerStatus:
         """Raises NotFound."""
         view = await self.get(caller, name)
-        return McpServerStatus(status=view.status, problem=view.problem, checked_at=view.since)
+        return McpServerStatus(
+            status=view.status, problem=view.problem, checked_at=view.since, owner=view.owner
+        )
 
     async def tools(self, caller: Caller, name: str | None = None) -> list[McpToolView]:
         """The tools of one server, or of all that the caller has. Raises NotFound."""
@@ -146,7 +148,7 @@ class McpRegistry:
 
     async def signed_in(self, caller: Caller, server_id: str, holder: int | None, name: str) -> McpServerView:
         """The server after a sign-in, which may be of another account than the one before."""
-        await self._pool.connections.drop(server_id, holder)
+        await self._pool.drop(server_id, holder)
         return await self.saved(caller, server_id, name)
 
     async def disconnect(self, caller: Caller, name: str) -> McpServerStatus:
@@ -172,7 +174,7 @@ class McpRegistry:
 
         await self._store.write(work)
         self._pool.has_changed()
-        await self._pool.connections.drop(server.id, holder)
+        await self._pool.drop(server.id, holder)
         return await self.status(caller, name)
 
     def names(self, session: Session, caller: Caller) -> list[str]:
@@ -239,4 +241,5 @@ class McpRegistry:
             caller,
             self._pool.places.vault,
             is_starting=self._pool.is_starting(server, caller.user_id),
+            owner=self._pool.calls.owner_of(session.connection(), server, caller.user_id),
         )

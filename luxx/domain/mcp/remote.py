@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from luxx.domain.mcp.link import LOST, UNSENT, Link
+from luxx.domain.mcp.models import ServerTransport
 from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
 from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool, load_sdk
@@ -33,6 +34,9 @@ END_SECONDS = 5.0
 """How long the end of a session may take, which is announced to its server."""
 
 SPARE_SECONDS = 5.0
+STATELESS_REVISION = "2026-07-28"
+"""The first revision of the protocol without sessions."""
+
 MOST_PAGES = 50
 MOST_ROUNDS = 5
 """How often a server may ask before it answers a call."""
@@ -80,6 +84,13 @@ class RemoteServer:
     @property
     def is_busy(self) -> bool:
         return self._calls > 0 or self._opening is not None
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether its server keeps a session: over HTTP those of the older revisions do."""
+        if self.link.transport is not ServerTransport.HTTP:
+            return True
+        return self._connection is not None and self._connection.revision < STATELESS_REVISION
 
     async def call(self, call: McpCall) -> ToolResult:
         """Calls a tool. A call that has no answer is repeated once if that does no harm.

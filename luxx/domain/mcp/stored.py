@@ -209,6 +209,15 @@ def read_server(connection: Connection, server_id: str) -> StoredServer | None:
     return None if row is None else stored_server(row)
 
 
+def is_stateful(connection: Connection, server: StoredServer, user_id: int) -> bool:
+    """Whether one process has the connections of this server that a call of the user uses."""
+    if server.transport is not ServerTransport.HTTP:
+        return True
+    of_holder = held_by(_manifests.c.user_id, server.holder(user_id))
+    found = select(_manifests.c.is_stateful).where(_manifests.c.server_id == server.id, of_holder)
+    return bool(connection.scalar(found))
+
+
 def stored_server(row: Any) -> StoredServer:
     """A row of `_select_servers`, or one of the ORM with the name of its tenant, as a value."""
     values = {name: getattr(row, name) for name in _PLAIN}

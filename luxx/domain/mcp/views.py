@@ -61,6 +61,7 @@ def configured_view(status: McpStatus, caller: Caller) -> McpServerView:
         tools=status.names,
         withheld=status.withheld,
         left_out=status.left_out,
+        owner=None,
     )
 
 
@@ -92,8 +93,10 @@ def stored_view(
     vault: Vault,
     *,
     is_starting: bool,
+    owner: str | None,
 ) -> McpServerView:
-    """A server that somebody added. `built`: its tools, if it has listed some."""
+    """A server that somebody added. `built`: its tools, if it has listed some. `owner`: the process that has
+    the connection that the caller uses."""
     may_change = is_editable(server, caller)
     manifest = tenant.manifests.get((server.id, server.holder(caller.user_id)))
     status, problem = status_of(server, manifest, is_starting=is_starting)
@@ -126,6 +129,7 @@ def stored_view(
         tools=[name for name in names if server.enabled and name not in hidden],
         withheld=[f"{name} {Withheld.CHANGED}" for name in withheld],
         left_out=[] if built is None else built.left_out,
+        owner=owner,
     )
 
 

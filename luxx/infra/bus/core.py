@@ -53,6 +53,16 @@ class Topic(StrEnum):
     MCP_SERVERS = "mcp"
     """No payload: MCP servers that people added, or their tools, have changed."""
 
+    MCP_CALL = "mcpcall"
+    """The id of a call over a connection to an MCP server: its owner carries it out. To all if nobody has the
+    connection."""
+
+    MCP_CALL_ENDED = "mcpended"
+    """The id of a call over a connection that has ended: its caller reads the result."""
+
+    MCP_CALL_CANCELLED = "mcpcancel"
+    """The id of a cancelled call over a connection: its owner ends it."""
+
     DRIVE_BEGUN = "driven"
     """The sender has begun to drive a run."""
 

@@ -198,6 +198,12 @@ class Heartbeat:
                     # The next heartbeat tries again.
                     logger.exception("maintenance_failed")
 
+    @property
+    def may_claim_lost(self) -> bool:
+        """Whether this process may take over what belonged to a lost one. After a database outage all leases
+        are expired until the other processes renew theirs."""
+        return self._is_alone or (not self._is_late() and time.monotonic() >= self._grace_until)
+
     def _is_late(self) -> bool:
         """Whether this process missed heartbeats for about a lease; the others may have missed theirs too."""
         return (
@@ -283,12 +289,10 @@ class Heartbeat:
         own_id = self._process.id
         are_workers_up = not self._is_alone and processes.has_workers(connection)
         kinds = queue.kinds_of(self._process.kind, are_workers_up=are_workers_up)
-        # After a database outage all leases are expired until the other processes renew theirs.
-        may_claim_lost = self._is_alone or (not self._is_late() and time.monotonic() >= self._grace_until)
         return ScanResult(
             kinds=kinds,
             lost=processes.find_lost(connection, own_id, kinds, is_alone=self._is_alone)
-            if may_claim_lost
+            if self.may_claim_lost
             else [],
             cancelled=processes.find_cancelled(connection),
             queued=queue.queued_kinds(connection),

@@ -82,6 +82,8 @@ class ToolCalls:
         """Skills that calls of this drive have activated, by call id."""
         self._todos: dict[str, list[TodoItem]] = {}
         """To-do lists that calls of this drive have written, by call id."""
+        self._resumed: set[int] = set()
+        """Calls that a lost process had begun and whose tools know more."""
         self._ui_commands = UiCommands(run.spec)
         root = root_of_cited(run.spec)
         self._number_pages = without_numbers if root is None else partial(numbered, run.services.store, root)
@@ -159,19 +161,19 @@ class ToolCalls:
         await self._asker.keep_waiting()
 
     async def _interrupt_lost(self) -> None:
-        """Ends the calls that ran when a process died as interrupted, unless their tool is repeatable."""
+        """Ends the calls that ran when a process died as interrupted, unless their tool is repeatable or
+        itself finds out what became of them."""
         state = self._log.state
-        lost = [
-            call
-            for call in open_calls(state)
-            if call.status == StepStatus.RUNNING and not self._is_repeatable(call)
-        ]
+        lost: list[Step] = []
+        for call in open_calls(state):
+            if call.status == StepStatus.RUNNING:
+                found = self._resources.known_tools.lookup(str(call.name))
+                if found is not None and found[0].resumes:
+                    self._resumed.add(call.index)
+                elif found is None or not found[0].repeatable:
+                    lost.append(call)
         if lost:
             await self._log.append(interrupted_entries(state, lost))
-
-    def _is_repeatable(self, call: Step) -> bool:
-        found = self._resources.known_tools.lookup(str(call.name))
-        return found is not None and found[0].repeatable
 
     async def _execute(self, call: Step, context: ToolContext) -> Executed:
         call = self._as_given(call)
@@ -182,6 +184,8 @@ class ToolCalls:
             show=partial(self._show, str(call.id_ref), context.permissions.tainted_by),
             number_pages=self._number_pages,
         )
+        if call.index in self._resumed:
+            call_context = msgspec.structs.replace(call_context, is_resumed=True)
         executed = await self._executor.execute(call_of(call), call_context)
         await self._delegator.end_subagents(executed)
         if self._log.state.loops.detected is not None:

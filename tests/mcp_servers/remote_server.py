@@ -32,6 +32,8 @@ class RemoteMcp:
         """The next request of an old session is answered as after a restart."""
         self.loses_answer = False
         """The next answer to a call of a tool is lost."""
+        self.refuses_messages = False
+        """Messages of SSE are refused."""
         self.url = ""
         self._ends = threading.Event()
 
@@ -117,6 +119,8 @@ class RemoteMcp:
             self.requests.append((scope.get("method", "WS"), path, headers))
             if scope["type"] == "websocket":
                 await self._websocket(server, receive, send)
+            elif path.startswith("/messages") and self.refuses_messages:
+                await answer(send, 403, b"no")
             elif path.startswith(("/sse", "/messages")):
                 await sse(scope, receive, send)
             elif path == "/old/mcp" and headers.get("mcp-protocol-version", "").startswith("2026"):

@@ -99,7 +99,10 @@ class LinkTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._answer(request)
         except LinkProblem as problem:
-            return _error_response(self._link.failed(problem))
+            failed = self._link.failed(problem)
+            if self._link.transport is ServerTransport.SSE and request.method == "POST":
+                self._link.on_broken()
+            return _error_response(failed)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

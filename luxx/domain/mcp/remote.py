@@ -241,6 +241,7 @@ class RemoteConnection:
         self._is_listed = False
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
+        link.on_broken = self._closing.set
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -345,6 +346,8 @@ class RemoteConnection:
             return AnswerLost(text)
         if error.code == _CLOSED and not isinstance(error.data, dict):
             problem = self._link.problem
+            if problem is not None and not problem.is_sent:
+                return ToolFailed(problem.message)
             return AnswerLost("closed the connection" if problem is None else problem.message)
         return ToolFailed(f"answered with an error: {self._link.secrets.cut(text, _MOST_SHOWN)}")
 

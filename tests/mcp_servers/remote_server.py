@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import uvicorn
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.message import SessionMessage
 from mcp_types import ToolAnnotations, jsonrpc_message_adapter
 
@@ -67,6 +67,16 @@ class RemoteMcp:
             return f"kept {text}"
 
         self._server.add_tool(keep, name, description=description)
+
+    def add_growing(self) -> None:
+        """A tool `grow`, which adds the tool `grown` and announces it."""
+
+        async def grow(context: Context[Any, Any]) -> str:
+            self.add_tool("grown", "Is new.")
+            await context.session.send_tool_list_changed()
+            return "grown"
+
+        self._server.add_tool(grow, "grow", description="Adds a tool.")
 
     def _keep(self, text: str) -> str:
         self.calls.append("keep")

@@ -83,8 +83,6 @@ class Action(StrEnum):
     MCP_SERVER_CREATE = "mcp_server_create"
     MCP_SERVER_CHANGE = "mcp_server_change"
     MCP_SERVER_DELETE = "mcp_server_delete"
-    MCP_SIGN_IN = "mcp_sign_in"
-    MCP_DISCONNECT = "mcp_disconnect"
     MCP_TOOL_APPROVE = "mcp_tool_approve"
     SKILL_CREATE = "skill_create"
     SKILL_CHANGE = "skill_change"

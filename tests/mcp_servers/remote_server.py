@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import uvicorn
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import MCPServer
 from mcp.shared.message import SessionMessage
 from mcp_types import ToolAnnotations, jsonrpc_message_adapter
 
@@ -32,8 +32,6 @@ class RemoteMcp:
         """The next request of an old session is answered as after a restart."""
         self.loses_answer = False
         """The next answer to a call of a tool is lost."""
-        self.refuses_messages = False
-        """Messages of SSE are refused."""
         self.url = ""
         self._ends = threading.Event()
 
@@ -67,16 +65,6 @@ class RemoteMcp:
             return f"kept {text}"
 
         self._server.add_tool(keep, name, description=description)
-
-    def add_growing(self) -> None:
-        """A tool `grow`, which adds the tool `grown` and announces it."""
-
-        async def grow(context: Context[Any, Any]) -> str:
-            self.add_tool("grown", "Is new.")
-            await context.session.send_tool_list_changed()
-            return "grown"
-
-        self._server.add_tool(grow, "grow", description="Adds a tool.")
 
     def _keep(self, text: str) -> str:
         self.calls.append("keep")
@@ -129,8 +117,6 @@ class RemoteMcp:
             self.requests.append((scope.get("method", "WS"), path, headers))
             if scope["type"] == "websocket":
                 await self._websocket(server, receive, send)
-            elif path.startswith("/messages") and self.refuses_messages:
-                await answer(send, 403, b"no")
             elif path.startswith(("/sse", "/messages")):
                 await sse(scope, receive, send)
             elif path == "/old/mcp" and headers.get("mcp-protocol-version", "").startswith("2026"):

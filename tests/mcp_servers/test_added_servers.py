@@ -99,35 +99,6 @@ async def test_a_lost_session_is_opened_again_and_a_lost_answer_is_not_hidden(
         assert (await call(ann, "lossy", "keep", text="tea"))["success"]
 
 
-async def test_a_message_that_cannot_be_sent_ends_its_call_at_once(
-    server: ServerProcess, remote: RemoteMcp
-) -> None:
-    async with AsyncApiClient(server.url) as ann:
-        await add(ann, "mute", f"{remote.url}/sse", transport="sse")
-        remote.refuses_messages = True
-        async with asyncio.timeout(10):
-            failed = await call(ann, "mute", "keep", text="milk")
-        remote.refuses_messages = False
-        assert (failed["success"], failed.get("outcome")) == (False, None)
-        assert "answered with the status 403" in failed["error"]
-        assert (await call(ann, "mute", "keep", text="milk"))["success"]
-        await ann.ask("DELETE", "/mcp/servers/mute")
-
-
-async def test_an_announced_change_of_the_tools_is_read(server: ServerProcess) -> None:
-    with RemoteMcp() as growing:
-        growing.add_growing()
-        async with AsyncApiClient(server.url) as ann:
-            url = growing.url.replace("http", "ws") + "/ws"
-            saved = await add(ann, "growing", url, transport="websocket")
-            assert "mcp__u1_growing__grown" not in saved["tools"]
-            assert (await call(ann, "growing", "grow"))["success"]
-            async with asyncio.timeout(10):
-                while "mcp__u1_growing__grown" not in (await ann.get("/mcp/servers/growing"))["tools"]:  # noqa: ASYNC110 - asked over HTTP
-                    await asyncio.sleep(0.05)
-            await ann.ask("DELETE", "/mcp/servers/growing")
-
-
 async def test_a_run_has_the_tools_of_a_server_and_its_end_ends_the_call(
     server: ServerProcess, remote: RemoteMcp
 ) -> None:

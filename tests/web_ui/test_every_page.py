@@ -198,6 +198,8 @@ def pages(owner: Person) -> dict[str, str]:
     base = owner.post("/knowledge", {"name": LONG[:80], "description": WIDE})["id"]
     given = {"name": f"{LONG}.md", "text": f"# {SPACED}\n\n{WIDE}"}
     document = owner.post(f"/knowledge/{base}/documents", given)["items"][0]["id"]
+    deck = {"type": "ppt", "name": LONG, "content": f"# {SPACED}\n\n---\n\n{WIDE}", "conversation_id": chat}
+    artifact = owner.post("/artifacts", deck)["id"]
     prompt = owner.post("/prompts", {"name": LONG[:40].lower(), "title": SPACED, "content": WIDE})["id"]
     address = owner.server.url
     provider = owner.post(
@@ -230,6 +232,7 @@ def pages(owner: Person) -> dict[str, str]:
         "/graph/:id": f"/graph/{fact['entities'][1]['id']}",
         "/knowledge/:id": f"/knowledge/{base}",
         "/knowledge/:id/:documentId": f"/knowledge/{base}/{document}",
+        "/artifacts/:id": f"/artifacts/{artifact}",
         "/prompts/:id": f"/prompts/{prompt}",
         "/tools/skills/:id": f"/tools/skills/{skill}",
         "/tools/mcp/:name": f"/tools/mcp/{server['name']}",

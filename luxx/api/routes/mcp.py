@@ -142,16 +142,10 @@ class McpController(Controller):
 
     @delete("/servers/{name:str}", status_code=200, summary="Delete an MCP server")
     async def delete_server(
-        self,
-        caller: InjectedCaller,
-        mcp_editor: InjectedEditor,
-        questions: InjectedQuestions,
-        name: ServerNameInPath,
+        self, caller: InjectedCaller, mcp_editor: InjectedEditor, name: ServerNameInPath
     ) -> Success[None]:
-        """With its tools, approvals, sign-ins, and the directory of a program. Runs that wait for a sign-in
-        at it do not wait any longer."""
+        """With its tools, approvals, sign-ins, and the directory of a program."""
         await mcp_editor.delete(caller, name)
-        await questions.answer_signed_in(WhoseQuestions(tenant_id=caller.tenant_id))
         return success(None, "deleted")
 
     @get("/servers/{name:str}/status", summary="What an MCP server does")

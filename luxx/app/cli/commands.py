@@ -41,6 +41,10 @@ COMMANDS = {
     "key": ("luxx.app.cli.login_commands:add_key_commands", "your personal API keys of a server"),
     "memory": ("luxx.app.cli.memory_commands:add_memory_commands", "what a server remembers for you"),
     "knowledge": ("luxx.app.cli.knowledge_commands:add_knowledge_commands", "knowledge bases of a server"),
+    "artifact": (
+        "luxx.app.cli.artifact_commands:add_artifact_commands",
+        "documents, slides and other artifacts",
+    ),
     "mcp": ("luxx.app.cli.mcp_commands:add_mcp_commands", "MCP servers of a server, and their tools"),
     "skill": ("luxx.app.cli.skill_commands:add_skill_commands", "skills of a server"),
     "room": ("luxx.app.cli.runs.commands:add_room_commands", "run rooms of a server in the terminal"),

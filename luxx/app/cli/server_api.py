@@ -150,9 +150,9 @@ class ServerApi:
         """The text of a response without the envelope. Raises the errors of `call`."""
         return (await self._answer("GET", path, None, query)).text
 
-    async def content(self, path: str) -> bytes:
+    async def content(self, path: str, **query: str) -> bytes:
         """The bytes of a response without the envelope. Raises the errors of `call`."""
-        return (await self._answer("GET", path, None, {})).content
+        return (await self._answer("GET", path, None, query)).content
 
     async def _answer(
         self, method: str, path: str, body: object, query: dict[str, str], body_type: str = JSON_TYPE

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.rights import check_still_admin
-from luxx.domain.audit import Action
+from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.domain.conversations.service import own_project
 from luxx.domain.mcp.approval import McpToolRow
 from luxx.domain.mcp.changes import (
@@ -43,14 +43,7 @@ from luxx.domain.mcp.models import (
 )
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
-from luxx.domain.mcp.stored import (
-    ServerSecrets,
-    StoredServer,
-    approval_name,
-    open_secrets,
-    record_of_server,
-    seal_secrets,
-)
+from luxx.domain.mcp.stored import ServerSecrets, StoredServer, approval_name, open_secrets, seal_secrets
 from luxx.domain.mcp.views import is_editable
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from luxx.infra.clock import new_id, utc_now
@@ -93,7 +86,7 @@ class McpEditor:
             session.add(row)
             session.flush()
             allow_host(session, caller, newly_allowed)
-            record_of_server(session, caller, Action.MCP_SERVER_CREATE, row.id, row.name)
+            _record(session, caller, Action.MCP_SERVER_CREATE, row)
             return server_id
 
         return await self._registry.saved(caller, await self._write(work), new.name)
@@ -120,7 +113,7 @@ class McpEditor:
             row = self._locked(session, caller, server.id)
             self._change(session, caller, row, changes, url, has_moved=has_moved)
             allow_host(session, caller, newly_allowed)
-            record_of_server(session, caller, Action.MCP_SERVER_CHANGE, row.id, row.name)
+            _record(session, caller, Action.MCP_SERVER_CHANGE, row)
             return row.id
 
         return await self._registry.saved(
@@ -175,7 +168,7 @@ class McpEditor:
 
         def work(session: Session) -> None:
             row = self._locked(session, caller, server.id)
-            record_of_server(session, caller, Action.MCP_SERVER_DELETE, row.id, row.name)
+            _record(session, caller, Action.MCP_SERVER_DELETE, row)
             session.delete(row)
 
         await self._write(work)
@@ -251,3 +244,16 @@ class McpEditor:
 
 def _origin(url: str, server: StoredServer) -> str:
     return parse_server_url(url, server.transport).origin
+
+
+def _record(session: Session, caller: Caller, action: Action, row: McpServerRow) -> None:
+    record(
+        session,
+        AuditEntry(
+            action=action,
+            actor=caller.actor,
+            target_type="mcp_server",
+            target_id=row.id,
+            detail=Detail(name=row.name),
+        ),
+    )

@@ -5,7 +5,7 @@ answer gets an error of JSON-RPC as its answer: an exception would end all reque
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, cast
@@ -33,28 +33,17 @@ STREAM_SECONDS = 300.0
 """How long a stream of events may be silent that is open between requests."""
 
 _MOST_SHOWN = 200
-_LIST_CHANGED = "notifications/tools/list_changed"
 _JSON = {"content-type": "application/json"}
 _EVENTS = "text/event-stream"
 
 
 @asynccontextmanager
-async def open_session(
-    link: Link, items: AnswerItems, seconds: float, on_change: Callable[[], None] = lambda: None
-) -> AsyncGenerator[ClientSession]:
-    """A session with the server. `seconds`: how long a response may be silent. `on_change`: called when the
-    server announces that its list of tools has changed."""
-
-    async def on_message(message: Any) -> None:
-        if getattr(message, "method", None) == _LIST_CHANGED:
-            on_change()
-
+async def open_session(link: Link, items: AnswerItems, seconds: float) -> AsyncGenerator[ClientSession]:
+    """A session with the server. `seconds`: how long a response may be silent."""
     info = Implementation(name="luxx", version=__version__)
     mode = "auto" if link.transport is ServerTransport.HTTP else "legacy"
     transport = _CheckedTransport(_transport(link, seconds), items)
-    async with Client(
-        cast(Any, transport), client_info=info, mode=mode, cache=None, message_handler=on_message
-    ) as client:
+    async with Client(cast(Any, transport), client_info=info, mode=mode, cache=None) as client:
         yield client.session
 
 
@@ -110,10 +99,7 @@ class LinkTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._answer(request)
         except LinkProblem as problem:
-            failed = self._link.failed(problem)
-            if self._link.transport is ServerTransport.SSE and request.method == "POST":
-                self._link.on_broken()
-            return _error_response(failed)
+            return _error_response(self._link.failed(problem))
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -3,7 +3,7 @@
 Not here: HTTP and WebSocket themselves (`http`, `websocket`), which are loaded with the SDK.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec
@@ -87,8 +87,7 @@ def parse_server_url(text: str, transport: ServerTransport) -> RemoteAddress:
 class Link:
     """The way to one server for one user, or for all (None). `problem`: why the last request had no answer.
 
-    `sign_in`: that its user has to sign in first. `headers`: those of the server's row. `on_broken`: called
-    when a message could not be sent whose answer would come in another stream, so that nobody waits for it.
+    `sign_in`: that its user has to sign in first. `headers`: those of the server's row.
     """
 
     def __init__(
@@ -109,7 +108,6 @@ class Link:
         self.headers = dict(headers)
         self.problem: LinkProblem | None = None
         self.sign_in: NeedsSignIn | None = None
-        self.on_broken: Callable[[], None] = lambda: None
         self._server_id = server_id
         self._name = name
         self._credential = credential

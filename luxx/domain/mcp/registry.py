@@ -10,7 +10,6 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit import Action
 from luxx.domain.mcp.models import (
     Credential,
     McpManifestRow,
@@ -23,7 +22,7 @@ from luxx.domain.mcp.models import (
 from luxx.domain.mcp.pool import BuiltTools, McpPool
 from luxx.domain.mcp.service import McpServers, McpStatus
 from luxx.domain.mcp.sign_in import SignIns
-from luxx.domain.mcp.stored import StoredServer, TenantServers, record_of_server
+from luxx.domain.mcp.stored import StoredServer, TenantServers
 from luxx.domain.mcp.views import (
     configured_tools,
     configured_view,
@@ -164,7 +163,6 @@ class McpRegistry:
 
         def work(session: Session) -> None:
             self._pool.places.grants.forget(session, server.id, holder)
-            record_of_server(session, caller, Action.MCP_DISCONNECT, server.id, server.name)
             status = (
                 ServerStatus.STOPPED if server.credential is Credential.NONE else ServerStatus.NEEDS_SIGN_IN
             )

@@ -17,8 +17,7 @@ from luxx.domain.mcp.link import LOST, UNSENT, Link
 from luxx.domain.mcp.models import ServerTransport
 from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
-from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, SessionGone, listed_tool, load_sdk
-from luxx.domain.mcp.server import FIRST_PAUSE, LONGEST_PAUSE, RESET_AFTER_SECONDS, Backoff
+from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool, load_sdk
 from luxx.errors import ToolFailed
 from luxx.wire.tool import ToolResult
 
@@ -57,6 +56,11 @@ _CHANGED = "was changed or deleted; try again"
 logger = structlog.get_logger()
 
 
+class SessionGone(Exception):
+    """The server does not know the session any more; it has not carried out the request. The message is a
+    predicate that follows the server's name."""
+
+
 class RemoteServer:
     """`on_tools` is called with the server's list of tools, each time that it is read."""
 
@@ -74,9 +78,6 @@ class RemoteServer:
         self._clock = clock
         self._connection: RemoteConnection | None = None
         self._opening: asyncio.Task[RemoteConnection] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
-        self._is_changed = False
-        self._refreshes = Backoff(clock, FIRST_PAUSE, LONGEST_PAUSE, RESET_AFTER_SECONDS)
         self._calls = 0
         self._is_closed = False
 
@@ -87,8 +88,9 @@ class RemoteServer:
     @property
     def is_stateful(self) -> bool:
         """Whether its server keeps a session: over HTTP those of the older revisions do."""
-        is_older = self._connection is not None and self._connection.revision < STATELESS_REVISION
-        return is_older or self.link.transport is not ServerTransport.HTTP
+        if self.link.transport is not ServerTransport.HTTP:
+            return True
+        return self._connection is not None and self._connection.revision < STATELESS_REVISION
 
     async def call(self, call: McpCall) -> ToolResult:
         """Calls a tool. A call that has no answer is repeated once if that does no harm.
@@ -101,9 +103,8 @@ class RemoteServer:
         except ToolFailed as error:
             if self.link.sign_in is not None:
                 raise self.link.sign_in from error
-            raise ToolFailed(
-                f"the MCP server {self.name} {self.link.secrets.hidden(error.message)}"
-            ) from error
+            problem = self.link.secrets.hidden(error.message)
+            raise ToolFailed(f"the MCP server {self.name} {problem}") from error
         finally:
             self._calls -= 1
             self.used_at = self._clock()
@@ -195,7 +196,7 @@ class RemoteServer:
         sdk = await asyncio.to_thread(load_sdk)
         open_session = await asyncio.to_thread(resolve_name, OPEN_SESSION)
         items = AnswerItems(sdk)
-        session = open_session(self.link, items, CALL_SECONDS + SPARE_SECONDS, self._on_change)
+        session = open_session(self.link, items, CALL_SECONDS + SPARE_SECONDS)
         connection = RemoteConnection(session, self.link, sdk, items)
         try:
             await connection.open(START_SECONDS)
@@ -212,29 +213,11 @@ class RemoteServer:
             # Marks the exception as retrieved: the caller may be gone.
             task.exception()
 
-    def _on_change(self) -> None:
-        self._is_changed = True
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh_changed())
-
-    async def _refresh_changed(self) -> None:
-        while self._is_changed and not self._is_closed:
-            await asyncio.sleep(self._refreshes.seconds_to_wait)
-            self._is_changed = False
-            try:
-                await self.refresh()
-            except ToolFailed as error:
-                logger.warning(
-                    "mcp_list_failed", server=self.name, reason=self.link.secrets.hidden(error.message)
-                )
-            self._refreshes.done()
-
     async def close(self) -> None:
         self._is_closed = True
-        for task in (self._opening, self._refreshing):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
         if self._connection is not None:
             await self._connection.close()
 
@@ -258,7 +241,6 @@ class RemoteConnection:
         self._is_listed = False
         self._ready: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
-        link.on_broken = self._closing.set
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -363,9 +345,7 @@ class RemoteConnection:
             return AnswerLost(text)
         if error.code == _CLOSED and not isinstance(error.data, dict):
             problem = self._link.problem
-            is_lost = problem is None or problem.is_sent
-            said = "closed the connection" if problem is None else problem.message
-            return AnswerLost(said) if is_lost else ToolFailed(said)
+            return AnswerLost("closed the connection" if problem is None else problem.message)
         return ToolFailed(f"answered with an error: {self._link.secrets.cut(text, _MOST_SHOWN)}")
 
     async def _run(self) -> None:

@@ -23,11 +23,6 @@ class AnswerLost(Exception):
     predicate that follows the server's name."""
 
 
-class SessionGone(Exception):
-    """The server does not know the session any more; it has not carried out the request. The message is a
-    predicate that follows the server's name."""
-
-
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the SDK in use: session class, protocol types, message wrapper, error class, the check of
     a part of an answer, and what answers a call: a result, or questions that come first."""

@@ -10,11 +10,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Select, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Session
 
-from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
-from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.domain.mcp.approval import McpToolRow
 from luxx.domain.mcp.models import (
     Credential,
@@ -289,15 +286,3 @@ def write_manifest(
         added = {"id": new_id(), "server_id": server_id, "user_id": user_id, **values}
         # Another process may have added it meanwhile; then its list counts.
         connection.execute(_add_manifest[connection.dialect.name].on_conflict_do_nothing(), added)
-
-
-def record_of_server(session: Session, caller: Caller, action: Action, server_id: str, name: str) -> None:
-    """Records in the audit log what the caller did with a server."""
-    entry = AuditEntry(
-        action=action,
-        actor=caller.actor,
-        target_type="mcp_server",
-        target_id=server_id,
-        detail=Detail(name=name),
-    )
-    record(session, entry)

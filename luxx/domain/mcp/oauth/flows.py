@@ -12,7 +12,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.audit import Action
 from luxx.domain.mcp.models import Credential, McpServerRow
 from luxx.domain.mcp.oauth.clients import ConfiguredClient, OAuthClients
 from luxx.domain.mcp.oauth.grants import GrantSecrets, McpGrants, of_user
@@ -38,7 +37,7 @@ from luxx.domain.mcp.oauth.requests import (
     hash_of_state,
     new_secret,
 )
-from luxx.domain.mcp.stored import read_server, record_of_server
+from luxx.domain.mcp.stored import read_server
 from luxx.errors import Conflict, NotFound
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.secrets import Vault
@@ -281,7 +280,6 @@ class McpSignIns:
         grant.version += 1
         grant.signed_in_by, grant.updated_at = caller.user_id, now
         grant.lease = grant.lease_until = None
-        record_of_server(session, caller, Action.MCP_SIGN_IN, server.id, server.name)
         seconds = connection.scalar(select(database_time(connection)))
         grant.expires_at = None if issued.seconds is None or seconds is None else seconds + issued.seconds
         return CompletedSignIn(server_id=server.id, server=server.name, user_id=flow.grant_user_id)

@@ -111,3 +111,11 @@ function readable(data: unknown): string {
     })
     .join('\n')
 }
+
+/** The artifact that a tool call made or changed, by its result. */
+export function artifactIn(tool: string | undefined, content: string | undefined): { id: string; version: number } | null {
+  if (tool !== 'create_artifact' && tool !== 'edit_artifact') return null
+  const result = parseObject(content)
+  const { artifact_id: id, version } = (result?.data ?? result ?? {}) as Record<string, unknown>
+  return typeof id === 'string' ? { id, version: Number(version ?? 0) } : null
+}

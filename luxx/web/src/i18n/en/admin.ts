@@ -171,8 +171,6 @@ const en = {
     mcp_server_create: 'MCP server added',
     mcp_server_change: 'MCP server changed',
     mcp_server_delete: 'MCP server deleted',
-    mcp_sign_in: 'Signed in at an MCP server',
-    mcp_disconnect: 'MCP server disconnected',
     egress: 'Network access of a program',
     request: 'Request',
     tool_call: 'Tool call',

@@ -114,6 +114,7 @@ const en = {
   queued: 'Waiting for a free slot',
   reconnecting: 'Connecting again',
   details: 'Details',
+  artifact: 'Artifact',
   exportJson: 'Export as JSON',
   exportMarkdown: 'Export as Markdown',
   importFile: 'Import conversations',

@@ -102,6 +102,8 @@ const en = {
   no: 'No',
   none: 'None',
   loadMore: 'Load more',
+  linePlus: 'added:',
+  lineMinus: 'removed:',
   navigation: 'Areas',
   person: 'Your account',
   theme: 'Theme',

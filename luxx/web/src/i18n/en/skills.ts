@@ -65,8 +65,6 @@ const en = {
   differsFrom: 'What differs from the skill that it hides',
   noDifference: 'Nothing differs.',
   fileChanges: { added: 'added', removed: 'removed', changed: 'changed' },
-  linePlus: 'added:',
-  lineMinus: 'removed:',
   enable: 'Enable',
   disable: 'Disable',
   disableForTenant: 'Disable for the tenant',

@@ -169,8 +169,6 @@ const zh: AdminText = {
     mcp_server_create: '添加 MCP 服务器',
     mcp_server_change: '更改 MCP 服务器',
     mcp_server_delete: '删除 MCP 服务器',
-    mcp_sign_in: '登录 MCP 服务器',
-    mcp_disconnect: '断开 MCP 服务器',
     egress: '程序的网络访问',
     request: '请求',
     tool_call: '工具调用',

@@ -114,6 +114,7 @@ const zh: ChatText = {
   queued: '正在等待空位',
   reconnecting: '正在重新连接',
   details: '详情',
+  artifact: '作品',
   exportJson: '导出为 JSON',
   exportMarkdown: '导出为 Markdown',
   importFile: '导入对话',

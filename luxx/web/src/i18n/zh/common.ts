@@ -103,6 +103,8 @@ const zh: CommonText = {
   no: '否',
   none: '无',
   loadMore: '加载更多',
+  linePlus: '新增：',
+  lineMinus: '删除：',
   navigation: '功能区',
   person: '我的账户',
   theme: '主题',

@@ -58,8 +58,6 @@ const zh: SkillsText = {
   differsFrom: '与被其遮盖的技能的差异',
   noDifference: '没有差异。',
   fileChanges: { added: '已添加', removed: '已删除', changed: '已更改' },
-  linePlus: '新增：',
-  lineMinus: '删除：',
   enable: '启用',
   disable: '停用',
   disableForTenant: '为租户停用',

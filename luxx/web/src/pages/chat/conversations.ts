@@ -47,8 +47,10 @@ export function useConversationChanges() {
     return changed
   }
 
-  async function remove(id: string): Promise<void> {
-    await ask(api.DELETE('/conversations/{conversation_id}', { params: { path: { conversation_id: id } } }))
+  /** Its artifacts are kept in the gallery, or deleted too. */
+  async function remove(id: string, artifacts: 'keep' | 'delete' = 'keep'): Promise<void> {
+    const params = { path: { conversation_id: id }, query: { artifacts } }
+    await ask(api.DELETE('/conversations/{conversation_id}', { params }))
     await reload()
   }
 

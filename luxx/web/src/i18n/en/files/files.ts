@@ -1,7 +1,8 @@
-import { defineText, type Texts } from '../text'
+import { defineText, type Texts } from '../../text'
 
 const en = {
   title: 'Files',
+  workspace: 'Workspace',
   folders: 'Folders',
   upload: 'Upload',
   uploading: 'Uploading',
@@ -28,4 +29,4 @@ const en = {
 }
 
 export type FilesText = Texts<typeof en>
-export const useFilesText = defineText(en, () => import('../zh/files'))
+export const useFilesText = defineText(en, () => import('../../zh/files/files'))

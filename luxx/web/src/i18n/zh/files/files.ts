@@ -1,7 +1,8 @@
-import type { FilesText } from '../en/files'
+import type { FilesText } from '../../en/files/files'
 
 const zh: FilesText = {
   title: '文件',
+  workspace: '工作区',
   folders: '文件夹',
   upload: '上传',
   uploading: '正在上传',

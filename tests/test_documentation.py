@@ -23,6 +23,7 @@ from luxx.app.core_services import SHARED
 from luxx.domain.owned import Owned
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.tools import SkillPlaces, skill_tools
+from luxx.features.artifacts.tools import ArtifactTools
 from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.summary import SummaryTool
 from luxx.features.knowledge.tools import KnowledgeTools
@@ -337,6 +338,7 @@ def memory_tools() -> list[Any]:
         *GraphTools(store, GraphService(store, ROOT / "data")).all(),
         episode_tool(store),
         *KnowledgeTools(ChunkSearch(store, config, VectorArm(config))).all(),
+        *ArtifactTools(cast("Any", None), cast("Any", None)).all(),
         SummaryTool(store).function(),
     ]
     return [each.definition for each in tools]

@@ -3,6 +3,7 @@
 The commands of `luxx user` use these parts alone. `container.py` adds what needs an open server.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
@@ -57,8 +58,10 @@ from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.features.artifacts.files import ArtifactFiles
+from luxx.features.artifacts.rendering import MIB, ArtifactRendering
 from luxx.features.artifacts.rows import bytes_of_user
 from luxx.features.artifacts.service import ArtifactService
+from luxx.features.artifacts.tools import ArtifactTools
 from luxx.features.knowledge.deletion import BaseDeletion
 from luxx.features.knowledge.search import ChunkSearch
 from luxx.features.knowledge.service import KnowledgeService
@@ -87,6 +90,7 @@ from luxx.infra.bus.network import choose_bus
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import Config
 from luxx.infra.data_permissions import DataDirLock, SecuredPaths, restrict_permissions
+from luxx.infra.documents.render.process import RenderProcess
 from luxx.infra.observe import Metrics
 from luxx.infra.secrets import Vault, find_secret
 from luxx.infra.store.engine import Store, open_engine, resolve_url, sqlite_file
@@ -161,9 +165,7 @@ class CoreServices:
         self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
         self.searches = SearchService(self.store, SUBJECT_READERS)
-        self.storage = StorageUse(self.store, config.limits.storage_mb_per_user, bytes_of_user)
-        self.artifacts = ArtifactService(self.store, config.artifacts, self.storage)
-        self.artifact_files = ArtifactFiles(self.artifacts, self.uploads)
+        self.artifact_files = ArtifactFiles(self.artifacts, self.rendering, self.uploads)
         self.tickets = TicketService(self.store, self.authenticator)
         self._make_streams()
 
@@ -242,6 +244,20 @@ class CoreServices:
 
         self.bus.subscribe(Topic.TOOL_CACHE, on_cleared)
 
+    def _make_artifacts(self) -> None:
+        limits = self.config.artifacts
+        process = RenderProcess(
+            self.sandbox.readers.run,
+            seconds=math.ceil(limits.render_seconds),
+            total=limits.concurrent_renders,
+            max_file_bytes=limits.max_file_mb * MIB,
+        )
+        self.rendering = ArtifactRendering(self.store, process, limits)
+        self.storage = StorageUse(self.store, self.config.limits.storage_mb_per_user, bytes_of_user)
+        self.artifacts = ArtifactService(self.store, limits, self.storage, self.rendering)
+        for artifact_tool in ArtifactTools(self.artifacts, self.rendering).all():
+            self.registry.register(artifact_tool)
+
     def _make_skills(self) -> None:
         self.skill_copies = SkillCopies(self.data_dir)
         directories = SkillDirectories(
@@ -272,6 +288,7 @@ class CoreServices:
         self.tools = self.shared_tools.followed_by(self.compositions)
         for task_tool in TaskTools(ReferenceChecker(self.tools, self.skill_layers)).all(self.store):
             self.registry.register(task_tool)
+        self._make_artifacts()
         self.summary_tool = SummaryTool(self.store)
         self.registry.register(self.summary_tool.function())
         self.agents = AgentService(

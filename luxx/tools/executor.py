@@ -90,8 +90,7 @@ class ToolExecutor:
     """Executes calls of the caller's tools; a caller without any has those of `registry`, whose hooks run.
 
     `on_call` gets the record of every call that ended. `is_sandboxed`: whether programs run in a sandbox
-    (default: no); without one, tools that start programs need an approval. `clock` is monotonic, in seconds.
-    """
+    (default: no); without one, tools that start programs need an approval. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -149,6 +148,7 @@ class ToolExecutor:
             is_untrusted=ended.is_untrusted or context.metadata.is_untrusted,
             files=tuple(context.metadata.files),
             calls=context.metadata.calls,
+            change=context.metadata.change if ended.output.result.success else None,
         )
 
     async def asks_first(self, call: ToolCall, context: ToolContext) -> bool:

@@ -26,6 +26,7 @@ from luxx.infra.observe import Metrics
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.tools.core import StoredOutput, ToolContext, ToolSet
+from luxx.tools.hooks import CallChange
 from luxx.tools.permissions.judge import PermissionVerdict
 from luxx.wire.tool import ToolCall, ToolResult
 from luxx.wire.turn import StepFile
@@ -51,6 +52,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     `problems`: the errors of an invalid call by JSON path. `note`: tells the model what the user decided
     about the call. `is_corrected`: the user edited the arguments. `is_untrusted`: the result has untrusted
     content. `files` are shown with it. `calls`: the number of member calls it made.
+    `change` is written with the result.
     """
 
     call_id: str
@@ -65,6 +67,7 @@ class Executed(msgspec.Struct, frozen=True, kw_only=True):
     is_untrusted: bool = False
     files: tuple[StepFile, ...] = ()
     calls: int = 0
+    change: CallChange | None = None
 
     @property
     def cached(self) -> bool:

@@ -16,9 +16,11 @@ from typing import Any
 
 import msgspec
 import structlog
+from sqlalchemy import Connection
 
 from luxx.errors import ToolFailed
 from luxx.tools.pattern import matches_wildcards
+from luxx.wire.artifacts import ArtifactUpdated
 from luxx.wire.tool import ToolResult
 from luxx.wire.turn import StepFile
 
@@ -144,15 +146,30 @@ async def _call_hook(hook: ToolHook, *hook_arguments: Any) -> Any:
         raise ToolFailed(f"a hook failed: {describe_error(error)}") from error
 
 
+class ChangeRefused(Exception):
+    """What a call would write does not fit any more what is stored; the call must run again."""
+
+
+class CallChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call writes in the transaction that logs its result, so that a result and its change are stored
+    together or not at all. `write(connection, step_id)` gets the step of a task, or an empty text, and raises
+    ChangeRefused; `event` follows the result."""
+
+    event: ArtifactUpdated
+    write: Callable[[Connection, str], None]
+
+
 class CallMetadata(msgspec.Struct):
     """Metadata of one call, written by its tool: the `files` it shows, whether its content is untrusted,
-    whether it followed a redirect, and the number of member `calls` it made."""
+    whether it followed a redirect, the number of member `calls` it made, and the `change` that the log of the
+    run writes with the result."""
 
     call_id: str = ""
     files: list[StepFile] = []
     is_untrusted: bool = False
     is_redirected: bool = False
     calls: int = 0
+    change: CallChange | None = None
 
 
 class SavedFigures(msgspec.Struct, frozen=True, kw_only=True):

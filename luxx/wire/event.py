@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.artifacts import ArtifactUpdated
 from luxx.wire.check import Verdict
 from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
@@ -188,6 +189,7 @@ Event = (
     | SubagentAssigned
     | PlanUpdated
     | UiCommand
+    | ArtifactUpdated
     | ErrorEvent
     | Done
     | RoomStarted

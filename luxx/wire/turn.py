@@ -64,7 +64,8 @@ def turn_of(event: EventBase) -> TurnRef:
 class StepFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a step. `file_id` is for `GET /files/{file_id}`, for the step's user only. `path` is within
     the workspace. `sha256` is of the file when the step was made; the file may have changed since. Only an
-    image has `width` and `height`.
+    image has `width` and `height`. Of an artifact, it has `artifact_id` and `version` instead of `file_id`
+    and `path`, which are empty.
     """
 
     file_id: str
@@ -75,6 +76,8 @@ class StepFile(msgspec.Struct, frozen=True, kw_only=True):
     width: int | UnsetType = UNSET
     height: int | UnsetType = UNSET
     sha256: str
+    artifact_id: str | UnsetType = UNSET
+    version: int | UnsetType = UNSET
 
 
 class StepType(StrEnum):

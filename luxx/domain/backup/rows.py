@@ -59,16 +59,19 @@ EPHEMERAL_TABLES = frozenset(
     {
         *("processes", "tickets", "call_outputs", "memory_deletions"),
         *("mcp_clients", "mcp_flows", "mcp_grants", "mcp_connections", "mcp_calls"),
+        "artifact_renders",
     }
 )
-"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, notes
-about deletions, sign-ins at MCP servers, whose tokens a backup must not have, and connections to them."""
+"""Tables of short-lived data: running processes, tickets for sockets, outputs of calls by hand, notes about
+deletions, sign-ins at MCP servers, whose tokens a backup must not have, connections to them, and files that
+can be made of artifacts again."""
 
 DERIVED_TABLES = frozenset({"memory_texts", "chunk_texts"})
 """Tables that their features make anew from others after a restore."""
 
 ROWS_PER_FETCH = 100
 LARGE_ROW_FETCH = {
+    "artifact_parts": 20,
     "document_pieces": 4,
     "message_blobs": 4,
     "messages": 4,

@@ -164,23 +164,7 @@ def add_version(
     before = [] if head == 0 else _entries(connection, artifact_id, head)
     entries = with_ids(before, new.pages)
     number = head + 1
-    connection.execute(
-        insert(versions).values(
-            artifact_id=artifact_id,
-            number=number,
-            pages=msgspec.json.encode(entries).decode(),
-            settings=_settings(connection, artifact_id, type_, new),
-            pages_changed=msgspec.json.encode(changed_pages(before, entries)).decode(),
-            problems=msgspec.json.encode(new.problems).decode(),
-            author_kind=new.author.kind.value,
-            author_id=new.author.user_id,
-            author_name=new.author.name[:200],
-            run_id=new.author.run_id,
-            call_id=new.author.call_id,
-            note=new.note[:NOTE_LENGTH],
-            created_at=utc_now(),
-        )
-    )
+    _insert_version(connection, artifact_id, type_, number, new, before, entries)
     _add_parts(connection, artifact_id, type_, entries, new.pages)
     _delete_old(connection, artifact_id, number, most)
     changed: dict[str, object] = {"is_tainted": True} if new.is_tainted else {}
@@ -205,6 +189,34 @@ def _settings(connection: Connection, artifact_id: str, type_: ArtifactType, new
     texts = [page.text for page in new.pages]
     sources = sources_to_keep(connection, artifact_id, new.author.run_id, texts, kept)
     return msgspec.json.encode(msgspec.structs.replace(new.settings, sources=sources)).decode()
+
+
+def _insert_version(
+    connection: Connection,
+    artifact_id: str,
+    type_: ArtifactType,
+    number: int,
+    new: NewVersion,
+    before: Sequence[PageEntry],
+    entries: Sequence[PageEntry],
+) -> None:
+    connection.execute(
+        insert(versions).values(
+            artifact_id=artifact_id,
+            number=number,
+            pages=msgspec.json.encode(entries).decode(),
+            settings=_settings(connection, artifact_id, type_, new),
+            pages_changed=msgspec.json.encode(changed_pages(before, entries)).decode(),
+            problems=msgspec.json.encode(new.problems).decode(),
+            author_kind=new.author.kind.value,
+            author_id=new.author.user_id,
+            author_name=new.author.name[:200],
+            run_id=new.author.run_id,
+            call_id=new.author.call_id,
+            note=new.note[:NOTE_LENGTH],
+            created_at=utc_now(),
+        )
+    )
 
 
 def artifact_not_found() -> NotFound:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import delete, func, select, update
@@ -14,6 +15,7 @@ from luxx.domain.conversations.access import own_conversation
 from luxx.errors import InvalidInput, NotFound
 from luxx.features.artifacts.access import ArtifactRecord, find_artifact, visible_to
 from luxx.features.artifacts.downloads import diff_of
+from luxx.features.artifacts.rendering import ArtifactRendering
 from luxx.features.artifacts.rows import (
     NewVersion,
     Version,
@@ -78,6 +80,7 @@ class ArtifactService:
     store: Store
     config: ArtifactsConfig
     storage: StorageUse
+    rendering: ArtifactRendering
 
     @property
     def limits(self) -> SourceLimits:
@@ -132,7 +135,8 @@ class ArtifactService:
 
         created = await self.store.write(work)
         self.storage.add(owner_id, size)
-        return created
+        problems = await self.rendering.check_stored(created.id, 1, caller.user_id)
+        return msgspec.structs.replace(created, problems=problems)
 
     def first_pages(self, new: NewArtifact) -> list[SourcePage]:
         """The checked pages of a new artifact. Raises InvalidInput or TooLarge."""
@@ -176,7 +180,9 @@ class ArtifactService:
                 self._add(session, row, version)
             return view_of(session, caller, find_artifact(session, caller, artifact_id))
 
-        return await self.store.write(work)
+        changed = await self.store.write(work)
+        problems = await self.rendering.check_stored(artifact_id, changed.head, caller.user_id)
+        return msgspec.structs.replace(changed, problems=problems)
 
     async def delete(self, caller: Caller, artifact_id: str) -> None:
         """Deletes an artifact with its versions. Raises NotFound, NotAllowed."""
@@ -245,7 +251,9 @@ class ArtifactService:
             number = self._add(session, row, version)
             return saved_content(read_version(session.connection(), artifact_id, number))
 
-        return await self.store.write(work)
+        saved = await self.store.write(work)
+        problems = await self.rendering.check_stored(artifact_id, saved.version, caller.user_id)
+        return msgspec.structs.replace(saved, problems=problems)
 
     def edited(self, type_: ArtifactType, head: Version, new: NewContent, name: str) -> list[SourcePage]:
         """The pages after a change of all text or of a page. Raises NotFound, InvalidInput, TooLarge."""

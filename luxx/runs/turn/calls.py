@@ -5,6 +5,7 @@ A turn makes it for its first calls, so that a message without tools does not us
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -13,6 +14,7 @@ from sqlalchemy import Connection
 
 from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError
+from luxx.infra.store.engine import Store
 from luxx.runs.cancel import RunCancelled
 from luxx.runs.log.events import LogEntry, store_output
 from luxx.runs.log.page_sources import numbered
@@ -52,13 +54,21 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.tools.core import NeedsAnswer, ToolContext, without_numbers
 from luxx.tools.history import Executed
+from luxx.tools.hooks import ChangeRefused
 from luxx.wire.run import LoopChoice, RunPhase, WhenAsked
 from luxx.wire.todos import TodoItem
-from luxx.wire.tool import ActiveSkill
+from luxx.wire.tool import ActiveSkill, ToolResult
 from luxx.wire.turn import Step, StepStatus
 from luxx.wire.turn_event import DoomLoopDetected, PlanUpdated, UiCommand, Warning
 
 _encode = msgspec.json.Encoder().encode
+
+CHANGE_TRIES = 3
+"""How often a call may run whose change does not fit what others have stored meanwhile."""
+
+NOT_CHANGED = ToolResult.fail(
+    "It was changed by others at the same time, again and again. Read it and try again."
+)
 
 CallTasks = dict["asyncio.Task[Executed]", Step]
 
@@ -86,7 +96,7 @@ class ToolCalls:
         """Calls that a lost process had begun and whose tools know more."""
         self._ui_commands = UiCommands(run.spec)
         root = root_of_cited(run.spec)
-        self._number_pages = without_numbers if root is None else partial(numbered, run.services.store, root)
+        self._number_pages = without_numbers if root is None else partial(_numbered, run.services.store, root)
         self._last_context: ToolContext | None = None
         self._context: ToolContext | LuxxError | None = None
         """For the calls that this drive has started; permissions and rules were read at their start."""
@@ -280,8 +290,26 @@ class ToolCalls:
                 (tasks[task], task.result()) for task in tasks if task in done and not needed_answer(task)
             ]
             if finished:
-                await self._log_results(finished)
+                await self._log_finished(finished)
         return [(call, signal) for task, call in tasks.items() if (signal := needed_answer(task)) is not None]
+
+    async def _log_finished(self, results: list[tuple[Step, Executed]]) -> None:
+        """Logs results, each with a change in a transaction of its own: what is stored may not fit one of
+        them any more. Then that call runs again, with what is stored now."""
+        if plain := [one for one in results if one[1].change is None]:
+            await self._log_results(plain)
+        for call, executed in results:
+            for _ in range(CHANGE_TRIES if executed.change is not None else 0):
+                try:
+                    await self._log_results([(call, executed)])
+                    break
+                except ChangeRefused:
+                    context = self._with_restrictions(self._last_context or self._resources.make_context())
+                    executed = await self._signal.wait(self._execute(call, context))
+            else:
+                if executed.change is not None:
+                    failed = msgspec.structs.replace(executed, result=NOT_CHANGED, change=None, files=())
+                    await self._log_results([(call, failed)])
 
     async def _log_results(
         self, results: list[tuple[Step, Executed]], *, decided: list[LogEntry] | None = None
@@ -300,13 +328,17 @@ class ToolCalls:
         written = [one.call_id for one in executed_calls if one.result.success and one.call_id in self._todos]
         entries += [PlanUpdated(todos=self._todos[call_id]) for call_id in written]
         entries += self._ui_commands.entries(executed_calls)
+        changes = [one.change for one in executed_calls if one.change is not None]
+        entries += [change.event for change in changes]
         full_output_rows = [
             full_output_row(self._spec.run_id, one.call_id, one.full_output)
             for one in executed_calls
             if one.full_output is not None
         ]
 
-        def store_full_outputs(connection: Connection) -> None:
+        def store_with_results(connection: Connection) -> None:
+            for change in changes:
+                change.write(connection, self._spec.turn.step_id)
             for row in full_output_rows:
                 store_output(connection, row)
 
@@ -315,7 +347,7 @@ class ToolCalls:
         await self._log.append(
             entries,
             phase=phase,
-            extra_write=store_full_outputs if full_output_rows else None,
+            extra_write=store_with_results if full_output_rows or changes else None,
             extra_bytes=sum(len(row["output"]) for row in full_output_rows),
         )
 
@@ -326,5 +358,17 @@ class ToolCalls:
             for task, call in tasks.items()
             if task.done() and not task.cancelled() and call.index in waiting and needed_answer(task) is None
         ]
-        if ready:
-            await self._log_results(ready)
+        if plain := [one for one in ready if one[1].change is None]:
+            await self._log_results(plain)
+        for one in ready:
+            if one[1].change is not None:
+                with suppress(ChangeRefused):  # Then the call is cancelled, as those that have not ended.
+                    await self._log_results([one])
+
+
+async def _numbered(store: Store, run_id: str, result: ToolResult) -> ToolResult:
+    """A result that may be one of the web with the numbers of its pages; any other one as it is."""
+    data: object = result.data
+    if isinstance(data, dict) and ("url" in data or "results" in data):
+        return await numbered(store, run_id, result)
+    return result

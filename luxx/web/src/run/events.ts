@@ -22,6 +22,7 @@ type Logged =
   | Schema<'SubagentAssigned'>
   | Schema<'PlanUpdated'>
   | Schema<'UiCommand'>
+  | Schema<'ArtifactUpdated'>
   | Schema<'ErrorEvent'>
   | Schema<'Done'>
   | Schema<'RoomStarted'>

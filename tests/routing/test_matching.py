@@ -61,8 +61,23 @@ SHIPPED = {
         "我们一起写文档吧：新的缓存方案",
         "帮我起草提案",
     ),
+    "deep-research": (
+        "Research the market for heat pumps and write a report",
+        "Write a research report about sodium batteries",
+        "Deep research: who makes bread machines in Europe?",
+        "请写一份关于固态电池的调研报告",
+        "帮我深入研究一下垂直农业",
+    ),
+    "ppt": (
+        "Make a presentation about our results of 2026",
+        "Create slides from these notes",
+        "I need a pitch deck for investors",
+        "帮我做一个PPT，介绍我们的新产品",
+        "制作幻灯片：季度总结",
+    ),
     None: (
         "What is a code review?",
+        "什么是幻灯片？",
         "Review my holiday plans",
         "Write a letter to my landlord",
         "Write code that sorts a list",

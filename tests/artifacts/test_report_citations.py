@@ -10,7 +10,6 @@ from luxx.features.artifacts.citations import (
     folded_text,
     numbers_to_read,
     problems_of,
-    references_heading,
     with_references,
 )
 
@@ -92,9 +91,6 @@ def test_references_are_numbered_by_their_first_citation_and_written_by_the_serv
         "2. Page \\*1\\*. <https://1.example/a_b?q=%3Cx%3E>",
     ]
     assert with_references(["# A"], [], "References") == ["# A"]
-    assert [references_heading(language) for language in ("", "en", "zh-CN")] == [
-        "References", "References", "参考资料",
-    ]  # fmt: skip
 
 
 def test_long_texts_are_read_in_time_that_grows_with_their_length() -> None:

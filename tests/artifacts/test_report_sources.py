@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from migrated_databases import make_ready
+from msgspec.structs import replace
 from sample_user import add_user
 from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 from store.conftest import database_url
 
-from luxx.features.artifacts.references import read_check
+from luxx.features.artifacts.reports import read_check
 from luxx.features.artifacts.rows import NewVersion, add_artifact, add_version, read_version
 from luxx.features.artifacts.source import SourcePage
 from luxx.features.artifacts.views import ArtifactSettings, AuthorKind, VersionAuthorRow
@@ -119,17 +120,17 @@ async def test_quotations_are_looked_for_in_the_pages_that_the_tree_read(store: 
     right, wrong = '# R\n[S1 "bread rises"]', '# R\n[S1 "bread falls"] [S2]'
     write(store, artifact_id, version(right, base=0, run_id=run_id))
 
-    def problems(text: str, before: tuple[list[str], list] = ([], [])) -> list[str]:
+    def problems(text: str) -> list[str]:
         def work(session: Session) -> list[str]:
             connection = session.connection()
-            sources = read_version(connection, artifact_id, 1).settings.sources
-            check = read_check(connection, artifact_id, None, [text], sources, before)
-            return [one.text for one in check.problems()]
+            stored = read_version(connection, artifact_id, 1)
+            changed = replace(stored, number=2, pages=[SourcePage(text)])
+            return [one.text for one in read_check(connection, changed).problems()]
 
         return store.read_now(work)
 
     assert problems(right) == []
     assert [text.split(" ", 2)[:2] for text in problems(wrong)] == [["Page", "S1"], ["[S2]", "is"]]
     store.write_now(lambda session: session.execute(delete(RunRow)) and None)
-    assert problems(right, ([right], [])) == []
-    assert ["was deleted" in text for text in problems(right)] == [True]
+    assert problems(right) == []
+    assert ["was deleted" in text for text in problems('# R\n[S1 "the page a says"]')] == [True]

@@ -156,11 +156,6 @@ def with_references(pages: Sequence[str], sources: Sequence[CitedSource], headin
     return [*changed, f"# {heading}\n\n" + "\n".join(entries) + "\n"]
 
 
-def references_heading(language: str) -> str:
-    """The heading above the references in the language of the report."""
-    return "参考资料" if language.lower().startswith("zh") else "References"
-
-
 def _target(address: str) -> str:
     """An address inside `<>`, which ends at the first of these characters."""
     return address.translate({ord("<"): "%3C", ord(">"): "%3E", ord(" "): "%20", ord("\n"): "%0A"})

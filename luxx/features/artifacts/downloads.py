@@ -13,6 +13,7 @@ import msgspec
 
 from luxx.domain.files.names import safe_name
 from luxx.errors import InvalidInput
+from luxx.features.artifacts.reports import pages_of_files
 from luxx.features.artifacts.rows import Version
 from luxx.features.artifacts.sheets import to_csv
 from luxx.features.artifacts.source import SourcePage, join
@@ -79,7 +80,7 @@ def text_file(type_: ArtifactType, name: str, version: Version, format_: str) ->
         case "csv":
             data = to_csv([page.text for page in version.pages]).encode()
         case _:
-            data = join(type_, version.pages).encode()
+            data = join(type_, pages_of_files(type_, version)).encode()
     return DownloadFile(file_name(name, format_), data)
 
 

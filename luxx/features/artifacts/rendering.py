@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 
 from luxx.errors import LuxxError, NotFound, Unavailable
 from luxx.features.artifacts.downloads import FORMATS, TEXT_FORMATS, DownloadFile, file_name, text_file
+from luxx.features.artifacts.reports import pages_of_files, read_check
 from luxx.features.artifacts.rows import Version, artifacts, read_version, renders, versions
 from luxx.features.artifacts.source import MARKDOWN
 from luxx.infra.clock import utc_now
@@ -84,7 +85,7 @@ class ArtifactRendering:
         source = RenderSource(
             type=type_,
             name=name,
-            pages=tuple(page.text for page in version.pages),
+            pages=tuple(page.text for page in pages_of_files(type_, version)),
             theme=version.settings.theme,
             language=version.settings.language,
         )
@@ -92,12 +93,17 @@ class ArtifactRendering:
         request = RenderRequest(
             source=source, format=format_, pictures=pictures, width=width or PICTURE_WIDTH
         )
-        return await self.process.render(request, user_id)
+        return _with_source_pages(await self.process.render(request, user_id), len(version.pages))
 
     async def check(self, type_: ArtifactType, name: str, version: Version, user_id: int) -> Checked:
         """Makes the default file of a version that may not be stored yet. Raises nothing but cancellation."""
         chosen = FORMATS[type_][0]
         problems: list[ArtifactProblem] = []
+        if type_ == ArtifactType.REPORT:
+            citations = await self.store.read_rows(lambda connection: read_check(connection, version))
+            problems = await asyncio.to_thread(citations.problems)
+            settings = msgspec.structs.replace(version.settings, sources=citations.sources)
+            version = msgspec.structs.replace(version, settings=settings)
         if chosen not in TEXT_FORMATS and type_ != ArtifactType.DIAGRAM:
             width = PICTURE_WIDTH if type_ in MARKDOWN else None
             try:
@@ -105,11 +111,11 @@ class ArtifactRendering:
             except Unavailable:
                 pass
             except LuxxError as error:
-                problems = [ArtifactProblem(page=None, kind="render_failed", text=error.message)]
+                problems.append(ArtifactProblem(page=None, kind="render_failed", text=error.message))
             else:
                 file = DownloadFile(file_name(name, chosen), rendered.data)
-                found = _problems(rendered)
-                return Checked(file=file, problems=found, format=chosen, rendered=rendered)
+                problems += _problems(rendered)
+                return Checked(file=file, problems=problems, format=chosen, rendered=rendered)
         chosen = next(one for one in FORMATS[type_] if one in TEXT_FORMATS)
         file = await asyncio.to_thread(text_file, type_, name, version, chosen)
         return Checked(file=file, problems=problems, format=chosen)
@@ -281,6 +287,18 @@ def _row(
         "sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "info": info, "data": data,
         "used_at": utc_now(),
     }  # fmt: skip
+
+
+def _with_source_pages(rendered: Rendered, count: int) -> Rendered:
+    """The file as if its references, which are no page of the source, belonged to the last one."""
+    pages = tuple(
+        msgspec.structs.replace(page, source_page=min(page.source_page, count)) for page in rendered.pages
+    )
+    problems = tuple(
+        one if one.page is None or one.page <= count else msgspec.structs.replace(one, page=None)
+        for one in rendered.problems
+    )
+    return msgspec.structs.replace(rendered, pages=pages, problems=problems)
 
 
 def _problems(rendered: Rendered) -> list[ArtifactProblem]:

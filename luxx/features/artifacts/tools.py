@@ -21,6 +21,7 @@ from luxx.features.artifacts.access import ArtifactRecord
 from luxx.features.artifacts.edits import EditPosition, PageEdit, changed_text, draft_of, edited_pages
 from luxx.features.artifacts.models import NAME_LENGTH
 from luxx.features.artifacts.rendering import ArtifactRendering, Checked
+from luxx.features.artifacts.reports import require_sources
 from luxx.features.artifacts.rows import (
     NewVersion,
     StaleBase,
@@ -155,6 +156,8 @@ class ArtifactTools:
         artifact_id = new_id()
         settings = ArtifactSettings(theme=new.theme, language=new.language)
         draft = draft_of(artifact_id, 1, settings, pages)
+        if new.type == ArtifactType.REPORT:
+            await require_sources(self.service.store, draft, context.caller.run_id)
         version = NewVersion(
             base=0,
             pages=pages,
@@ -208,6 +211,7 @@ class ArtifactTools:
         """Makes and checks the file, has the version written, and returns the result of the call."""
         user_id = context.caller.user_id
         size = sum(len(page.text.encode()) for page in new.pages)
+        draft = msgspec.structs.replace(draft, run_id=context.caller.run_id)
         await self.service.storage.check(user_id, size)
         checked = await self.rendering.check(type_, name, draft, user_id)
         version = msgspec.structs.replace(new, problems=checked.problems)

@@ -71,7 +71,7 @@ ONLY_IN = {
     "lxml": {"luxx.infra.documents.content", "luxx.infra.documents.archive", "luxx.infra.documents.render"},
     "python_calamine": {"luxx.infra.documents.sheet_text", "luxx.infra.documents.render.checks"},
     "bs4": {"luxx.tools.web.search_process"},
-    "pypdf": {"luxx.infra.documents.pdf_text"},
+    "pypdf": {"luxx.infra.documents.pdf_text", "luxx.infra.documents.render.paging"},
     "charset_normalizer": {"luxx.infra.documents.charset"},
     "httpx_aiohttp": {"luxx.providers.transport"},
     "openai": set[str](),

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.bench.decks import decks_row
 from tests.bench.documents import documents_row
 from tests.bench.figures import Figures
 from tests.bench.graph import graph_row
@@ -471,6 +472,7 @@ ROWS: dict[str, Row] = {
     "remembering": remembering_row,
     "skills": skills_row,
     "documents": documents_row,
+    "decks": decks_row,
     "streams": streams_row,
     "writes": writes_row,
     "attach": attach_row,

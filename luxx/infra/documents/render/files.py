@@ -21,7 +21,7 @@ from luxx.infra.documents.render.checks import (
 from luxx.infra.documents.render.deck.writer import write_deck
 from luxx.infra.documents.render.document import write_document
 from luxx.infra.documents.render.fonts import cjk_font, latin_fonts, missing_characters
-from luxx.infra.documents.render.paging import heading_pages, pdf_texts, source_pages
+from luxx.infra.documents.render.paging import copyable_pdf, heading_pages, pdf_texts, source_pages
 from luxx.infra.documents.render.pictures import page_pictures
 from luxx.infra.documents.render.report import write_report
 from luxx.infra.documents.render.request import FilePage, Rendered, RenderProblem, RenderRequest
@@ -64,7 +64,7 @@ def _make_deck(request: RenderRequest) -> Rendered:
     data, pictures = deck.data, dict[int, bytes]()
     if request.format == "pdf" or request.pictures != ():
         pdf = drawable.to_pdf(fonts=_named_fonts(), font_dirs=_cjk_directories())
-        data = pdf if request.format == "pdf" else data
+        data = copyable_pdf(pdf) if request.format == "pdf" else data
         pictures = page_pictures(pdf, request.pictures, request.width)
     return Rendered(
         data=data,
@@ -95,7 +95,8 @@ def _make_document(request: RenderRequest) -> Rendered:
 
 
 def _document_pdf(data: bytes) -> bytes:
-    return rdocx.Document.from_bytes(data).to_pdf(fonts=_named_fonts(), font_dirs=_cjk_directories())
+    pdf = rdocx.Document.from_bytes(data).to_pdf(fonts=_named_fonts(), font_dirs=_cjk_directories())
+    return copyable_pdf(pdf)
 
 
 def _make_report(request: RenderRequest) -> Rendered:

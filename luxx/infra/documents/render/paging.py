@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 
 import pypdfium2
+from pypdf import PdfWriter
+from pypdf.generic import NameObject
 
 from luxx.infra.documents.render.blocks import Heading, plain, read_page
 from luxx.infra.documents.render.request import RenderSource
 
 _DOTS = re.compile(r"(?:\.\s?){6,}")
 _SOUGHT = 60
+_REPLACEMENT = re.compile(rb"/ActualText\s*(?:<[0-9A-Fa-f\s]*>|\((?:[^()\\]|\\.)*\))")
 
 
 def pdf_texts(pdf: bytes) -> list[str]:
@@ -22,6 +26,22 @@ def pdf_texts(pdf: bytes) -> list[str]:
         ]
     finally:
         document.close()
+
+
+def copyable_pdf(pdf: bytes) -> bytes:
+    """The PDF of rpptx or rdocx without replacement texts. They give the first word of a line the whole line
+    as such, so that text which is copied in some viewers has everything twice.
+    """
+    writer = PdfWriter(clone_from=BytesIO(pdf))
+    for page in writer.pages:
+        content = page.get_contents()
+        if content is not None:
+            content.set_data(_REPLACEMENT.sub(b"", content.get_data()))
+            stream = content.flate_encode()
+            page[NameObject("/Contents")] = writer._add_object(stream)  # pyright: ignore[reportPrivateUsage]
+    file = BytesIO()
+    writer.write(file)
+    return file.getvalue()
 
 
 def heading_pages(headings: Sequence[str], texts: Sequence[str]) -> dict[int, int]:

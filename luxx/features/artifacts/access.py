@@ -1,17 +1,25 @@
 """Who may read and change an artifact: its owner, and members of its room by their right to the room."""
 
-from sqlalchemy import ColumnElement, Row, and_, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
+from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import NotAllowed
 from luxx.features.artifacts.rows import artifact_not_found, artifacts
 from luxx.features.artifacts.views import ArtifactRight
+from luxx.features.rooms.models import ChatRoomRow
+from luxx.features.tasks.models import TaskRow
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import SubjectMemberRow, member_right
 from luxx.wire.run import MemberRight
 
 _members = table_of(SubjectMemberRow)
+_SUBJECTS = {
+    "conversation_id": table_of(ConversationRow),
+    "room_id": table_of(ChatRoomRow),
+    "task_id": table_of(TaskRow),
+}
 _rights = list(ArtifactRight)
 _needed = {
     ArtifactRight.EDIT: "have the right to speak in its room",
@@ -51,3 +59,12 @@ def right_to(session: Session, caller: Caller, row: ArtifactRecord) -> ArtifactR
     given = None if row.room_id is None else member_right(session, row.room_id, caller.user_id)
     is_speaker = given in (MemberRight.SPEAK, MemberRight.STEER)
     return ArtifactRight.EDIT if is_speaker else ArtifactRight.READ
+
+
+def existing_subject(connection: Connection, subject: dict[str, str]) -> dict[str, str]:
+    """The column of a subject that exists."""
+    return {
+        name: id_
+        for name, id_ in subject.items()
+        if connection.scalar(select(_SUBJECTS[name].c.id).where(_SUBJECTS[name].c.id == id_)) is not None
+    }

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 
 from luxx.domain.files.names import media_type_of
 from luxx.errors import LuxxError, NotFound, ToolFailed
-from luxx.features.artifacts.access import ArtifactRecord
+from luxx.features.artifacts.access import ArtifactRecord, existing_subject
 from luxx.features.artifacts.edits import EditPosition, PageEdit, changed_text, draft_of, edited_pages
 from luxx.features.artifacts.models import NAME_LENGTH
 from luxx.features.artifacts.rendering import ArtifactRendering, Checked
@@ -168,11 +168,13 @@ class ArtifactTools:
         caller = context.caller
         columns: dict[str, object] = {
             "id": artifact_id, "tenant_id": caller.tenant_id, "user_id": caller.user_id,
-            "type": new.type.value, "name": new.name.strip(), **place.subject,
+            "type": new.type.value, "name": new.name.strip(),
         }  # fmt: skip
 
         def write(checked: NewVersion, connection: Connection, step_id: str) -> None:
-            add_artifact(connection, {**columns, "step_id": step_id or None}, checked)
+            # An agent may work without a conversation, and one may be deleted while its run ends.
+            subject = existing_subject(connection, place.subject)
+            add_artifact(connection, {**columns, **subject, "step_id": step_id or None}, checked)
 
         return await self._finish(context, new.type, new.name, draft, version, write)
 

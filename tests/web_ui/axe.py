@@ -40,7 +40,8 @@ def check_both_themes(tab: Tab, name: str) -> None:
         tab.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
         tab.page.wait_for_timeout(50)
         tab.page.wait_for_function(IS_STILL)
-        assert serious_violations(tab.page, rules=rules) == [], f"{name}, {theme}"
+        found = serious_violations(tab.page, rules=rules)
+        assert found == [], f"{name}, {theme}: {found}"
     tab.page.emulate_media(reduced_motion="no-preference")
 
 

@@ -8,8 +8,9 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from weakref import WeakValueDictionary
 
 import msgspec
 from sqlalchemy import Connection, delete, func, insert, select, tuple_, update
@@ -70,6 +71,10 @@ class ArtifactRendering:
     store: Store
     process: RenderProcess
     config: ArtifactsConfig
+    _making: WeakValueDictionary[tuple[str, int, int], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[tuple[str, int, int], asyncio.Lock], init=False
+    )
+    """Who makes the pictures of a version and width; the others wait for them."""
 
     async def make(
         self,
@@ -184,8 +189,13 @@ class ArtifactRendering:
         kept = await self._kept(version, format_, index, chosen)
         if kept is not None:
             return kept[0]
-        rendered = await self.make(type_, name, version, format_, user_id, width=chosen)
-        await self._keep(version, format_, rendered, chosen)
+        of_version = version.artifact_id, version.number, chosen
+        async with self._making.setdefault(of_version, asyncio.Lock()):
+            kept = await self._kept(version, format_, index, chosen)
+            if kept is not None:
+                return kept[0]
+            rendered = await self.make(type_, name, version, format_, user_id, width=chosen)
+            await self._keep(version, format_, rendered, chosen)
         pictures = {page.index: page.picture for page in rendered.pages}
         if not pictures.get(index):
             raise NotFound(f"the file has no page {index}", kind="page_not_found")

@@ -1,6 +1,7 @@
 /** The newest run of a conversation, room or task, as its page follows it: its state grows with its events. */
 import { useEventListener } from '@vueuse/core'
 import { onScopeDispose, readonly, ref, shallowReadonly, shallowRef, watch } from 'vue'
+import { useReload } from '@/api/queries'
 import { type SessionState, subscribe } from '@/api/socket'
 import { followRun } from '@/api/stream'
 import { useUiCommands } from '@/stores/uiCommands'
@@ -32,6 +33,7 @@ export function useFollowedRun({ subject, onState, onReturn, onEnd }: FollowOpti
   const isConnected = ref(true)
   const isFollowing = ref(false)
   const uiCommands = useUiCommands()
+  const reloadQueries = useReload()
   let closing = new AbortController()
   onScopeDispose(() => closing.abort())
 
@@ -61,7 +63,9 @@ export function useFollowedRun({ subject, onState, onReturn, onEnd }: FollowOpti
       flushedAt = performance.now()
       const events = queue
       queue = []
-      if (!signal.aborted) live.value = events.reduce((before, { event, seq }) => reduce(before, event, seq), live.value)
+      if (signal.aborted) return
+      reloadArtifacts(events.map(({ event }) => event))
+      live.value = events.reduce((before, { event, seq }) => reduce(before, event, seq), live.value)
     }
 
     const follower = {
@@ -81,6 +85,13 @@ export function useFollowedRun({ subject, onState, onReturn, onEnd }: FollowOpti
     if (signal.aborted) return
     isFollowing.value = false
     onEnd(error)
+  }
+
+  /** Artifacts that the run made or changed are shown in their newest version. */
+  function reloadArtifacts(events: RunEvent[]): void {
+    const ids = new Set(events.flatMap((event) => (event.type === 'artifact_updated' ? [event.artifact_id] : [])))
+    for (const id of ids) void reloadQueries(['artifact', id])
+    if (ids.size > 0) void reloadQueries(['artifacts'])
   }
 
   watch(

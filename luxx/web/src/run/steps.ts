@@ -112,10 +112,9 @@ function readable(data: unknown): string {
     .join('\n')
 }
 
-/** The artifact that a tool call made or changed, by its result. */
-export function artifactIn(tool: string | undefined, content: string | undefined): { id: string; version: number } | null {
-  if (tool !== 'create_artifact' && tool !== 'edit_artifact') return null
-  const result = parseObject(content)
-  const { artifact_id: id, version } = (result?.data ?? result ?? {}) as Record<string, unknown>
-  return typeof id === 'string' ? { id, version: Number(version ?? 0) } : null
+/** The artifacts that a tool call made or changed, each with its newest version: those that its result names. */
+export function artifactsIn(files: readonly Schema<'StepFile'>[] | undefined): { id: string; version: number }[] {
+  const found = new Map<string, number>()
+  for (const { artifact_id: id, version } of files ?? []) if (id) found.set(id, Math.max(found.get(id) ?? 0, version ?? 0))
+  return [...found].map(([id, version]) => ({ id, version }))
 }

@@ -1,10 +1,10 @@
 /** Artifacts: their queries, what they are called, and what a person does with them. */
-import { type Component, computed, ref } from 'vue'
+import { type Component, computed } from 'vue'
 import { useQuery, useQueryCache } from '@pinia/colada'
 import { BookText, ChartColumn, Code, FileText, Globe, Presentation, Sheet, Workflow } from 'lucide-vue-next'
 import { useRoute, useRouter } from 'vue-router'
-import { ApiError, api, ask } from '@/api/client'
-import { readFile, saveFile } from '@/api/files'
+import { api, ask } from '@/api/client'
+import { saveFile } from '@/api/files'
 import { allPages, firstPages } from '@/api/lists'
 import type { Schema } from '@/api/types'
 import { drawDiagram } from '@/markdown/diagrams'
@@ -33,6 +33,9 @@ export const ICONS: Record<ArtifactType, Component> = {
 }
 /** The types whose files have pages that are shown as pictures, with a theme and a language. */
 export const PAGED: ReadonlySet<ArtifactType> = new Set(['ppt', 'document', 'report'])
+
+/** The shape of a page of the file: a slide, or a sheet of paper. */
+export const shapeOf = (type: ArtifactType): string => (type === 'ppt' ? 'aspect-video bg-[#fff]' : 'aspect-[210/297] bg-[#fff]')
 
 export const pathOf = (id: string) => ({ path: { artifact_id: id } })
 
@@ -86,25 +89,6 @@ export async function download(artifact: Artifact, format: string, version: numb
   link.href = (await drawDiagram(content, false)).address
   link.download = `${artifact.name.replaceAll(/[\\/:*?"<>|\s]+/g, '-').slice(0, 80)}.svg`
   link.click()
-}
-
-/** The picture of a page of the file. */
-export function pictureOf(id: string, index: number, version: number, width: number): string {
-  return `/artifacts/${id}/pages/${index}?version=${version}&width=${width}`
-}
-
-/** Whether the server draws pages; it says so when it is asked for the first picture. */
-const hasRenderer = ref(true)
-
-/** The picture of the first page; null where there is none. */
-export async function readThumbnail({ id, head }: Artifact, width: number): Promise<Blob | null> {
-  if (!hasRenderer.value) return null
-  try {
-    return await readFile(pictureOf(id, 1, head, width))
-  } catch (error) {
-    if (error instanceof ApiError && error.kind === 'renderer_missing') hasRenderer.value = false
-    return null
-  }
 }
 
 export function useArtifact(id: () => string) {

@@ -68,6 +68,7 @@ const en = {
   pictureOf: (index: number, content: string) => `Page ${index}. ${content.slice(0, 1000)}`,
   problems: 'To correct',
   hasProblems: 'Something is to be corrected',
+  toCorrect: (count: number) => `${count} to correct`,
   file: 'File',
   label: 'Label',
   value: 'Value',
@@ -146,7 +147,6 @@ const en = {
   nextPage: 'Next page',
   pageCount: (index: number, count: number) => `${index} / ${count}`,
   endPresentation: 'End the presentation',
-  openArtifact: (name: string) => `Open ${name}`,
   gone: 'This artifact was deleted.',
   ofConversation: (count: number) =>
     count === 1

@@ -15,6 +15,7 @@ from web_ui.test_artifacts import DECK, mode
 
 pytestmark = pytest.mark.heavy
 
+IS_WITHIN = "card => card.getBoundingClientRect().right <= card.parentElement.getBoundingClientRect().right"
 JSON = {"accept": "application/json"}
 MADE = Call(name="create_artifact", arguments={"type": "ppt", "name": "Rye bread", "content": DECK})
 EDITS: dict[str, list[ReplyEvent]] = {"change one": [], "change two": []}
@@ -30,11 +31,8 @@ def with_calls(user: str, calls: list[ReplyEvent], system: str | None = None) ->
 
 @pytest.fixture(scope="module")
 def script() -> Script:
-    return Script(
-        rules=[
-            rule for user, calls in {**EDITS, "slides": [MADE]}.items() for rule in with_calls(user, calls)
-        ]
-    )
+    answers: dict[str, list[ReplyEvent]] = {**EDITS, "slides": [MADE]}
+    return Script(rules=[rule for user, calls in answers.items() for rule in with_calls(user, calls)])
 
 
 def edit(artifact_id: str, gate: str, **arguments: Any) -> list[ReplyEvent]:
@@ -146,6 +144,7 @@ def test_cards_of_rooms_and_of_steps_lead_to_the_artifact(person: Person) -> Non
         page.goto(f"{tab.url}/ui/tasks/{task}")
         page.get_by_role("group", name="The steps as a graph").get_by_role("button", name="Draw").click()
         expect(card.first).to_contain_text("Slides · 3 slides · version 1")
+        assert card.first.evaluate(IS_WITHIN)
         check_both_themes(tab, "artifact-card-task")
         card.first.click()
         expect(page.get_by_role("list", name="Pages").get_by_role("button")).to_have_count(3)

@@ -2,7 +2,8 @@
 
 Each test fails when a new version of the dependency changes such a part, before anything else does. Luxx uses
 them in `luxx/api/http/protocol.py` (uvicorn), `luxx/providers/transport.py` (httpx-aiohttp), `luxx/infra/
-children.py` (asyncio) and `luxx/infra/store/engine.py` (SQLAlchemy). It uses no other private part.
+children.py` (asyncio), `luxx/infra/store/engine.py` (SQLAlchemy) and in `luxx/infra/documents/render/` (the
+XML elements of python-docx and python-pptx, and adding an object with pypdf). It uses no other private part.
 """
 
 import ast
@@ -15,11 +16,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import docx
+import pptx
 import pytest
 import uvicorn
 from httpx_aiohttp.transport import AiohttpResponseStream
 from litestar import Litestar, get
 from litestar.params import QueryParameter
+from lxml import etree
+from pptx.chart.data import CategoryChartData
+from pptx.enum.chart import XL_CHART_TYPE
+from pptx.opc.constants import RELATIONSHIP_TYPE as RT
+from pypdf import PdfWriter
+from pypdf.generic import DictionaryObject
 from sqlalchemy import create_engine
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -129,6 +138,44 @@ def test_litestar_has_the_handler_and_the_signatures_that_luxx_reads() -> None:
     assert (field.annotation, field.default, field.has_default) == (int, 1, True)
 
 
+OF_RENDERERS = {
+    "checks.py": {"_chartSpace"},
+    "deck/presentation.py": {"_blob", "_spTree"},
+    "deck/shapes.py": {"_p", "_r", "_tc"},
+    "document.py": {"_p", "_r", "_tbl", "_tc", "_tr"},
+    "document_styles.py": {"_r"},
+    "paging.py": {"_add_object"},
+}
+"""The elements behind the objects of these libraries, which their guides name for what has no function."""
+
+
+def test_office_libraries_have_the_elements_that_the_renderers_change() -> None:
+    document = docx.Document()
+    paragraph = document.add_paragraph("text")
+    table = document.add_table(1, 1)
+    deck = pptx.Presentation()
+    slide = deck.slides.add_slide(deck.slide_layouts[6])
+    frame = slide.shapes.add_table(1, 1, 0, 0, 10, 10)
+    data = CategoryChartData()
+    data.categories = ["a"]
+    data.add_series("s", [1])
+    chart = slide.shapes.add_chart(XL_CHART_TYPE.PIE, 0, 0, 10, 10, data).chart
+    cell = frame.table.cell(0, 0)
+    elements = {
+        "p": [paragraph._p, cell.text_frame.paragraphs[0]._p],
+        "r": [paragraph.runs[0]._r, cell.text_frame.paragraphs[0].add_run()._r],
+        "tbl": [table._tbl],
+        "tr": [table.rows[0]._tr],
+        "tc": [table.cell(0, 0)._tc, cell._tc],
+        "spTree": [slide.shapes._spTree],
+        "chartSpace": [chart._chartSpace],
+    }
+    for name, found in elements.items():
+        assert {etree.QName(element).localname for element in found} == {name}
+    assert isinstance(slide.part.package.presentation_part.part_related_by(RT.THEME)._blob, bytes)
+    assert PdfWriter()._add_object(DictionaryObject()).idnum > 0
+
+
 def own_names(trees: list[ast.Module]) -> Iterator[str]:
     """The functions and attributes that Luxx defines."""
     for node in (node for tree in trees for node in ast.walk(tree)):
@@ -170,4 +217,6 @@ def test_luxx_uses_no_other_private_part() -> None:
         private = {name for name in used_names(tree) if name.startswith("_") and not name.startswith("__")}
         if private - public:
             undocumented[path] = private - public
-    assert undocumented == {"luxx/providers/transport.py": {"_aiohttp_response"}}
+    expected = {"luxx/providers/transport.py": {"_aiohttp_response"}}
+    expected |= {f"luxx/infra/documents/render/{name}": parts for name, parts in OF_RENDERERS.items()}
+    assert undocumented == expected

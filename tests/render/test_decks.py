@@ -12,6 +12,7 @@ from pptx import Presentation
 
 from luxx.infra.documents.render.blocks import read_page
 from luxx.infra.documents.render.checks import archive_problems, missing_text, page_texts
+from luxx.infra.documents.render.files import MAX_SLIDE_CHARACTERS, TooLong
 from luxx.infra.documents.render.paging import pdf_texts
 from luxx.infra.documents.render.request import Rendered
 from luxx.infra.documents.render.themes import THEMES
@@ -205,3 +206,19 @@ def test_each_theme_has_its_own_colours(theme: str) -> None:
     assert isinstance(pixel, tuple)
     assert bytes(pixel).hex().upper() == THEMES[theme].background
     assert made.pages[0].picture == b""
+
+
+def test_comments_without_end_are_text_and_take_time_that_grows_with_their_number() -> None:
+    page = read_page("# Title\n\n<!-- a -->Words<!-- layout: two -->\n\n```\n<!-- code -->\n```\n\n<!-- b")
+    text = " ".join(page_texts(page))
+    assert page.layout == "two"
+    assert "Words" in text
+    assert "<!-- code -->" in text
+    assert "<!-- b" in text
+    # With a pattern that searches each end again this takes minutes.
+    assert "<!--" in "".join(page_texts(read_page("<!--\n\n" * 20_000)))
+
+
+def test_a_slide_that_no_screen_can_show_is_refused_at_once() -> None:
+    with pytest.raises(TooLong, match="Slide 2 has 40,007 characters"):
+        render(deck("# First", "# Long\n" + "w" * MAX_SLIDE_CHARACTERS), "pptx")

@@ -6,6 +6,7 @@ of the version: the source is saved all the same.
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,12 +24,15 @@ from luxx.features.artifacts.rows import Version, artifacts, read_version, rende
 from luxx.features.artifacts.source import MARKDOWN
 from luxx.infra.clock import utc_now
 from luxx.infra.config.schema import ArtifactsConfig
-from luxx.infra.documents.render.process import RenderProcess
+from luxx.infra.documents.render.process import RenderFailed, RenderProcess
 from luxx.infra.documents.render.request import PICTURE_WIDTH, Rendered, RenderRequest, RenderSource
 from luxx.infra.store.engine import Store
 from luxx.wire.artifacts import ArtifactProblem, ArtifactType
 
 MIB = 1024 * 1024
+FAILED_SECONDS, MOST_FAILED = 300.0, 200
+"""How long a source of which no file could be made is not tried again, and how many are known."""
+
 WIDTHS = (320, 640, 960, PICTURE_WIDTH, 1920, 2560)
 """The widths of pictures that are made; another one gets the next larger."""
 
@@ -75,6 +79,10 @@ class ArtifactRendering:
         default_factory=WeakValueDictionary[tuple[str, int, int], asyncio.Lock], init=False
     )
     """Who makes the pictures of a version and width; the others wait for them."""
+    _failed: dict[str, tuple[float, LuxxError]] = field(
+        default_factory=dict[str, tuple[float, LuxxError]], init=False
+    )
+    """Until when a source counts as one of which no file can be made, and why, by the hash of the request."""
 
     async def make(
         self,
@@ -98,7 +106,18 @@ class ArtifactRendering:
         request = RenderRequest(
             source=source, format=format_, pictures=pictures, width=width or PICTURE_WIDTH
         )
-        return _with_source_pages(await self.process.render(request, user_id), len(version.pages))
+        # Otherwise each look at a source that takes too long would take that time again.
+        key, now = hashlib.sha256(msgspec.msgpack.encode(source)).hexdigest() + format_, time.monotonic()
+        until, error = self._failed.get(key, (0.0, None))
+        if error is not None and now < until:
+            raise error
+        try:
+            return _with_source_pages(await self.process.render(request, user_id), len(version.pages))
+        except RenderFailed as failure:
+            if len(self._failed) >= MOST_FAILED:
+                self._failed.clear()
+            self._failed[key] = time.monotonic() + FAILED_SECONDS, failure
+            raise
 
     async def check(self, type_: ArtifactType, name: str, version: Version, user_id: int) -> Checked:
         """Makes the default file of a version that may not be stored yet. Raises nothing but cancellation."""

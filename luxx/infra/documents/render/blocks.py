@@ -10,7 +10,7 @@ from markdown_it.token import Token
 from luxx.infra.documents.render.chart_spec import ChartSpec, WrongChart, read_chart
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-_COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _LAYOUT = re.compile(r"\s*layout:\s*([a-z_-]{1,30})\s*")
 _ARROW = re.compile(r"\s*(?:->|=>|→|⇒|\n)\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
@@ -106,16 +106,44 @@ def clean(text: str) -> str:
 
 def read_page(markdown: str) -> PageSource:
     """The blocks of a page."""
-    text, layout = clean(markdown), ""
-    outside = re.split(r"(^(?:```|~~~).*?^(?:```|~~~)[ \t]*$)", text, flags=re.DOTALL | re.MULTILINE)
-    for index in range(0, len(outside), 2):
-        for comment in _COMMENT.findall(outside[index]):
-            named = _LAYOUT.fullmatch(comment)
-            layout = named[1] if named else layout
-        outside[index] = _COMMENT.sub("", outside[index])
-    reader = _BlockReader(_MARKDOWN.parse("".join(outside)))
+    text, comments = _without_comments(clean(markdown))
+    layouts = [named[1] for comment in comments if (named := _LAYOUT.fullmatch(comment))]
+    reader = _BlockReader(_MARKDOWN.parse(text))
     blocks = tuple(reader.read())
-    return PageSource(blocks=blocks, layout=layout, wrong=tuple(reader.wrong))
+    return PageSource(blocks=blocks, layout=layouts[-1] if layouts else "", wrong=tuple(reader.wrong))
+
+
+def _without_comments(text: str) -> tuple[str, list[str]]:
+    """The text without its comments outside of fenced code, and the comments. One without end is text."""
+    kept: list[str] = []
+    comments: list[str] = []
+    for is_code, part in _parts(text):
+        start = 0
+        while not is_code and (opening := part.find("<!--", start)) >= 0:
+            if (ending := part.find("-->", opening + 4)) < 0:
+                break
+            kept.append(part[start:opening])
+            comments.append(part[opening + 4 : ending])
+            start = ending + 3
+        kept.append(part[start:])
+    return "".join(kept), comments
+
+
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """The text in parts that are fenced code or outside of it. A fence without end takes the rest."""
+    fence, lines = "", list[str]()
+    for line in text.splitlines(keepends=True):
+        marks = _FENCE.match(line)
+        is_end = bool(fence) and marks is not None and marks[1].startswith(fence) and not marks[2].strip()
+        if not fence and marks is not None:
+            yield False, "".join(lines)
+            fence, lines = marks[1], [line]
+        elif is_end:
+            yield True, "".join([*lines, line])
+            fence, lines = "", []
+        else:
+            lines.append(line)
+    yield bool(fence), "".join(lines)
 
 
 class _BlockReader:

@@ -30,13 +30,22 @@ from luxx.infra.documents.render.typeset import svg_png
 from luxx.infra.documents.render.workbook import write_workbook
 from luxx.wire.artifacts import ArtifactType
 
+MAX_SLIDE_CHARACTERS = 40_000
+"""Far more than fits on a slide: 4,000 words have 28,000. Measuring a text takes time that grows with it."""
+
 
 class UnknownFormat(ValueError):
     """The type of the artifact has no such format; the message says so."""
 
 
+class TooLong(ValueError):
+    """A page is longer than any that can be shown; the message names it."""
+
+
 def make_file(request: RenderRequest) -> Rendered:
-    """The file that is asked for. Raises UnknownFormat."""
+    """The file that is asked for. Raises UnknownFormat, or TooLong."""
+    if request.source.type is ArtifactType.PPT:
+        _require_short(request.source.pages)
     match request.source.type, request.format:
         case ArtifactType.PPT, "pptx" | "pdf":
             return _make_deck(request)
@@ -52,6 +61,15 @@ def make_file(request: RenderRequest) -> Rendered:
             return _make_chart(request)
         case kind, form:
             raise UnknownFormat(f"An artifact of the type {kind} has no format {form} that is rendered.")
+
+
+def _require_short(pages: Sequence[str]) -> None:
+    for number, page in enumerate(pages, start=1):
+        if len(page) > MAX_SLIDE_CHARACTERS:
+            raise TooLong(
+                f"Slide {number} has {len(page):,} characters, and {MAX_SLIDE_CHARACTERS:,} "
+                "are the most that one can have. Shorten it, or divide it."
+            )
 
 
 def _make_deck(request: RenderRequest) -> Rendered:

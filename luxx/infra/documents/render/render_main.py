@@ -9,7 +9,7 @@ import sys
 import msgspec
 
 from luxx.infra.documents.bounds import limit
-from luxx.infra.documents.render.files import UnknownFormat, make_file
+from luxx.infra.documents.render.files import TooLong, UnknownFormat, make_file
 from luxx.infra.documents.render.request import RenderAnswer, RenderRequest
 
 
@@ -25,7 +25,7 @@ def answer(request: RenderRequest) -> RenderAnswer:
     """The file, or the reason why there is none."""
     try:
         return RenderAnswer(rendered=make_file(request))
-    except UnknownFormat as error:
+    except (TooLong, UnknownFormat) as error:
         return RenderAnswer(error=str(error))
     except MemoryError:
         return RenderAnswer(error="Rendering this source takes more memory than it may take. Shorten it.")

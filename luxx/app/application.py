@@ -258,6 +258,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "admission": _provide(lambda: services.admission),
         "artifacts": _provide(lambda: services.artifacts),
         "artifact_files": _provide(lambda: services.artifact_files),
+        "page_regeneration": _provide(lambda: services.page_regeneration),
         "chat_queue": _provide(lambda: services.chat_queue),
         "todos": _provide(lambda: services.todos),
         "chats": _provide(lambda: services.chats),

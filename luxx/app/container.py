@@ -19,6 +19,7 @@ from luxx.api.openai.models import ModelNames
 from luxx.api.routes.service import ServiceState
 from luxx.app.background import background_jobs
 from luxx.app.core_services import SEALED_COLUMNS, CoreServices
+from luxx.app.failures import FAILURES
 from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
@@ -31,18 +32,20 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.mcp.oauth.grants import is_signed_in
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
+from luxx.features.artifacts.new_page import PageRegeneration
+from luxx.features.artifacts.regeneration import load_regeneration
 from luxx.features.chats.next_prompt import NextPrompts
 from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.features.chats.todos import TodoService
 from luxx.features.knowledge.documents import DocumentService
-from luxx.features.knowledge.orchestration import fail_index, load_index_run
+from luxx.features.knowledge.orchestration import load_index_run
 from luxx.features.knowledge.rows import CHUNKS
 from luxx.features.knowledge.running import Indexing
 from luxx.features.knowledge.vectors import VectorProgress
 from luxx.features.memory.extraction.ingestion import Ingestion
-from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
+from luxx.features.memory.extraction.orchestration import load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.memory.vectors.background import EmbeddingWork
 from luxx.features.memory.vectors.source import EmbeddingSource
@@ -52,13 +55,13 @@ from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
 from luxx.features.rooms.members import MemberService
-from luxx.features.rooms.orchestration import RoomOrchestration, fail_room
+from luxx.features.rooms.orchestration import RoomOrchestration
 from luxx.features.rooms.running import RoomRunService
 from luxx.features.rooms.seats import SeatService, copy_agent_to_seats
 from luxx.features.rooms.service import RoomService
 from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.planning import Planner, settings_for
-from luxx.features.tasks.proposals import PlanService, fail_task, load_task_run
+from luxx.features.tasks.proposals import PlanService, load_task_run
 from luxx.features.tasks.running import TaskRunService
 from luxx.features.tasks.schedule import TaskSchedule
 from luxx.features.tasks.service import TaskService
@@ -87,18 +90,10 @@ from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
 from luxx.runs.routing import RequestRouter
 from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
-from luxx.runs.turn.chat import fail_chat, load_chat
+from luxx.runs.turn.chat import load_chat
 from luxx.runs.turn.context import LoadDrive, RunServices
 from luxx.runs.turn.resources import ResourceFinder, TurnServices
 from luxx.wire.run import RunKind, WhenAsked
-
-FAILURES = {
-    RunKind.CHAT: fail_chat,
-    RunKind.ROOM: fail_room,
-    RunKind.TASK: fail_task,
-    RunKind.MEMORY: fail_memory,
-    RunKind.INDEX: fail_index,
-}
 
 WAITING_SECONDS = 15.0
 """How often a process starts runs for what waits without one: messages to extract facts from, and documents
@@ -274,6 +269,7 @@ class Services(CoreServices):
         self.next_prompts = NextPrompts(self.chats, turn_services.resources)
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
         self.todos = TodoService(self.chats, self.notices.notify_subject)
+        self.page_regeneration = PageRegeneration(self.admission, self.artifacts, requests.resolve_turn)
         self.ingestion = Ingestion(self.admission)
         indexing = Indexing(self.admission)
         quota_mb = self.config.files.quota_mb
@@ -296,12 +292,14 @@ class Services(CoreServices):
         load_extraction = partial(
             load_memory_run, episodes=episode_rows, resolve=requests.resolve_turn, config=self.config.memory
         )
+        load_page = partial(load_regeneration, pages=lambda: self.page_regeneration)
         load_planned = partial(load_planned_chat, turn_services, self.planner)
         return {
             RunKind.CHAT: partial(load_chat, turn_services, load_planned),
             RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
             RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
             RunKind.MEMORY: partial(load_orchestrated, turn_services, load_extraction),
+            RunKind.ARTIFACT: partial(load_orchestrated, turn_services, load_page),
             RunKind.INDEX: partial(
                 load_index_run, self.attachments.documents.process, VectorProgress(self.embedding_source)
             ),

@@ -153,7 +153,8 @@ class DoneStatus(StrEnum):
 
 
 class Done(EventBase, frozen=True, kw_only=True, tag="done"):
-    """A chat run ended; its message is stored. Provider and model are those of the message, and so is
+    """A chat run ended; its message is stored. Or the run that writes a page of an artifact anew ended, which
+    has no message: `message_id` is empty. Provider and model are those of the message, and so is
     `finish`: why the last model call ended. `stop_reason` is that of the run; older logs have none.
     `open_todos`: how many items of the to-do list are not completed.
     `memories_used`: the remembered facts that the prompt had."""

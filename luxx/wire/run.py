@@ -178,6 +178,7 @@ class RunKind(StrEnum):
     TASK = "task"
     MEMORY = "memory"
     INDEX = "index"
+    ARTIFACT = "artifact"
 
 
 class RunStatus(StrEnum):

@@ -79,6 +79,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "PUT /conversations/{conversation_id}/queue/{queue_id}": {"content": "hello"},
     "POST /artifacts": {"type": "ppt", "name": "new", "content": "new"},
     "PUT /artifacts/{artifact_id}/content": {"content": "changed", "base_version": 2},
+    "POST /artifacts/{artifact_id}/regenerate": {"page_index": 1, "instructions": "shorter"},
     "POST /artifacts/{artifact_id}/restore": {"version": 1},
     "POST /artifacts/{artifact_id}/save": {"path": "saved.md", "format": "md"},
     "PUT /conversations/{conversation_id}/todos": {"todos": [{"title": "hello"}]},

@@ -76,6 +76,7 @@ UPSTREAM_TAGS = frozenset({"openai", "agents", "messages", "providers", "tasks"}
 
 
 STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
+    ("POST", "/artifacts/{artifact_id}/regenerate"): (202, Success[Run], "the run"),
     ("POST", "/agents/{agent_id}/invoke"): (200, Success[MessageView], "or any other, the complete message"),
     ("POST", "/conversations/{conversation_id}/compress"): (202, Success[Run], "the run"),
     ("POST", "/messages/stream"): (202, Success[Run], "the run"),

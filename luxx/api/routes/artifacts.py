@@ -3,21 +3,24 @@
 Nothing is answered as HTML, SVG or XML: downloads are attachments, pictures of pages are PNG.
 """
 
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from litestar import Controller, Response, delete, get, post, put
+from litestar import Controller, Request, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Page, Success, page_of, success
+from luxx.api.http.event_streams import Streams
 from luxx.api.http.request_input import OPENAPI_EXTRA, InjectedCaller, PageNumber, PageSize, TextId
 from luxx.api.routes.files import BINARY_CONTENT, BINARY_SCHEMA, DOWNLOAD_POLICY
 from luxx.domain.files.names import content_disposition
 from luxx.domain.files.upload import UploadView
 from luxx.features.artifacts.downloads import ALL_FORMATS
 from luxx.features.artifacts.files import ArtifactFiles
+from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.artifacts.service import ArtifactFilter, ArtifactService
 from luxx.features.artifacts.views import (
     MAX_NUMBER,
@@ -28,6 +31,7 @@ from luxx.features.artifacts.views import (
     ArtifactView,
     NewArtifact,
     NewContent,
+    RegenerateBody,
     SavedContent,
     VersionNumber,
     VersionView,
@@ -188,6 +192,28 @@ class ArtifactController(Controller):
     ) -> Success[SavedContent]:
         """Make a new version with the pages of an earlier one."""
         return success(await artifacts.restore(caller, artifact_id, data.version), "restored")
+
+    @post("/{artifact_id:str}/regenerate", status_code=200)
+    async def regenerate(
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        page_regeneration: NamedDependency[PageRegeneration],
+        streams: NamedDependency[Streams],
+        artifact_id: TextId,
+        data: JSONBody[RegenerateBody],
+        accumulated: FromQuery[bool] = False,
+    ) -> Response[Any]:
+        """Have a model write a page anew and follow its run, whose answer becomes the page of a new version.
+
+        With `Accept: application/json`: 202 and the run. 409 if the artifact has such a run already.
+        """
+        return await streams.follow_started(
+            request,
+            caller,
+            partial(page_regeneration.start, caller, artifact_id, data),
+            partial(page_regeneration.start_and_watch, caller, artifact_id, data, accumulated=accumulated),
+        )
 
 
 class ArtifactFileController(Controller):

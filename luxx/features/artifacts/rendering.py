@@ -32,6 +32,8 @@ from luxx.wire.artifacts import ArtifactProblem, ArtifactType
 MIB = 1024 * 1024
 FAILED_SECONDS, MOST_FAILED = 300.0, 200
 """How long a source of which no file could be made is not tried again, and how many are known."""
+MAX_KEPT_BYTES = 4 * MIB
+"""Bytes of a file with its pictures that are kept in the transaction that writes the version."""
 
 WIDTHS = (320, 640, 960, PICTURE_WIDTH, 1920, 2560)
 """The widths of pictures that are made; another one gets the next larger."""
@@ -247,6 +249,14 @@ class ArtifactRendering:
                     connection, version.artifact_id, version.number, format_, rendered, width
                 )
             )
+
+    def keep_checked(self, connection: Connection, draft: Version, checked: Checked) -> None:
+        """Keeps the file of a version in the transaction that writes this, unless it is large."""
+        rendered = checked.rendered
+        if rendered is None:
+            return
+        if len(rendered.data) + sum(len(page.picture) for page in rendered.pages) <= MAX_KEPT_BYTES:
+            self.keep(connection, draft.artifact_id, draft.number, checked.format, rendered, PICTURE_WIDTH)
 
     def keep(
         self,

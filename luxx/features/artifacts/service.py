@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Connection, and_, delete, func, not_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -59,8 +59,14 @@ from luxx.features.tasks.queries import own_task
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import ArtifactsConfig
 from luxx.infra.store.engine import Store
+from luxx.infra.store.tables import table_of
+from luxx.runs.cancel import mark_cancelled
+from luxx.runs.models import RunRow, is_unended
 from luxx.runs.turn.run_rows import StorageUse
 from luxx.wire.artifacts import ArtifactType
+from luxx.wire.run import RunKind
+
+_runs = table_of(RunRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,9 @@ class ArtifactService:
 
         def work(session: Session) -> None:
             row = find_artifact(session, caller, artifact_id, ArtifactRight.OWNER)
-            session.connection().execute(delete(artifacts).where(artifacts.c.id == row.id))
+            connection = session.connection()
+            _end_runs(connection, [artifact_id])
+            connection.execute(delete(artifacts).where(artifacts.c.id == row.id))
 
         await self.store.write(work)
 
@@ -203,7 +211,12 @@ class ArtifactService:
     async def delete_all(self, caller: Caller, artifact_ids: Sequence[str]) -> None:
         """Deletes those of the artifacts that the caller owns."""
         owned = artifacts.c.id.in_(artifact_ids), artifacts.c.user_id == caller.user_id
-        await self.store.write_rows(lambda connection: connection.execute(delete(artifacts).where(*owned)))
+
+        def work(connection: Connection) -> None:
+            _end_runs(connection, connection.scalars(select(artifacts.c.id).where(*owned)).all())
+            connection.execute(delete(artifacts).where(*owned))
+
+        await self.store.write_rows(work)
 
     # The source
 
@@ -340,6 +353,14 @@ class ArtifactService:
     async def _check_storage(self, caller: Caller, row: ArtifactRecord, pages: Sequence[SourcePage]) -> None:
         size = sum(len(page.text.encode()) for page in pages)
         await self.storage.check(row.user_id, size, is_own=row.user_id == caller.user_id)
+
+
+def _end_runs(connection: Connection, artifact_ids: Sequence[str]) -> None:
+    """Deletes the runs that wrote pages of the artifacts, whose logs have their text; cancels those that have
+    not ended, which then find no artifact."""
+    of_artifacts = _runs.c.subject_id.in_(artifact_ids), _runs.c.kind == RunKind.ARTIFACT.value
+    mark_cancelled(connection, and_(*of_artifacts, is_unended))
+    connection.execute(delete(_runs).where(*of_artifacts, not_(is_unended)))
 
 
 def author_of(caller: Caller) -> VersionAuthorRow:

@@ -45,7 +45,6 @@ from luxx.features.artifacts.views import (
 )
 from luxx.features.memory.places import place_of, root_of
 from luxx.infra.clock import new_id
-from luxx.infra.documents.render.request import PICTURE_WIDTH
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunRow
 from luxx.tools.core import ToolContext, cache_never
@@ -54,9 +53,6 @@ from luxx.tools.hooks import CallChange, ChangeRefused
 from luxx.wire.artifacts import ArtifactType, ArtifactUpdated
 from luxx.wire.run import RunKind
 from luxx.wire.turn import StepFile
-
-MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""Bytes of a file with its pictures that are kept in the transaction that logs the result."""
 
 SECONDS = 120.0  # A renderer may have to wait for others.
 
@@ -223,7 +219,7 @@ class ArtifactTools:
                 add(version, connection, step_id)
             except (StaleBase, NotFound) as error:
                 raise ChangeRefused from error
-            self._keep(connection, draft, checked)
+            self.rendering.keep_checked(connection, draft, checked)
 
         await self._write(context, draft, checked, write)
         self.service.storage.add(user_id, size)
@@ -252,15 +248,6 @@ class ArtifactTools:
             problems=checked.problems,
         )
         context.metadata.change = CallChange(event=event, write=write)
-
-    def _keep(self, connection: Connection, draft: Version, checked: Checked) -> None:
-        rendered = checked.rendered
-        if rendered is None:
-            return
-        if len(rendered.data) + sum(len(page.picture) for page in rendered.pages) <= MAX_KEPT_BYTES:
-            self.rendering.keep(
-                connection, draft.artifact_id, draft.number, checked.format, rendered, PICTURE_WIDTH
-            )
 
     async def _read(
         self, context: ToolContext, artifact_id: str, page: int | None, version: int | None

@@ -15,6 +15,7 @@ from luxx.wire.artifacts import ArtifactProblem, ArtifactType
 
 MAX_NUMBER = 2**31 - 1
 MAX_TEXT = 10 * 1024 * 1024
+MAX_INSTRUCTIONS = 10_000
 
 ArtifactName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH, pattern=NAME, description=IN_NAME)]
 ThemeName = Annotated[
@@ -67,6 +68,13 @@ class NewContent(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     page: PageIndex | None = None
     content: SourceText
     base_version: VersionNumber
+
+
+class RegenerateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The page that a model writes anew, and what it should do."""
+
+    page_index: PageIndex
+    instructions: Annotated[str, Meta(min_length=1, max_length=MAX_INSTRUCTIONS)]
 
 
 class ArtifactSubject(StrEnum):

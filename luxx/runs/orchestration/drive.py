@@ -24,7 +24,7 @@ from luxx.errors import LuxxError
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.agent_use import record_turn
-from luxx.runs.cancel import CancelSignal
+from luxx.runs.cancel import CancelSignal, RunCancelled
 from luxx.runs.log.events import read_log
 from luxx.runs.models import RunRow
 from luxx.runs.orchestration.inputs import INPUTS_AT_ONCE, InputKind, RunInput, deleting_inputs, read_inputs
@@ -34,12 +34,14 @@ from luxx.runs.orchestration.interface import (
     Decision,
     End,
     InputEffect,
+    NotYet,
     Opening,
     Orchestration,
     OrchestrationLoader,
     RunTotals,
     TurnStart,
     Wait,
+    Work,
 )
 from luxx.runs.orchestration.live_turns import LiveTurn, LiveTurns
 from luxx.runs.orchestration.shared_log import SharedLog, TurnPart
@@ -65,10 +67,6 @@ _encode = msgspec.json.Encoder().encode
 _answer = msgspec.json.Decoder(QuestionAnswered)
 
 logger = structlog.get_logger()
-
-
-class _NotWaiting(Exception):
-    """Something arrived just before the run would have begun to wait; rolls back that change."""
 
 
 class OrchestratedDrive:
@@ -157,6 +155,9 @@ class OrchestratedDrive:
                 await self._wait_for_change()
             case Wait():
                 await self._wait_for_people()
+            case Work():
+                with suppress(RunCancelled):
+                    await self._context.signal.wait(decision.work())
             case End():
                 await self._end(decision)
             case _:
@@ -339,18 +340,18 @@ class OrchestratedDrive:
                 changes={**WAITING_CHANGES, "phase": RunPhase.WAITING.value},
                 extra_write=self._check_quiet,
             )
-        except _NotWaiting:
+        except NotYet:
             self._may_have_inputs = True
         else:
             self.status = RunStatus.WAITING
 
     def _check_quiet(self, connection: Connection) -> None:
-        """Raises _NotWaiting if the run has an input or was cancelled."""
+        """Raises NotYet if the run has an input or was cancelled."""
         if connection.scalar(_is_cancelled, {"run_id": self._head.id}):
             self._context.signal.fire()
-            raise _NotWaiting
+            raise NotYet
         if read_inputs(connection, self._head.id, 1):
-            raise _NotWaiting
+            raise NotYet
 
     async def _end(self, end: End, *, takes_inputs: bool = True) -> None:
         """Writes the end of the run or its pause; inputs that arrived meanwhile come first."""
@@ -377,7 +378,7 @@ class OrchestratedDrive:
         }
         try:
             await self.log.append(end.entries, changes=changes, extra_write=extra_write, extra_bytes=end.size)
-        except _NotWaiting:
+        except NotYet:
             self._may_have_inputs = True
         else:
             self.status = end.status

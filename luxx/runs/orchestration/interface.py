@@ -4,7 +4,7 @@ Rooms and tasks implement `Orchestration` in `luxx/features/`; `drive.py` carrie
 decisions depend only on the log and on the rows of its feature, so any process can continue the run.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -93,7 +93,19 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     on_written: Callable[[], None] | None = None
 
 
-Decision = Begin | Append | Wait | End
+class Work(msgspec.Struct, frozen=True):
+    """Something to await that a cancel may interrupt, without a transaction; then the next decision
+    follows."""
+
+    work: Callable[[], Coroutine[Any, Any, None]]
+
+
+class NotYet(Exception):
+    """Something arrived or changed just before the run would have ended or begun to wait; rolls back that
+    change. `End.write` may raise it: then the next decision follows."""
+
+
+Decision = Begin | Append | Wait | Work | End
 
 
 class RunTotals(msgspec.Struct, frozen=True, kw_only=True):

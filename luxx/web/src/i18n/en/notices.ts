@@ -7,6 +7,7 @@ const en = {
     task: 'The task has ended.',
     memory: 'The extraction of facts has ended.',
     index: 'The documents are indexed.',
+    artifact: 'The page is written.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

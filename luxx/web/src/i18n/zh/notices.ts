@@ -7,6 +7,7 @@ const zh: NoticesText = {
     task: '任务已结束。',
     memory: '事实提取已结束。',
     index: '文档已索引。',
+    artifact: '页面已写好。',
     paused: '已暂停，可以继续。',
   },
   failed: (reason) => (reason ? `失败：${reason}` : '失败了。'),

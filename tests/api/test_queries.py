@@ -43,7 +43,9 @@ def test_options_names_every_method_of_a_path(admin: ApiClient, document: Docume
     for operation in document.operations:
         paths.setdefault(operation.template, {"OPTIONS"}).add(operation.method)
     for path, methods in paths.items():
-        filled = re.sub(r"\{(agent_id|provider_id|seat_id|user_id|tenant_id|index|number)\}", "1", path)
+        filled = re.sub(
+            r"\{(agent_id|provider_id|seat_id|user_id|tenant_id|index|page_index|number)\}", "1", path
+        )
         answer = admin.http.request("OPTIONS", filled)
         assert answer.status_code == 204, path
         assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == methods, path

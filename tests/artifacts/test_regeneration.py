@@ -164,7 +164,7 @@ def test_bad_requests_say_why(admin: ApiClient, anna: ApiClient) -> None:
     artifact_id = create(anna)
     path = f"/artifacts/{artifact_id}/regenerate"
     with model(admin, anna, Text(text="x")):
-        missing = anna.bad("POST", path, 404, json={"page_index": 9, "instructions": "x"}, headers=JSON)
+        missing = anna.bad("POST", path, 400, json={"page_index": 9, "instructions": "x"}, headers=JSON)
         assert "there is no page 9" in missing["error"]
         for body in ({"page_index": 0, "instructions": "x"}, {"page_index": 1, "instructions": ""}, {}):
             anna.bad("POST", path, 400, json=body, headers=JSON)

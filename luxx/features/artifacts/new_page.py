@@ -29,6 +29,7 @@ from luxx.features.artifacts.rows import (
     artifacts,
     page_not_found,
     read_version,
+    wrong_number,
 )
 from luxx.features.artifacts.service import ArtifactService
 from luxx.features.artifacts.source import SourcePage, normalised
@@ -115,7 +116,7 @@ class PageRegeneration:
         type_, index = ArtifactType(row.type), wanted.page_index - 1
         head = read_version(connection, artifact_id, row.head)
         if index >= len(head.pages):
-            raise page_not_found(wanted.page_index, len(head.pages))
+            raise wrong_number("$.page_index", page_not_found(wanted.page_index, len(head.pages)))
         request = self.resolve(session, caller.user_id, _settings(session, caller, row))
         stored = RegenerationRequest(
             request=request,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, select, update
 
-from luxx.errors import Conflict, NotFound
+from luxx.errors import Conflict, InvalidInput, NotFound
 from luxx.features.artifacts.models import (
     NOTE_LENGTH,
     ArtifactPartRow,
@@ -100,6 +100,11 @@ def version_not_found(number: int) -> NotFound:
 def page_not_found(index: int, count: int) -> NotFound:
     """The error for a page that does not exist."""
     return NotFound(f"there is no page {index}: the pages are 1 to {count}", kind="page_not_found")
+
+
+def wrong_number(field: str, error: NotFound) -> InvalidInput:
+    """The error for a body that names a page or a version which does not exist."""
+    return InvalidInput(error.message, field=field)
 
 
 def read_version(connection: Connection, artifact_id: str, number: int) -> Version:

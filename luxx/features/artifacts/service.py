@@ -26,8 +26,8 @@ from luxx.features.artifacts.rows import (
     read_version,
     renders,
     stale_base,
-    version_not_found,
     versions,
+    wrong_number,
 )
 from luxx.features.artifacts.shown import saved_content, version_view, view_of, views_of
 from luxx.features.artifacts.source import (
@@ -246,8 +246,6 @@ class ArtifactService:
 
         row, head = await self.store.read(prepare)
         type_ = ArtifactType(row.type)
-        if head.number < new.base_version:
-            raise version_not_found(new.base_version)
         if head.number != new.base_version:
             raise _stale_of(type_, head, new)
         pages = await asyncio.to_thread(self.edited, type_, head, new, row.name)
@@ -274,7 +272,7 @@ class ArtifactService:
             pages = split(type_, new.content, name)
         else:
             if new.page > len(head.pages):
-                raise page_not_found(new.page, len(head.pages))
+                raise wrong_number("$.page", page_not_found(new.page, len(head.pages)))
             index = new.page - 1
             replaced = pages_of_page(type_, new.content, head.pages[index].path)
             pages = normalised(type_, [*head.pages[:index], *replaced, *head.pages[index + 1 :]])
@@ -315,12 +313,15 @@ class ArtifactService:
         return await asyncio.to_thread(diff_of, before, after)
 
     async def restore(self, caller: Caller, artifact_id: str, number: int) -> SavedContent:
-        """Makes a new version with the pages and settings of an earlier one. Raises NotFound, NotAllowed."""
+        """Makes a new version of an earlier one. Raises NotFound, NotAllowed, InvalidInput."""
 
         def work(session: Session) -> SavedContent:
             row = find_artifact(session, caller, artifact_id, ArtifactRight.EDIT)
             connection = session.connection()
-            old = read_version(connection, artifact_id, number)
+            try:
+                old = read_version(connection, artifact_id, number)
+            except NotFound as error:
+                raise wrong_number("$.version", error) from error
             if number == row.head:
                 return saved_content(old)
             version = NewVersion(

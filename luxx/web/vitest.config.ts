@@ -1,4 +1,5 @@
 import { defineConfig, mergeConfig } from 'vitest/config'
 import viteConfig from './vite.config'
 
-export default mergeConfig(viteConfig, defineConfig({ test: { include: ['src/**/*.test.ts'], pool: 'threads' } }))
+// Tests of large logs take seconds where other tests use the processors.
+export default mergeConfig(viteConfig, defineConfig({ test: { include: ['src/**/*.test.ts'], pool: 'threads', testTimeout: 60_000 } }))

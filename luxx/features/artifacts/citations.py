@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from luxx.features.artifacts.source import fence_after
+from luxx.infra.documents.code_fences import fence_after
 from luxx.wire.artifacts import ArtifactProblem
 
 _CITATION = re.compile(

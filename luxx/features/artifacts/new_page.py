@@ -32,7 +32,7 @@ from luxx.features.artifacts.rows import (
     wrong_number,
 )
 from luxx.features.artifacts.service import ArtifactService
-from luxx.features.artifacts.source import SourcePage, normalised
+from luxx.features.artifacts.source import SourcePage, normalised, size_of
 from luxx.features.artifacts.views import (
     ArtifactRight,
     AuthorKind,
@@ -155,7 +155,7 @@ class PageRegeneration:
         service.limits.check(pages)
         if pages == newest.pages:
             return None
-        size = sum(len(page.text.encode()) for page in pages)
+        size = size_of(pages)
         await service.storage.check(row.user_id, size, is_own=row.user_id == head.user_id)
         draft = draft_of(head.subject_id, newest.number + 1, newest.settings, pages, newest)
         draft = msgspec.structs.replace(draft, run_id=head.id)

@@ -6,7 +6,8 @@ from importlib.resources import files
 import msgspec
 
 from luxx.features.artifacts.rows import Version
-from luxx.features.artifacts.source import SourcePage, as_one_page, fence_after, pages_of_page
+from luxx.features.artifacts.source import MARKDOWN, SourcePage, as_one_page, pages_of_page
+from luxx.infra.documents.code_fences import fence_after
 from luxx.wire.artifacts import ArtifactType
 from luxx.wire.message import fenced
 
@@ -67,8 +68,7 @@ def without_fence(type_: ArtifactType, answer: str) -> str:
     if not open_fence or len(lines) < 2:
         return answer
     info = _INFO.match(lines[0])
-    is_markdown = type_ in (ArtifactType.PPT, ArtifactType.DOCUMENT, ArtifactType.REPORT)
-    if is_markdown and info is not None and info[1].lower() not in ("", "markdown", "md"):
+    if type_ in MARKDOWN and info is not None and info[1].lower() not in ("", "markdown", "md"):
         return answer
     for line in lines[1:-1]:
         open_fence, _ = fence_after(open_fence, line)

@@ -37,6 +37,7 @@ from luxx.features.artifacts.source import (
     normalised,
     pages_of_files,
     pages_of_page,
+    size_of,
     split,
 )
 from luxx.features.artifacts.views import (
@@ -120,7 +121,7 @@ class ArtifactService:
         """Creates an artifact with its first version. Raises InvalidInput, TooLarge, NotFound for the
         subject, NotAllowed in a room where the caller may only watch."""
         pages = await asyncio.to_thread(self.first_pages, new)
-        size = sum(len(page.text.encode()) for page in pages)
+        size = size_of(pages)
         owner_id = await self.store.read(lambda session: _subject_of(session, caller, new)[0])
         await self.storage.check(owner_id, size, is_own=owner_id == caller.user_id)
         version = NewVersion(
@@ -352,8 +353,7 @@ class ArtifactService:
         return add_version(session.connection(), row.id, type_, version, most=most)
 
     async def _check_storage(self, caller: Caller, row: ArtifactRecord, pages: Sequence[SourcePage]) -> None:
-        size = sum(len(page.text.encode()) for page in pages)
-        await self.storage.check(row.user_id, size, is_own=row.user_id == caller.user_id)
+        await self.storage.check(row.user_id, size_of(pages), is_own=row.user_id == caller.user_id)
 
 
 def _end_runs(connection: Connection, artifact_ids: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from luxx.errors import InvalidInput, TooLarge
 from luxx.features.artifacts.sheets import Workbook, read_sheet, read_workbook
+from luxx.infra.documents.code_fences import fence_after
 from luxx.infra.strict_json import decode_strict
 from luxx.wire.artifacts import ArtifactType
 
@@ -28,7 +29,6 @@ MAX_DEPTH = 10
 """Folders in the path of a file of code."""
 
 SEPARATOR = "---"
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _HEADING = re.compile(r" {0,3}#(?:[ \t]|$)")
 _SEPARATOR = re.compile(r" {0,3}---[ \t]*")
 # Tabs and line feeds stay; lone surrogates have no encoding.
@@ -53,6 +53,11 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     content: str
 
 
+def size_of(pages: Sequence[SourcePage]) -> int:
+    """The bytes of the texts, as they are stored."""
+    return sum(len(page.text.encode()) for page in pages)
+
+
 class SourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The configured limits: pages, and kilobytes (1,024 bytes) of text."""
 
@@ -67,7 +72,7 @@ class SourceLimits(msgspec.Struct, frozen=True, kw_only=True):
                 f"{len(pages)}; leave some out, or make several artifacts",
                 kind="too_many_pages",
             )
-        size = sum(len(page.text.encode()) + len(page.path.encode()) for page in pages)
+        size = size_of(pages) + sum(len(page.path.encode()) for page in pages)
         if size > self.max_source_kb * 1024:
             raise TooLarge(
                 f"the source of an artifact has at most {self.max_source_kb} KB (artifacts.max_source_kb); "
@@ -292,14 +297,3 @@ def _written(pages: list[list[str]], open_fence: str) -> list[str]:
     if not written:
         raise InvalidInput("the content has no page with text", field="$.content", kind="source_empty")
     return written
-
-
-def fence_after(open_fence: str, line: str) -> tuple[str, bool]:
-    """The fence that is open after a line, empty if none is; and whether the line belongs to fenced code."""
-    match = _FENCE.match(line)
-    if not open_fence:
-        if match is None or (match[1][0] == "`" and "`" in match[2]):
-            return "", False
-        return match[1], True
-    is_end = match is not None and match[1].startswith(open_fence) and not match[2].strip()
-    return ("" if is_end else open_fence), True

@@ -36,7 +36,7 @@ from luxx.features.artifacts.rows import (
     versions,
 )
 from luxx.features.artifacts.service import ArtifactService
-from luxx.features.artifacts.source import SourceFile, join
+from luxx.features.artifacts.source import SourceFile, join, size_of
 from luxx.features.artifacts.views import (
     ArtifactSettings,
     AuthorKind,
@@ -208,7 +208,7 @@ class ArtifactTools:
     ) -> dict[str, Any]:
         """Makes and checks the file, has the version written, and returns the result of the call."""
         user_id = context.caller.user_id
-        size = sum(len(page.text.encode()) for page in new.pages)
+        size = size_of(new.pages)
         draft = msgspec.structs.replace(draft, run_id=context.caller.run_id)
         await self.service.storage.check(user_id, size)
         checked = await self.rendering.check(type_, name, draft, user_id)

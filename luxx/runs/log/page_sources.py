@@ -121,18 +121,19 @@ def number_pages(
     known = {row.address: row.number for row in rows}
     of_subject = select(func.max(_sources.c.number)).where(_sources.c.subject_id == subject_id)
     last = int(connection.scalar(of_subject) or 0)
-    new: list[dict[str, object]] = []
+    new: list[tuple[dict[str, object], int]] = []
     for page, text in pages:
         if page.address in known or len(known) >= MOST_SOURCES:
             continue
         known[page.address] = last = last + 1
-        new.append({
+        row: dict[str, object] = {
             "run_id": run_id, "number": last, "subject_id": subject_id, "address": page.address,
             "title": page.title[:MAX_TITLE].replace("\0", "\ufffd"), "text": text,
-        })  # fmt: skip
+        }  # fmt: skip
+        new.append((row, len(text)))
     if new:
-        connection.execute(insert(_sources), new)
-        size = sum(len(text) for page, text in pages if known.get(page.address, 0) > last - len(new))
+        connection.execute(insert(_sources), [row for row, _ in new])
+        size = sum(size for _, size in new)
         grown = update(_runs).where(_runs.c.id == run_id)
         connection.execute(grown.values(stored_bytes=_runs.c.stored_bytes + size))
     return {page.address: known[page.address] for page, _ in pages if page.address in known}

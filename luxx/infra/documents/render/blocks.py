@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from luxx.infra.documents.code_fences import fence_after
 from luxx.infra.documents.render.chart_spec import ChartSpec, WrongChart, read_chart
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _LAYOUT = re.compile(r"\s*layout:\s*([a-z_-]{1,30})\s*")
 _ARROW = re.compile(r"\s*(?:->|=>|→|⇒|\n)\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
@@ -131,19 +133,12 @@ def _without_comments(text: str) -> tuple[str, list[str]]:
 
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
     """The text in parts that are fenced code or outside of it. A fence without end takes the rest."""
-    fence, lines = "", list[str]()
-    for line in text.splitlines(keepends=True):
-        marks = _FENCE.match(line)
-        is_end = bool(fence) and marks is not None and marks[1].startswith(fence) and not marks[2].strip()
-        if not fence and marks is not None:
-            yield False, "".join(lines)
-            fence, lines = marks[1], [line]
-        elif is_end:
-            yield True, "".join([*lines, line])
-            fence, lines = "", []
-        else:
-            lines.append(line)
-    yield bool(fence), "".join(lines)
+    fence, lines = "", list[tuple[bool, str]]()
+    for line in text.split("\n"):
+        fence, is_code = fence_after(fence, line)
+        lines.append((is_code, f"{line}\n"))
+    for is_code, part in groupby(lines, key=itemgetter(0)):
+        yield is_code, "".join(line for _, line in part)
 
 
 class _BlockReader:

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from contextlib import ExitStack, suppress
@@ -27,7 +28,7 @@ from luxx.tools.sandbox.process import ProgramResult
 from luxx.tools.sandbox.service import Sandbox
 
 LIMITS = ProgramLimits(seconds=10, cpu_seconds=10)
-SCRATCH = "/tmp/luxx-sandbox-"
+SCRATCH = f"{tempfile.gettempdir()}/luxx-sandbox-"
 NO_FILTER = b""
 KILLED_BY_FILTER = (-31, 128 + 31)
 WATCHED = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname")

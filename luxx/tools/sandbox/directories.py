@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # typing takes as long to load as all the rest
     from collections.abc import Iterator
     from typing import Any
 
-SCRATCH = "/tmp"
 SCRATCH_PREFIX = "luxx-sandbox-"
 MAX_DEPTH = 64
 """The depth limit of the file tools."""
@@ -86,8 +85,11 @@ def _give_to_user(fd: int, uid: int, depth: int, control_poll: select.poll) -> N
 
 
 def new_scratch() -> str:
-    """The path of the directory for temporary files, for a backend without a private /tmp."""
-    return f"{SCRATCH}/{SCRATCH_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+    """The path of the directory for temporary files, for a backend without a private /tmp.
+
+    In `TMPDIR`, which the server sets for each supervisor.
+    """
+    return f"{os.environ.get('TMPDIR', '/tmp')}/{SCRATCH_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def make_scratch(spec: dict[str, Any], path: str) -> str | None:
@@ -108,19 +110,20 @@ def remove_scratch(scratch: str | None) -> None:
         remove_tree(scratch)
 
 
-def remove_leftovers(owners: set[int]) -> None:
-    """Delete scratch directories of killed supervisors that belong to one of `owners` and are not locked."""
-    for name in os.listdir(SCRATCH):
+def remove_leftovers(parent: str, owners: set[int]) -> None:
+    """Delete scratch directories of killed supervisors in `parent` that belong to one of `owners` and are not
+    locked."""
+    for name in os.listdir(parent):
         if not name.startswith(SCRATCH_PREFIX) or name.endswith(".new"):
             continue
         try:
-            fd = os.open(f"{SCRATCH}/{name}", _DIRECTORY)
+            fd = os.open(f"{parent}/{name}", _DIRECTORY)
         except OSError:
             continue
         try:
             if os.fstat(fd).st_uid in owners:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(f"{SCRATCH}/{name}")
+                remove_tree(f"{parent}/{name}")
         except OSError:
             # Another process has locked it.
             continue

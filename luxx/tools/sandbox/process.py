@@ -7,6 +7,7 @@ import asyncio
 import marshal
 import socket
 import sys
+import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
@@ -117,7 +118,7 @@ class SandboxProcess:
                 stdout=PIPE,
                 stderr=PIPE,
                 pass_fds=fds,
-                env={},
+                env={"TMPDIR": tempfile.gettempdir()},
                 cwd="/",
                 start_new_session=True,
             )

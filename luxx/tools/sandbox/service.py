@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -153,7 +154,7 @@ class Sandbox:
 
     async def open(self) -> None:
         """Tries the backends, and deletes scratch directories that a killed server left."""
-        await asyncio.to_thread(remove_leftovers, {os.geteuid(), SANDBOX_UID})
+        await asyncio.to_thread(remove_leftovers, tempfile.gettempdir(), {os.geteuid(), SANDBOX_UID})
         self._choice = await choose(self._config, self._hidden, self.packages, self._workspaces)
         self._is_open = True
         await self.egress.open()

@@ -17,6 +17,8 @@ expect.set_options(timeout=WAIT_MS)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    # So that WebRTC works on a host without a network.
+    "--allow-loopback-in-peer-connection",
 )
 STORES = "cookies,file_systems,indexeddb,local_storage,websql,service_workers,cache_storage"
 """What a page stores in a profile, besides the cache of what the server sends."""

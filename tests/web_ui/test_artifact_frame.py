@@ -18,16 +18,6 @@ from web_ui.hostile_pages import READS, REQUESTS, TOP, page_of
 pytestmark = pytest.mark.heavy
 
 TOKEN = "the-token-of-the-reader"
-
-
-def own_address() -> str:
-    """An address of this machine that is not the loopback one, which WebRTC does not use."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # It sends nothing.
-        return str(probe.getsockname()[0])
-
-
-OWN_ADDRESS = own_address()
 WEBRTC = {name for name in REQUESTS if name.startswith("webrtc")}
 
 SHOW_FRAMED = """
@@ -98,7 +88,7 @@ class OtherHost:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.udp = {name: socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for name in WEBRTC}
         for each in self.udp.values():
-            each.bind((OWN_ADDRESS, 0))
+            each.bind(("127.0.0.1", 0))
         for work in (self.server.serve_forever, self._receive):
             Thread(target=work, daemon=True).start()
 
@@ -127,7 +117,7 @@ def other_host() -> Iterator[OtherHost]:
     host.close()
 
 
-def wait_for(is_done: Callable[[], bool], page: Page, seconds: float = 10) -> bool:
+def wait_for(is_done: Callable[[], bool], page: Page, seconds: float = 60) -> bool:
     until = time.monotonic() + seconds
     while not is_done():
         if time.monotonic() > until:

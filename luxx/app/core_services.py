@@ -58,6 +58,7 @@ from luxx.domain.skills.tools import SkillPlaces, skill_tools
 from luxx.domain.transfer.service import TransferService
 from luxx.domain.usage.report import UsageService
 from luxx.features.artifacts.files import ArtifactFiles
+from luxx.features.artifacts.models import ArtifactRow, ArtifactVersionRow
 from luxx.features.artifacts.rendering import MIB, ArtifactRendering
 from luxx.features.artifacts.rows import bytes_of_user
 from luxx.features.artifacts.service import ArtifactService
@@ -354,10 +355,17 @@ class CoreServices:
 
     def _make_streams(self) -> None:
         self.hub = Hub()
-        rooms, tasks = table_of(ChatRoomRow), table_of(TaskRow)
+        rooms, tasks, artifacts = table_of(ChatRoomRow), table_of(TaskRow), table_of(ArtifactRow)
         self.subjects = (
             SubjectTable(RunKind.ROOM, rooms, rooms.c.title),
             SubjectTable(RunKind.TASK, tasks, tasks.c.name),
+            SubjectTable(
+                RunKind.ARTIFACT,
+                artifacts,
+                artifacts.c.name,
+                shared_by=artifacts.c.room_id,
+                writings=table_of(ArtifactVersionRow),
+            ),
         )
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched, tables=self.subjects)
         self.relay = RunRelay(self.hub, self.bus, self.store)

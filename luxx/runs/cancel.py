@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from luxx.errors import LimitReached
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.models import RunRow, is_unended
+from luxx.runs.models import RunRow, is_call, is_unended
 from luxx.wire.run import RunStatus, StopReason
 
 T = TypeVar("T")
@@ -222,7 +222,7 @@ def cancel_runs_of(session: Session, user_id: int) -> None:
 def cancel_calls(session: Session, room_id: str, called_by: int | None = None) -> list[str]:
     """Marks the calls of a room as cancelled, with `called_by` only those of this member; returns the ids of
     their runs."""
-    condition = _runs.c.called_room_id == room_id
+    condition = and_(is_call, _runs.c.called_room_id == room_id)
     if called_by is not None:
         condition = and_(condition, _runs.c.called_by == called_by)
     return mark_cancelled(session.connection(), condition)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     bindparam,
     false,
     func,
+    literal,
     or_,
     select,
     text,
@@ -71,7 +72,8 @@ class RunRow(Base):
     `is_planned`: a chat's run that may carry out steps of a plan, in turns of their own.
     `driven_seconds` is saved only while time is limited. `provider_id` outlives the provider.
     `called_room_id` is the room of a call, and `called_by` the member who made it, if it is not the owner:
-    they have the rights to it that they have to the room.
+    they have the rights to it that they have to the room. Of a run that writes a page of an artifact it is
+    the artifact's room, and `called_by` the artifact's owner, if the run is a member's.
     """
 
     __tablename__ = "runs"
@@ -285,6 +287,10 @@ _calls_as_member = _all_runs.join(
 )
 """The calls that members of rooms made, each with the membership that its caller has now."""
 
+_page_runs = _all_runs.join(_members, _members.c.subject_id == _all_runs.c.called_room_id)
+_of_page = _all_runs.c.kind == RunKind.ARTIFACT.value
+_is_page = and_(_of_page, _all_runs.c.subject_id == bindparam("subject"))
+_is_caller = _all_runs.c.called_by == bindparam("user")
 _is_member = _members.c.user_id == bindparam("user")
 _member_right = (
     select(_members.c.right)
@@ -292,14 +298,18 @@ _member_right = (
     .union_all(
         select(_members.c.right)
         .select_from(_calls_as_member)
-        .where(_all_runs.c.id == bindparam("subject"), _all_runs.c.called_by == bindparam("user"))
+        .where(_all_runs.c.id == bindparam("subject"), _is_caller),
+        select(_members.c.right).select_from(_page_runs).where(_is_page, _is_member),
+        select(literal(MemberRight.STEER.value)).where(_is_page, _is_caller),
     )
 )
 _member_subjects = (
     select(_members.c.subject_id)
     .where(_is_member)
     .union_all(
-        select(_all_runs.c.id).select_from(_calls_as_member).where(_all_runs.c.called_by == bindparam("user"))
+        select(_all_runs.c.id).select_from(_calls_as_member).where(_is_caller),
+        select(_all_runs.c.subject_id).select_from(_page_runs).where(_of_page, _is_member).distinct(),
+        select(_all_runs.c.subject_id).where(_of_page, _is_caller).distinct(),
     )
 )
 
@@ -316,8 +326,8 @@ def can_access(session: Session, run: RunRow, caller: Caller, right: RunRight) -
 
 
 def member_right(session: Session, subject_id: str, user_id: int) -> MemberRight | None:
-    """The user's right as a member to a room or task of another user; None if they have none. To their own
-    call of a room (`subject_id` is the id of its run) it is that to the room, as long as they have it."""
+    """The user's right to a room, task, or artifact with runs, of another user; None if they have none. To
+    their own call of a room (`subject_id` is the id of its run) it is that to the room."""
     right = session.connection().scalar(_member_right, {"subject": subject_id, "user": user_id})
     return None if right is None else MemberRight(right)
 
@@ -328,8 +338,8 @@ def includes(given: MemberRight, needed: MemberRight) -> bool:
 
 
 def member_subjects(session: Session, caller: Caller) -> list[str]:
-    """The ids of the rooms and tasks of others that the caller is a member of, in any tenant, and of the
-    caller's calls of these rooms."""
+    """The ids of the rooms and tasks of others that the caller is a member of, in any tenant, of the caller's
+    calls of these rooms, and of the artifacts of rooms whose runs the caller may see."""
     return list(session.connection().scalars(_member_subjects, {"user": caller.user_id}))
 
 

@@ -104,7 +104,7 @@ class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
 
     `run_id` and `status` are those of the run, null and `idle` where a `kind` says that something else
     happened; `sender` is who wrote the message or added the member. `session_kind` is left out for a
-    conversation.
+    conversation. `artifact_id`: the artifact that the run made or changed last.
     """
 
     title: str
@@ -115,6 +115,7 @@ class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
     session_kind: RunKind | UnsetType = UNSET
     kind: NotificationKind | UnsetType = UNSET
     sender: str | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
 
 
 class Notification(_ServerMessageBase, frozen=True, kw_only=True, tag="notification"):

@@ -10,6 +10,7 @@ from api.client import ApiClient
 from api.conftest import answering, connect, numbers
 from api.schema import Document
 from api.server_process import ServerProcess
+from api.socket_client import open_socket
 
 from luxx.providers.scripted import Call, Finish, Rule, Text, When
 
@@ -55,6 +56,25 @@ def data_of(step: dict[str, Any]) -> dict[str, Any]:
 def create(anna: ApiClient, content: str = DECK) -> str:
     body = {"type": "ppt", "name": "Talk", "content": content}
     return str(anna.good("POST", "/artifacts", json=body)["id"])
+
+
+def test_the_notification_of_a_run_names_the_artifact_that_it_made(anna: ApiClient, admin: ApiClient) -> None:
+    made = Call(
+        name="create_artifact", id="c1", arguments={"type": "web", "name": "W", "content": "<p>a</p>"}
+    )
+    rules = [
+        Rule(when=When(call=1), reply=[made, Finish(reason="tool_calls")]),
+        Rule(reply=[Text(text="Done.")]),
+    ]
+    with answering(rules) as model, open_socket(anna) as socket:
+        admin.good("PUT", "/admin/allowed-hosts", json={"hosts": [model.url.removeprefix("http://")]})
+        provider_id = connect(anna, model)
+        conversation_id = anna.good("POST", "/conversations", json={"provider_id": provider_id})["id"]
+        body = {"conversation_id": conversation_id, "content": "go"}
+        anna.good("POST", "/messages/stream", json=body, headers={"accept": "application/json"})
+        note = socket.until(type="notification", status="completed")["data"]
+    (artifact,) = anna.good("GET", f"/artifacts?conversation_id={conversation_id}")["items"]
+    assert (note["session_id"], note["artifact_id"]) == (conversation_id, artifact["id"])
 
 
 def edit(artifact_id: str, number: int, **arguments: Any) -> Call:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from api.client import ApiClient
 from api.conftest import answering, connect, numbers
 from api.schema import Document
 from api.server_process import ServerProcess
+from api.socket_client import open_socket
 
 from luxx.features.artifacts.page_prompt import page_of_answer, without_fence
 from luxx.features.artifacts.source import SourcePage
@@ -195,6 +196,51 @@ def test_speakers_of_a_room_may_and_watchers_may_not(
         with model(admin, ben, Text(text="# By Ben")):
             assert ended(ben, start(ben, artifact_id)["id"])["status"] == "completed"
         assert texts(anna, artifact_id)[1] == "# By Ben"
+
+
+def test_the_run_is_for_those_who_see_the_artifact_and_the_notification_for_who_started_it(
+    server: ServerProcess, document: Document, admin: ApiClient, anna: ApiClient
+) -> None:
+    with ExitStack() as stack:
+        ben, carl, dora = (
+            stack.enter_context(ApiClient(server, document).register(f"writer{next(numbers)}"))
+            for _ in range(3)
+        )
+        room = anna.good("POST", "/chat-rooms", json={"title": "r", "task": "t"})["id"]
+        members = f"/chat-rooms/{room}/members"
+        for person, right in ((ben, "speak"), (carl, "watch")):
+            anna.good("POST", members, json={"user_id": person.user["id"], "right": right})
+            person.good("GET", f"/chat-rooms/{room}/messages")
+        artifact_id = create(anna, room_id=room)
+        upstream = stack.enter_context(model(admin, ben, Text(text="# By Ben"), Gate(name="g")))
+        run_id = start(ben, artifact_id)["id"]
+        for person in (anna, carl, ben):
+            assert person.good("GET", f"/runs/{run_id}")["title"] == "Talk"
+            assert [one["id"] for one in person.good("GET", "/runs?kind=artifact")["items"]] == [run_id]
+        dora.bad("GET", f"/runs/{run_id}", 404)
+        dora.bad("GET", f"/runs/{run_id}/events", 404, headers=JSON)
+        assert dora.good("GET", "/runs?kind=artifact")["items"] == []
+        carl.bad("POST", f"/runs/{run_id}/cancel", 403)
+        anna.good("POST", f"/runs/{run_id}/cancel")
+        assert ended(carl, run_id)["status"] == "cancelled"
+
+        sockets = [stack.enter_context(open_socket(person)) for person in (ben, anna, carl, dora)]
+        assert sockets[2].subscribe(artifact_id)["data"]["status"] == "cancelled"
+        assert sockets[3].subscribe(artifact_id)["type"] == "error"
+        run_id = start(ben, artifact_id)["id"]
+        with carl.http.stream("GET", f"/runs/{run_id}/events", headers=STREAM) as stream:
+            upstream.release("g")
+            kinds = [line[7:] for line in stream.iter_lines() if line.startswith("event: ")]
+        assert kinds[-2:] == ["artifact_updated", "done"]
+        note = sockets[0].until(type="notification", status="completed")["data"]
+        assert (note["artifact_id"], note["session_kind"]) == (artifact_id, "artifact")
+        assert (note["title"], note["message"]) == ("Talk", "The page is written.")
+        sockets[2].until(type="session_update", status="completed")
+        assert sockets[1].drain() == sockets[3].drain() == []
+        anna.good("DELETE", f"{members}/{carl.user['id']}")
+        carl.bad("GET", f"/runs/{run_id}", 404)
+        anna.good("DELETE", f"/chat-rooms/{room}")
+        assert anna.good("GET", f"/runs/{run_id}")["status"] == "completed"
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,7 @@ async def test_endings_that_nobody_was_there_to_be_told_of_are_deleted(store: St
 
 
 def test_every_notified_status_has_its_sentence() -> None:
-    silent = set(RunStatus) - set(module.NOTIFICATION_TEXTS)
+    silent = set(RunStatus) - set(module.NOTABLE)
     assert silent == {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.CANCELLED}
 
 

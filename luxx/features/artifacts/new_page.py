@@ -47,7 +47,7 @@ from luxx.runs.orchestration.interface import (
     ResolveTurn,
 )
 from luxx.runs.streams.watch import RunWatch
-from luxx.runs.turn.run_rows import RunHead
+from luxx.runs.turn.run_rows import NOT_CALLED, RoomCaller, RunHead
 from luxx.runs.turn.state import ChatRequest
 from luxx.wire.artifacts import ArtifactType
 from luxx.wire.model_settings import MemoryMode
@@ -129,6 +129,8 @@ class PageRegeneration:
         run = self.admission.insert(
             session, caller, RunKind.ARTIFACT, artifact_id, _encode(stored).decode(),
             limits=self.admission.limits_for(session, caller, request.provider_id),
+            # Who sees the room of the artifact sees the run.
+            called=NOT_CALLED if row.room_id is None else RoomCaller(row.room_id, row.user_id),
         )  # fmt: skip
         connection.execute(update(artifacts).where(artifacts.c.id == artifact_id).values(run_id=run.id))
         return run

@@ -22,20 +22,19 @@ from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.clock import id_at, utc_now
 from luxx.infra.store.engine import Store
 from luxx.runs.log.retention import delete_notified_endings
+from luxx.runs.streams.notifications import notification, subject_notification
 from luxx.runs.streams.sessions import (
-    NOTIFICATION_TEXTS,
+    NOTABLE,
     RunChange,
     SessionSubject,
     SubjectHint,
     SubjectTable,
-    notification,
     read_changes,
     read_changes_of,
     read_memberships,
     read_states,
     read_subjects,
     read_unnotified,
-    subject_notification,
 )
 from luxx.wire.run import ENDED, RunStatus
 from luxx.wire.socket import NotificationData, SessionState
@@ -85,7 +84,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
 
 class Notices:
     """One per process. `is_watched` returns whether a run has a watcher in this process; `tables` are those
-    of rooms and tasks."""
+    of rooms, tasks and artifacts."""
 
     def __init__(
         self,
@@ -354,7 +353,7 @@ class Notices:
         self._last_statuses[change.run_id] = status
         if not change.is_reported:
             return
-        if is_new and change.status in NOTIFICATION_TEXTS:
+        if is_new and change.status in NOTABLE:
             is_watched = is_watched or self._is_watched(change.run_id)
         for user_id in audience:
             # Several people follow a room: that one of them does says nothing of the others. A question waits

@@ -1,7 +1,7 @@
-"""The sessions of sockets: conversations, rooms and tasks, with their newest runs; the changes of runs, and
-those of rooms.
+"""The sessions of sockets: conversations, rooms, tasks and artifacts, with their newest runs; the changes of
+runs, and those of rooms.
 
-`notices.py` notifies listeners of them.
+`notices.py` notifies listeners of them, with the words of `notifications.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,33 +18,15 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import NOTICES, RunEndedRow
 from luxx.runs.models import ProcessRow, RunRow, SubjectMemberRow
 from luxx.wire.run import ENDED, MemberRight, RunKind, RunStatus
-from luxx.wire.socket import NotificationData, NotificationKind, SessionState, SessionStatus
+from luxx.wire.socket import NotificationKind, SessionState, SessionStatus
 
 IDS_PER_QUERY = 100
 ERROR_CHARACTERS = 500
 UNENDED = [status.value for status in RunStatus if status not in ENDED]
 """Not `is_unended`: a database can look these up in an index."""
 
-NOTIFICATION_TEXTS = {
-    RunStatus.COMPLETED: "The answer is ready.",
-    RunStatus.FAILED: "The answer failed: {error}",
-    RunStatus.WAITING: "A question waits for you.",
-    RunStatus.PAUSED: "The run is paused and can be resumed.",
-}
+NOTABLE = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.WAITING, RunStatus.PAUSED})
 """Statuses that cause a notification; a user who cancels a run needs none."""
-
-SUBJECT_TEXTS = {
-    RunStatus.COMPLETED: "The {kind} has ended.",
-    RunStatus.FAILED: "The {kind} failed: {error}",
-    RunStatus.WAITING: "The {kind} waits for a person.",
-    RunStatus.PAUSED: "The {kind} is paused and can be resumed.",
-}
-"""The same for rooms and tasks."""
-
-ROOM_TEXTS = {
-    NotificationKind.MESSAGE: "{sender} wrote a message.",
-    NotificationKind.MEMBER: "{sender} made you a member of the room.",
-}
 
 _runs, _members, _messages = table_of(RunRow), table_of(SubjectMemberRow), table_of(MessageRow)
 _people = table_of(User)
@@ -120,11 +102,17 @@ _unnotified = select(_endings.c.run_id, _endings.c.user_id).where(
 
 
 class SubjectTable(msgspec.Struct, frozen=True):
-    """A table of rooms or tasks, with an id, a user_id and a tenant_id, and its column of titles."""
+    """A table of rooms, tasks or artifacts, with an id, a user_id and a tenant_id, and its column of titles.
+
+    `shared_by`: the column with the room whose members see the row; its own members, if None. `writings`: the
+    rows that say which run (`run_id`) wrote in which row (`artifact_id`).
+    """
 
     kind: RunKind
     table: Table
     title: ColumnElement[str]
+    shared_by: ColumnElement[str | None] | None = None
+    writings: Table | None = None
 
 
 class SubjectHint(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +139,7 @@ class SubjectHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """A room or task: its title, its owner, and the rights of its members in the tenant, by user."""
+    """A room, task or artifact: its title, its owner, and the rights of its members in the tenant."""
 
     kind: RunKind
     title: str
@@ -170,17 +158,26 @@ def read_subjects(
     found: dict[str, Row[*tuple[Any, ...]]] = {}
     kinds: dict[str, RunKind] = {}
     for one in tables:
+        shared_by = (one.table.c.id if one.shared_by is None else one.shared_by).label("shared_by")
         columns = (one.table.c.id, one.title.label("title"), one.table.c.user_id, one.table.c.tenant_id)
-        rows = connection.execute(select(*columns).where(one.table.c.id.in_(ids))).all()
+        rows = connection.execute(select(*columns, shared_by).where(one.table.c.id.in_(ids))).all()
         found |= {row.id: row for row in rows}
         kinds |= {row.id: one.kind for row in rows}
-    members: dict[str, dict[int, MemberRight]] = {}
-    for row in connection.execute(_members_of, {"ids": list(found)}) if found else ():
-        if row.tenant_id == found[row.subject_id].tenant_id:
-            members.setdefault(row.subject_id, {})[row.user_id] = MemberRight(row.right)
+    members: dict[str, list[tuple[int, int, MemberRight]]] = {}
+    shared = {row.shared_by for row in found.values() if row.shared_by is not None}
+    for row in connection.execute(_members_of, {"ids": list(shared)}) if shared else ():
+        member = row.tenant_id, row.user_id, MemberRight(row.right)
+        members.setdefault(row.subject_id, []).append(member)
     return {
         id_: SessionSubject(
-            kind=kinds[id_], title=row.title, owner_id=row.user_id, members=members.get(id_, {})
+            kind=kinds[id_],
+            title=row.title,
+            owner_id=row.user_id,
+            members={
+                user_id: right
+                for tenant_id, user_id, right in members.get(row.shared_by, ())
+                if tenant_id == row.tenant_id and user_id != row.user_id
+            },
         )
         for id_, row in found.items()
     }
@@ -206,8 +203,9 @@ def newest_runs(connection: Connection, ids: Sequence[str]) -> dict[str, Row[*tu
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The current status of a run, with its session and user; `members` of a room or task with rights.
-    `waiting_seq`: the newest event of a run that waits for a person, else 0."""
+    """The current status of a run, with its session and user; the others who may see the session are
+    `members`, with their rights. `waiting_seq`: the newest event of a run that waits for a person, else 0.
+    `artifact_id`: the artifact that a run which has ended made or changed last."""
 
     run_id: str
     user_id: int
@@ -219,6 +217,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     is_subagent: bool = False
     error: str | None = None
     members: Mapping[int, MemberRight] = {}
+    artifact_id: str | None = None
 
     @property
     def is_reported(self) -> bool:
@@ -229,7 +228,7 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the status causes a notification; to members only that a person is needed whom they can
         be."""
         if user_id == self.user_id:
-            return self.status in NOTIFICATION_TEXTS
+            return self.status in NOTABLE
         return self.status == RunStatus.WAITING and self.members.get(user_id) == MemberRight.STEER
 
 
@@ -340,9 +339,11 @@ def _conversation_state(row: Row[*tuple[Any, ...]]) -> SessionState:
 def _run_changes(
     connection: Connection, rows: Sequence[Row[*tuple[Any, ...]]], tables: Sequence[SubjectTable]
 ) -> list[RunChange]:
-    """The changes of the runs of conversations, rooms and tasks; other runs have no session."""
+    """The changes of the runs of conversations, rooms, tasks and artifacts; other runs have no session."""
     others = {row.subject_id for row in rows if row.title is None}
     subjects = read_subjects(connection, tables, list(others)) if others else {}
+    ended = [row.id for row in rows if row.status in ENDED]
+    written = _written_by(connection, ended, tables) if ended else {}
     changes: list[RunChange] = []
     for row in rows:
         subject = subjects.get(row.subject_id)
@@ -360,40 +361,35 @@ def _run_changes(
                 waiting_seq=row.last_seq if row.status == RunStatus.WAITING else 0,
                 is_subagent=row.parent_run_id is not None,
                 error=_cut(row.error),
-                members={} if subject is None else subject.members,
+                members={} if subject is None else _others(subject, row.user_id),
+                artifact_id=written.get(row.id),
             )
         )
     return changes
 
 
+def _others(subject: SessionSubject, user_id: int) -> Mapping[int, MemberRight]:
+    """Who may see the session besides the user of its run, who may be a member of it."""
+    if user_id == subject.owner_id:
+        return subject.members
+    members = {subject.owner_id: MemberRight.STEER, **subject.members}
+    members.pop(user_id, None)
+    return members
+
+
+def _written_by(
+    connection: Connection, run_ids: Sequence[str], tables: Sequence[SubjectTable]
+) -> dict[str, str]:
+    """The artifact that each of the runs, or a subagent of it, wrote in last."""
+    found: dict[str, str] = {}
+    for writings in (one.writings for one in tables if one.writings is not None):
+        root = func.coalesce(_runs.c.parent_run_id, _runs.c.id)
+        of_runs = or_(_runs.c.id.in_(run_ids), _runs.c.parent_run_id.in_(run_ids))
+        query = select(root, writings.c.artifact_id).join(_runs, _runs.c.id == writings.c.run_id)
+        for run_id, artifact_id in connection.execute(query.where(of_runs).order_by(writings.c.created_at)):
+            found[run_id] = artifact_id
+    return found
+
+
 def _cut(text: str | None) -> str | None:
     return text if text is None or len(text) <= ERROR_CHARACTERS else f"{text[:ERROR_CHARACTERS]}…"
-
-
-def notification(change: RunChange) -> NotificationData:
-    """The notification of a run that ended or waits."""
-    texts = NOTIFICATION_TEXTS if change.kind == RunKind.CHAT else SUBJECT_TEXTS
-    reason = change.error or "the reason is not known"
-    return NotificationData(
-        title=change.title,
-        message=texts[change.status].format(kind=change.kind.value, error=reason),
-        session_id=change.session_id,
-        session_kind=UNSET if change.kind == RunKind.CHAT else change.kind,
-        run_id=change.run_id,
-        status=SessionStatus(change.status),
-    )
-
-
-def subject_notification(hint: SubjectHint, subject: SessionSubject) -> NotificationData:
-    """The notification of a new message or member of a room. The hint has a kind."""
-    kind = NotificationKind(hint.kind)
-    return NotificationData(
-        kind=kind,
-        title=subject.title,
-        message=ROOM_TEXTS[kind].format(sender=hint.sender),
-        session_id=hint.session_id,
-        session_kind=subject.kind,
-        run_id=None,
-        status=SessionStatus.IDLE,
-        sender=hint.sender,
-    )

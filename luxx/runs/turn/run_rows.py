@@ -61,7 +61,8 @@ class RunOwner(msgspec.Struct, frozen=True):
 
 
 class RoomCaller(msgspec.Struct, frozen=True):
-    """Who made a call of which room; both None for other runs."""
+    """Who made a call of which room; of a run that writes a page of an artifact of a room, the owner of the
+    artifact and the room. Both None for other runs."""
 
     room_id: str | None
     user_id: int | None

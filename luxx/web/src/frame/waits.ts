@@ -131,7 +131,7 @@ export function followWaits(): void {
       if (shown.has(runId)) return
       shown.add(runId)
     }
-    const reason = server.translate((error ?? '').replace(/^The (answer|room|task) failed: /, ''))
+    const reason = server.translate((error ?? '').replace(/^The (answer|room|task|page) (failed|was not written): /, ''))
     const sentence = status === 'failed' ? text.failed(reason) : text.ended[status === 'paused' ? 'paused' : kind]
     notices.show({ kind: stateOf(status), text: common.labelled(title, sentence), to, runId })
   }

@@ -2,7 +2,7 @@
 import { createParser } from 'eventsource-parser'
 import type { RunEvent } from '@/run/events'
 import { endsStream } from '@/run/events'
-import { isActive } from '@/run/state'
+import { isActive } from '@/components/states'
 import { ApiError, failureOf, signedFetch } from './client'
 import { connection, untilReachable } from './connection'
 

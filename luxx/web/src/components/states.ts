@@ -40,3 +40,8 @@ export function sessionState(status: string, isWaiting: boolean): State {
   if (isWaiting) return 'waiting'
   return status === 'block' ? 'paused' : stateOf(status)
 }
+
+/** Whether a run of this status goes on without being resumed. */
+export function isActive(status: string): boolean {
+  return status === 'queued' || status === 'running' || status === 'waiting'
+}

@@ -130,7 +130,3 @@ export const EMPTY: RunState = {
 export function openQuestions(state: RunState): Question[] {
   return Object.values(state.questions).filter((question) => question.answered === null)
 }
-
-export function isActive(status: Schema<'RunStatus'>): boolean {
-  return status === 'queued' || status === 'running' || status === 'waiting'
-}

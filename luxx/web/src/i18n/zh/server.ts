@@ -3,12 +3,19 @@
  * kind of its error. `{}` stands for a value; `{1}` puts the first one into the translation, `{+1}` translates it too.
  */
 import type { ServerText } from '../en/server'
+import { SENTENCES_OF_ARTIFACTS } from './sentences/artifacts'
 import { SENTENCES_OF_DOCUMENTS } from './sentences/documents'
 import { SENTENCES_OF_MCP } from './sentences/mcp'
 import { SENTENCES as SENTENCES_OF_ALL } from './sentences/others'
 import { SENTENCES_OF_TOOLS } from './sentences/tools'
 
-const SENTENCES: Record<string, string> = { ...SENTENCES_OF_TOOLS, ...SENTENCES_OF_DOCUMENTS, ...SENTENCES_OF_MCP, ...SENTENCES_OF_ALL }
+const SENTENCES: Record<string, string> = {
+  ...SENTENCES_OF_TOOLS,
+  ...SENTENCES_OF_DOCUMENTS,
+  ...SENTENCES_OF_MCP,
+  ...SENTENCES_OF_ALL,
+  ...SENTENCES_OF_ARTIFACTS,
+}
 
 /** What sentences are put together from: what stands behind "must be", and amounts. */
 const PARTS: Record<string, string> = {

@@ -5,7 +5,8 @@ import { api, ask } from '@/api/client'
 import { useReload } from '@/api/queries'
 import type { SessionState } from '@/api/socket'
 import { useFollowedRun } from '@/run/followedRun'
-import { isActive, openQuestions } from '@/run/state'
+import { isActive } from '@/components/states'
+import { openQuestions } from '@/run/state'
 import { LIST_KEY, pathOf, type ShownTaskStatus, stepStates } from './tasks'
 
 export function useTask(id: string) {

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { readChart } from './chart'
+import { titleOf, withoutFence } from './pageText'
 
 test('a chart of Luxx and one of Chart.js are read alike', () => {
   const own = readChart('{"type":"column","labels":["a","b"],"series":[{"name":"x","values":[1,null]}]}')
@@ -18,3 +19,22 @@ test.each(['', 'no JSON', '[]', '{"series":[]}', '{"type":"radar","series":[{"va
     expect(readChart(text)).toBeNull()
   },
 )
+
+test.each([
+  ['# Rye **bread**\n\ntext', 'Rye bread'],
+  ['<!-- layout: cover -->\n## Bread\n', 'Bread'],
+  ['{"name":"Q\\"1","columns":[],"rows":[]}', 'Q"1'],
+  ['- first point', 'first point'],
+  ['', ''],
+])('%j is called %j', (content, title) => {
+  expect(titleOf(content)).toBe(title)
+})
+
+test.each([
+  ['# Rye', '# Rye'],
+  ['```markdown\n# Rye\n\n- flour\n```\n', '# Rye\n\n- flour'],
+  ['~~~\n# Rye\n```\ncode\n```\n~~~', '# Rye\n```\ncode\n```'],
+  ['# Rye\n\n```\ncode\n```', '# Rye\n\n```\ncode\n```'],
+])('the answer %j is the page %j', (answer, page) => {
+  expect(withoutFence(answer)).toBe(page)
+})

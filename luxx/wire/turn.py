@@ -80,6 +80,15 @@ class StepFile(msgspec.Struct, frozen=True, kw_only=True):
     version: int | UnsetType = UNSET
 
 
+class WrittenArtifact(msgspec.Struct, frozen=True, kw_only=True):
+    """An artifact that a turn made or changed; `version` is the last one that it wrote, `name` that of its
+    file."""
+
+    artifact_id: str
+    name: str
+    version: int
+
+
 class StepType(StrEnum):
     THINKING = "thinking"
     TEXT = "text"
@@ -153,6 +162,20 @@ def steps_text(steps: Iterable[Step]) -> str:
     """
     texts = (step for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
     return "".join(step.content for step in texts if step.superseded is not True)
+
+
+def written_artifacts(steps: Iterable[Step]) -> list[WrittenArtifact]:
+    """The artifacts that the calls of these steps made or changed, in the order of their first one."""
+    written: dict[str, WrittenArtifact] = {}
+    for step in steps:
+        if step.type != StepType.TOOL_RESULT or step.files is UNSET:
+            continue
+        for file in step.files:
+            if isinstance(file.artifact_id, str) and isinstance(file.version, int):
+                written[file.artifact_id] = WrittenArtifact(
+                    artifact_id=file.artifact_id, name=file.name, version=file.version
+                )
+    return list(written.values())
 
 
 def last_text(steps: Sequence[Step]) -> str:

@@ -65,7 +65,7 @@ from luxx.wire.orchestration_event import (
     ThinkingLevel,
 )
 from luxx.wire.run import RunStatus
-from luxx.wire.turn import CHAT_TURN, Step, StepType, Usage, steps_text, turn_of
+from luxx.wire.turn import CHAT_TURN, Step, StepType, Usage, steps_text, turn_of, written_artifacts
 from luxx.wire.turn_event import Tainted
 
 PLAN_SECONDS = 5.0
@@ -131,7 +131,9 @@ class ChatOrchestration:
                 self._graph.plan([_step_of(info) for info in event.steps], {})
             case StepStart() if isinstance(logged.note, TurnNote):
                 self._graph.start(key)
-            case ProcessStep(step=step) if key in self._graph.open and step.type == StepType.TEXT:
+            case ProcessStep(step=step) if key in self._graph.open and (
+                step.type == StepType.TEXT or written_artifacts([step])
+            ):
                 self._texts.setdefault(key, {})[step.index] = step
             case Tainted(by=tool) if key in self._graph.open:
                 self._tainted.setdefault(key, tool)
@@ -154,7 +156,8 @@ class ChatOrchestration:
             self._missing[step_id] = f"failed: {error}"
         output = steps_text(texts[index] for index in sorted(texts)).replace("\0", "\ufffd")
         status = TaskStepStatus(event.status)
-        end = StepEnd(status=status, output=output, error=error, finish=event.finish)
+        artifacts = written_artifacts(texts.values())
+        end = StepEnd(status=status, output=output, error=error, finish=event.finish, artifacts=artifacts)
         note = self._graph.open.get(step_id)
         read = None if note is None else turn_input_of(note).tainted_by
         self._graph.restore(step_id, end, read or self._tainted.get(step_id))

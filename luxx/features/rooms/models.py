@@ -27,7 +27,7 @@ from luxx.infra.store.tables import Base, KnowledgeColumn, MemoryColumn, UtcDate
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.model_settings import MemoryMode, ProviderId
 from luxx.wire.run import MemberRight
-from luxx.wire.turn import Usage
+from luxx.wire.turn import Usage, WrittenArtifact
 
 MAX_SEATS = 20
 MAX_MEMBERS = 100
@@ -269,7 +269,8 @@ class SeatOutcome(Struct, frozen=True, kw_only=True):
 
 
 class RoomOutcome(Struct, frozen=True, kw_only=True):
-    """How the newest run of a room ended. `messages` counts those of that run; `cost` is in US dollars."""
+    """How the newest run of a room ended. `messages` counts those of that run, which wrote the `artifacts`;
+    `cost` is in US dollars."""
 
     room_id: str
     run_id: str | None
@@ -283,3 +284,4 @@ class RoomOutcome(Struct, frozen=True, kw_only=True):
     started_at: datetime | None
     finished_at: datetime | None
     agents: list[SeatOutcome]
+    artifacts: list[WrittenArtifact]

@@ -6,12 +6,13 @@ begin with those of the seat's turn before, so that a provider's prompt cache ca
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec import Struct
 
 from luxx.domain.context.messages import PastMessage
 from luxx.features.rooms.policies import names_in
 from luxx.wire.message import ContextRecord, UserContent
-from luxx.wire.turn import ReplayNote, Step, StepType
+from luxx.wire.turn import ReplayNote, Step, StepType, written_artifacts
 from luxx.wire.turn_event import PERSON
 
 OWN_TURN = "It is your turn again."
@@ -123,8 +124,13 @@ def system_prompt(own_prompt: str, seat_id: int, seats: Sequence[SeatInRoom]) ->
 
 
 def words_of(entry: TranscriptEntry) -> str:
-    """The message of somebody as the others read it."""
-    return f"{label(entry.name)} {said(entry.text)}"
+    """The message of somebody as the others read it, with the artifacts that it made or changed."""
+    lines = [
+        f"(Version {one.version} of the artifact {one.artifact_id} was written here: "
+        f"{msgspec.json.encode(one.name).decode()})"
+        for one in written_artifacts(entry.steps)
+    ]
+    return "\n".join([f"{label(entry.name)} {said(entry.text)}", *lines])
 
 
 def past_messages(
@@ -156,7 +162,7 @@ def past_messages(
             past.append(
                 PastMessage(steps=entry.steps, replay=entry.replay, context=context, until=entry.msg_id)
             )
-        elif entry.text.strip() and entry.msg_id not in heard:
+        elif entry.msg_id not in heard and (entry.text.strip() or written_artifacts(entry.steps)):
             past.append(_from_user(words_of(entry), entry.msg_id))
     if past[-1].user is None:
         past.append(_from_user(OWN_TURN, past[-1].until))

@@ -12,7 +12,7 @@ from sqlalchemy import Select, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.conversations.access import DELETE_ROWS, DeleteRuns
+from luxx.domain.conversations.access import DELETE_ROWS, DeleteRuns, assistant_steps
 from luxx.domain.conversations.lists import Messages
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.search_index import index_subject
@@ -55,7 +55,7 @@ from luxx.runs.admission import newest_run
 from luxx.runs.cancel import cancel_calls
 from luxx.runs.models import RunRow, run_view
 from luxx.wire.run import ENDED, IN_PROGRESS, RunStatus
-from luxx.wire.turn import Usage
+from luxx.wire.turn import Usage, WrittenArtifact, written_artifacts
 
 SAME_TITLE = 10
 """How many rooms `named` returns at most."""
@@ -359,4 +359,13 @@ def _outcome(session: Session, room: ChatRoomRow) -> RoomOutcome:
         started_at=None if run is None else run.started_at,
         finished_at=None if run is None else run.finished_at,
         agents=seats,
+        artifacts=[] if run is None else _written_by(session, room.id, run.id),
     )
+
+
+def _written_by(session: Session, room_id: str, run_id: str) -> list[WrittenArtifact]:
+    """The artifacts that the messages of a run wrote, each in its last version."""
+    of_run = MessageRow.room_id == room_id, MessageRow.run_id == run_id
+    contents = select(MessageRow.content).where(*of_run, MessageRow.content.contains('"artifact_id"'))
+    steps = (assistant_steps(one) for one in session.scalars(contents.order_by(MessageRow.id)))
+    return list({one.artifact_id: one for each in steps for one in written_artifacts(each)}.values())

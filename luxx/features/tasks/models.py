@@ -21,7 +21,7 @@ from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.check import Verdict
 from luxx.wire.model_settings import ProviderId
 from luxx.wire.orchestration_event import PlanEstimate
-from luxx.wire.turn import MODEL_LENGTH, Step, Usage
+from luxx.wire.turn import MODEL_LENGTH, Step, Usage, WrittenArtifact
 
 MAX_STEPS = 200
 MAX_DEPENDENCIES = 2_000
@@ -291,6 +291,7 @@ class TaskStepView(Struct, frozen=True, kw_only=True):
     status: TaskStepStatus
     tool_calls: list[Any]
     output: str | None
+    artifacts: list[WrittenArtifact]
     error: str | None
     skipped_because: str | None
     attempts: int

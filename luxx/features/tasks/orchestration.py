@@ -38,6 +38,7 @@ from luxx.features.tasks.run_rows import (
 from luxx.features.tasks.steps import StepGraph
 from luxx.features.tasks.turns import (
     CUT_RESULT,
+    READ_ARTIFACT_TOOL,
     STEP_PROMPT,
     BegunTurn,
     StepEnd,
@@ -258,7 +259,8 @@ class TaskOrchestration:
             return BegunTurn(start=start, entry=entry, stored=[])
         asked, results = [f"The task: {self._task.name}\n{self._task.goal}"], self._graph.results
         if step_id == RESULT:
-            settings = replace(self._settings(session, None), tools=[READ_RESULT_TOOL])
+            more = [READ_ARTIFACT_TOOL] if any(results.artifacts.values()) else []
+            settings = replace(self._settings(session, None), tools=[READ_RESULT_TOOL, *more])
             request = self._resolve(session, user_id, settings)
             return begin_result(asked, self._head.id, results, request)
         step, attempt = self._graph.steps[step_id], self._task.attempts.get(step_id, 0) + 1
@@ -276,6 +278,7 @@ class TaskOrchestration:
             return agent
         # A step that reads results can read on in those that were cut.
         more = [READ_RESULT_TOOL] if step.depends_on else []
+        more += [READ_ARTIFACT_TOOL] if self._graph.results.of(step.depends_on).artifacts else []
         more += [ACTIVATE_TOOL] if step.required_skills else []
         return replace(agent, tools=[*step.required_tools, *more], chosen_by=f"the step {step.id}")
 

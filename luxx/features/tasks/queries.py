@@ -54,11 +54,19 @@ from luxx.infra.store.engine import contains_text
 from luxx.infra.store.tables import read_page
 from luxx.runs.models import RunRow
 from luxx.wire.run import RunStatus, StopReason
-from luxx.wire.turn import Usage
+from luxx.wire.turn import Usage, WrittenArtifact
+
+
+class _CallArtifacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed of a stored call."""
+
+    artifacts: list[WrittenArtifact] = []
+
 
 names_decoder = msgspec.json.Decoder(list[str])
 _steps_decoder = msgspec.json.Decoder(list[NewTaskStep])
 _usage = msgspec.json.Decoder(Usage)
+_calls_decoder = msgspec.json.Decoder(list[_CallArtifacts])
 _searched = select(
     TaskRow.id, TaskRow.user_id, TaskRow.name, TaskRow.goal, TaskRow.result, TaskRow.created_at
 ).where(TaskRow.id.in_(bindparam("ids", expanding=True)))
@@ -175,14 +183,24 @@ def statuses_of(rows: Sequence[TaskStepRow]) -> dict[str, TaskStepStatus]:
     return {row.id: TaskStepStatus(row.status) for row in rows}
 
 
+def artifacts_of_calls(tool_calls: str) -> list[WrittenArtifact]:
+    """The artifacts that the stored calls of a step wrote, each in its last version."""
+    if '"artifacts"' not in tool_calls:
+        return []
+    found = [one for call in _calls_decoder.decode(tool_calls) for one in call.artifacts]
+    return list({one.artifact_id: one for one in found}.values())
+
+
 def step_view(row: TaskStepRow) -> TaskStepView:
     """A step as the API shows it."""
-    fields = {name: getattr(row, name) for name in TaskStepView.__struct_fields__}
+    own = {"artifacts"}
+    fields = {name: getattr(row, name) for name in TaskStepView.__struct_fields__ if name not in own}
     fields |= {
         "depends_on": names_decoder.decode(row.depends_on),
         "required_skills": _names(row.required_skills),
         "required_tools": _names(row.required_tools),
         "tool_calls": msgspec.json.decode(row.tool_calls),
+        "artifacts": artifacts_of_calls(row.tool_calls),
         "usage": _usage.decode(row.usage),
         "status": TaskStepStatus(row.status),
     }

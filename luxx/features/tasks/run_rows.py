@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from luxx.features.tasks.changes import index_task, replace_steps
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep, TaskRow, TaskStepRow
-from luxx.features.tasks.queries import definition_of, step_rows
+from luxx.features.tasks.queries import artifacts_of_calls, definition_of, step_rows
 from luxx.features.tasks.steps import ClosedStep
 from luxx.features.tasks.turns import SKIPPED_BY_A_PERSON, StepResults
 from luxx.infra.clock import utc_now
@@ -18,7 +18,7 @@ from luxx.infra.store.tables import table_of
 from luxx.runs.log.events import store_output
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.state import TurnState
-from luxx.wire.turn import StepStatus, StepType
+from luxx.wire.turn import StepStatus, StepType, written_artifacts
 
 _encode = msgspec.json.Encoder().encode
 _steps = table_of(TaskStepRow)
@@ -156,6 +156,7 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
             },
             finishes={one.id: one.finish for one in rows},
             tainted={one.id: one.tainted_by for one in rows if one.tainted_by is not None},
+            artifacts={one.id: artifacts_of_calls(one.tool_calls) for one in rows},
         ),
         attempts={one.id: one.attempts for one in rows},
     )  # fmt: skip
@@ -249,12 +250,17 @@ def write_ended(
 
 
 def _calls_of(state: TurnState) -> list[dict[str, Any]]:
-    """The tool calls of a step, in short: name, arguments, status."""
-    return [
+    """The tool calls of a step, in short: name, arguments, status; and the artifacts that they wrote."""
+    calls: list[dict[str, Any]] = [
         {"id": step.id_ref, "name": step.name, "arguments": step.arguments, "status": step.status.value}
         for step in state.steps
         if step.type == StepType.TOOL_CALL and step.status != StepStatus.INTERRUPTED
     ]
+    by_id = {call["id"]: call for call in calls}
+    for step in state.steps:
+        if (written := written_artifacts([step])) and step.id_ref in by_id:
+            by_id[step.id_ref]["artifacts"] = written
+    return calls
 
 
 def write_skipped(task_id: str, skipped: Mapping[str, Sequence[str]], connection: Connection) -> None:

@@ -88,6 +88,8 @@ class StepGraph:
         self.results.outputs[step_id], self.results.finishes[step_id] = end.output, end.finish
         if tainted_by is not None:
             self.results.tainted[step_id] = tainted_by
+        if end.artifacts:
+            self.results.artifacts[step_id] = end.artifacts
 
     def ready(self, held: Collection[str] = ()) -> list[str]:
         """The steps that can begin now, in their order, without the `held` ones."""

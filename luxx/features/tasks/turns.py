@@ -19,7 +19,15 @@ from luxx.wire.event import TurnNote
 from luxx.wire.message import UserContent, fenced
 from luxx.wire.orchestration_event import StepStart
 from luxx.wire.run import RunStatus
-from luxx.wire.turn import CUT_SHORT, WITHHELD, FinishReason, TurnRef, steps_text
+from luxx.wire.turn import (
+    CUT_SHORT,
+    WITHHELD,
+    FinishReason,
+    TurnRef,
+    WrittenArtifact,
+    steps_text,
+    written_artifacts,
+)
 
 OUTPUT_CHARACTERS, OUTPUT_SHARE = 24_000, 0.3
 """The most that a step reads of all outputs that it depends on, and the share of its model's context window
@@ -29,6 +37,7 @@ STEP_PROMPT = (
     "You carry out one step of a larger task. Do only this step. Your last message is its result: other "
     "steps read it, so it must stand for itself. If the step cannot be done, say so and why."
 )
+READ_ARTIFACT_TOOL = "read_artifact"
 RESULT_PROMPT = (
     "All steps of a task are done. Write its final result for the person who set the goal, from the results "
     "of the steps. Refer to a step as [its id] where you use its result, and name what is missing."
@@ -66,9 +75,11 @@ def cut_outputs(
     *,
     can_read: bool = True,
     finishes: Mapping[str, str | None] | None = None,
+    artifacts: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[str, list[str]]:
     """The outputs of steps as text, each with its id, within about `limit` characters in all; and which are
     cut. `can_read`: the model has the tool that reads the rest. `finishes`: why the outputs ended.
+    `artifacts`: the sentences about those that the steps wrote.
 
     Short outputs stay whole; what they leave of the limit is shared by the long ones.
     """
@@ -90,7 +101,15 @@ def cut_outputs(
         how_it_ended = " (cut at the limit of tokens of its model)" if is_cut_short else ""
         # Fenced, so that no output can be taken for that of another step or for the task.
         parts.append(f"Result of step [{step_id}]{how_it_ended}:\n{fenced(shown, '')}{more_text}")
+        parts += (artifacts or {}).get(step_id, ())
     return "\n\n".join(parts), cut
+
+
+def _artifact_line(step_id: str, written: WrittenArtifact, *, can_read: bool) -> str:
+    """The name is quoted, because a model chose it."""
+    name, more = _encode(written.name).decode(), f" {READ_ARTIFACT_TOOL} reads it." if can_read else ""
+    what = f"version {written.version} of the artifact {written.artifact_id}"
+    return f"Step [{step_id}] wrote {what}: {name}.{more}"
 
 
 def output_ref(step_id: str) -> str:
@@ -99,12 +118,13 @@ def output_ref(step_id: str) -> str:
 
 
 class StepResults(msgspec.Struct, kw_only=True):
-    """The outputs of completed steps by their ids, why these ended, and which tool tainted them, if one
-    did."""
+    """The outputs of completed steps by their ids, why these ended, which tool tainted them, if one did, and
+    the artifacts that they wrote."""
 
     outputs: dict[str, str] = {}
     finishes: dict[str, str | None] = {}
     tainted: dict[str, str] = {}
+    artifacts: dict[str, list[WrittenArtifact]] = {}
 
     def of(self, step_ids: Sequence[str]) -> "StepResults":
         """Those of these steps that are completed, in this order."""
@@ -113,16 +133,27 @@ class StepResults(msgspec.Struct, kw_only=True):
             outputs={one: self.outputs[one] for one in read},
             finishes=self.finishes,
             tainted={one: self.tainted[one] for one in read if one in self.tainted},
+            artifacts={one: self.artifacts[one] for one in read if self.artifacts.get(one)},
         )
 
 
 def shown_outputs(results: StepResults, request: ChatRequest) -> tuple[str, list[str]]:
     """All outputs as text for the turn of a request, and which are cut, see `cut_outputs`."""
     limit, window = OUTPUT_CHARACTERS, request.context_window
+    can_read = READ_ARTIFACT_TOOL in request.tools
     if window is not None and OUTPUT_SHARE * window < limit:
         text = "".join(results.outputs.values())
         limit = min(limit, int(OUTPUT_SHARE * window * len(text) / max(1, text_tokens(text))))
-    return cut_outputs(results.outputs, limit, can_read=bool(request.tools), finishes=results.finishes)
+    return cut_outputs(
+        results.outputs,
+        limit,
+        can_read=bool(request.tools),
+        finishes=results.finishes,
+        artifacts={
+            step_id: [_artifact_line(step_id, one, can_read=can_read) for one in written]
+            for step_id, written in results.artifacts.items()
+        },
+    )
 
 
 class BegunTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,12 +214,13 @@ def input_turn(step_id: str, given: TurnInput, request: ChatRequest) -> TurnStar
 
 
 class StepEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How the turn of a step ended; `finish` is why its last model call did."""
+    """How the turn of a step ended; `finish` is why its last model call did, `artifacts` what it wrote."""
 
     status: TaskStepStatus
     output: str
     error: str | None
     finish: str | None = None
+    artifacts: list[WrittenArtifact] = []
 
 
 def step_end(state: TurnState, ending: Ending) -> StepEnd:
@@ -198,11 +230,13 @@ def step_end(state: TurnState, ending: Ending) -> StepEnd:
     build on it.
     """
     text = steps_text(state.steps).replace("\0", "\ufffd")
-    finish = finish_of(state, ending)
+    finish, artifacts = finish_of(state, ending), written_artifacts(state.steps)
+    if not text.strip() and artifacts:
+        text = "\n".join(f"Written: {one.name} (version {one.version})" for one in artifacts)
     if ending.status == RunStatus.COMPLETED and ending.error is None:
         missing = _missing_result(state, text, finish)
         status = TaskStepStatus.COMPLETED if missing is None else TaskStepStatus.FAILED
-        return StepEnd(status=status, output=text, error=missing, finish=finish)
+        return StepEnd(status=status, output=text, error=missing, finish=finish, artifacts=artifacts)
     if ending.status == RunStatus.CANCELLED or isinstance(ending.error, LimitReached):
         return StepEnd(status=TaskStepStatus.PENDING, output=text, error=None)
     error = "the step failed" if ending.error is None else ending.error.message.replace("\0", "\ufffd")

@@ -33,7 +33,7 @@ RUNS_LADDER: list[frozenset[str]] = [
     frozenset(
         {
             *("service", "admission", "requests", "options", "routing"),
-            *("questions", "question_rows", "sign_in_questions"),
+            *("questions", "question_rows", "sign_in_questions", "elicitation_answers"),
         }
     ),
     frozenset({"orchestration"}),

@@ -29,7 +29,6 @@ from luxx.domain.agents.document import store_shipped_agents
 from luxx.domain.agents.queries import AGENTS, check_default_agent, default_agent_id
 from luxx.domain.conversations.branches import BranchService
 from luxx.domain.conversations.service import ConversationService
-from luxx.domain.mcp.oauth.grants import is_signed_in
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.artifacts.new_page import PageRegeneration
@@ -323,7 +322,7 @@ class Services(CoreServices):
 
     def _make_conversations(self) -> None:
         self.questions = QuestionService(
-            self.run_services, self.run_driver, self.workspaces.path_of, is_signed_in
+            self.run_services, self.run_driver, self.workspaces.path_of, self.server_questions
         )
         self.processes = ProcessService(self.store)
         quota_mb = self.config.files.quota_mb

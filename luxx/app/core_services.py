@@ -41,7 +41,7 @@ from luxx.domain.mcp.connections import ServerPlaces
 from luxx.domain.mcp.editing import McpEditor
 from luxx.domain.mcp.models import McpServerRow
 from luxx.domain.mcp.oauth.flows import McpSignIns
-from luxx.domain.mcp.oauth.grants import McpGrants
+from luxx.domain.mcp.oauth.grants import McpGrants, is_signed_in
 from luxx.domain.mcp.oauth.http import OAuthHttp
 from luxx.domain.mcp.owners.service import ProcessLeases
 from luxx.domain.mcp.pool import McpPool
@@ -100,6 +100,7 @@ from luxx.infra.store.tables import table_of
 from luxx.providers.addresses import AddressGuard
 from luxx.providers.queries import PROVIDERS, SealedColumn
 from luxx.runs.cancel import cancel_runs_of
+from luxx.runs.elicitation_answers import ServerQuestions
 from luxx.runs.engine.processes import alive_process_ids, has_workers
 from luxx.runs.log.replay import ReplayService
 from luxx.runs.models import who_may_see
@@ -342,6 +343,9 @@ class CoreServices:
         )
         leases = ProcessLeases(process=self.process_id, alive=alive_process_ids, has_workers=has_workers)
         self.mcp_pool = McpPool(self.store, self.bus, self.mcp_definitions, places, leases)
+        self.server_questions = ServerQuestions(
+            is_signed_in=is_signed_in, keep_values=self.mcp_pool.calls.asked.keep_values
+        )
         self.mcp_registry = McpRegistry(self.store, self.mcp, self.mcp_pool, self.mcp_sign_ins)
         self.mcp_editor = McpEditor(self.store, self.mcp_pool, self.mcp_registry)
 

@@ -15,6 +15,7 @@ from luxx.domain.accounts.caller import Caller, KeyScope
 from luxx.errors import Conflict, NotFound
 from luxx.infra.field_errors import FieldErrors
 from luxx.infra.store.tables import Lock, lock_until_commit
+from luxx.runs.elicitation_answers import ServerQuestions, check_elicitation_answer
 from luxx.runs.engine.driver import RunDriver
 from luxx.runs.models import QuestionRow, RunRight, RunRow, find_run, member_subjects
 from luxx.runs.question_rows import (
@@ -36,7 +37,6 @@ from luxx.runs.question_rows import (
     store_rule,
 )
 from luxx.runs.sign_in_questions import (
-    IsSignedIn,
     WhoseQuestions,
     check_sign_in_answer,
     open_sign_ins,
@@ -63,7 +63,7 @@ logger = structlog.get_logger()
 
 class GivenAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A person's answer. `arguments` replace the arguments of the call: of a permission, or with `correct` of
-    one that repeats earlier ones."""
+    one that repeats earlier ones. Of an elicitation they are the values that the MCP server asks for."""
 
     answer: AnswerValue
     note: str | None = None
@@ -85,9 +85,10 @@ class QuestionService:
         services: RunServices,
         engine: RunDriver,
         workspace_of: Callable[[int], Path],
-        is_signed_in: IsSignedIn,
+        servers: ServerQuestions,
     ) -> None:
-        self._is_signed_in = is_signed_in
+        self._is_signed_in = servers.is_signed_in
+        self._keep_values = servers.keep_values
         self._store = services.store
         self._hub = services.hub
         self._tools = services.tools
@@ -140,6 +141,8 @@ class QuestionService:
             if is_rule:
                 store_rule(session, caller, self._tools, question, answered)
             stored = store_answer(session.connection(), row, answered)
+            if question.kind == QuestionKind.ELICITATION:
+                self._keep_values(session.connection(), question, answered, given.arguments)
             session.refresh(row)
             return question_view(row, run.subject_id, caller), stored, is_rule
 
@@ -229,7 +232,8 @@ class QuestionService:
         """The event of a valid answer. Raises InvalidInput if the answer does not fit the question."""
         is_owner = row.user_id == caller.user_id
         is_loop = question.decision_type == LOOP_DECISION
-        if given.arguments is not None and question.kind != QuestionKind.PERMISSION and not is_loop:
+        edits = question.kind == QuestionKind.PERMISSION or is_loop
+        if given.arguments is not None and not edits and question.kind != QuestionKind.ELICITATION:
             raise invalid_answer("arguments", "only a permission takes arguments")
         match question.kind:
             case QuestionKind.PERMISSION:
@@ -243,10 +247,12 @@ class QuestionService:
                 _check_choice(question, given.answer)
             case QuestionKind.SIGN_IN:
                 check_sign_in_answer(given.answer, is_owner=is_owner)
+            case QuestionKind.ELICITATION:
+                check_elicitation_answer(question, given.answer, given.arguments, is_owner=is_owner)
             case _:
                 assert_never(question.kind)
         edited = None
-        if given.arguments is not None:
+        if given.arguments is not None and edits:
             # The tools of the run's user, who may be another one than the caller.
             owner = msgspec.structs.replace(caller, user_id=row.user_id)
             tools = self._tools.for_caller(session, owner, (str(question.tool),))

@@ -122,6 +122,9 @@ class QuestionAsked(EventBase, frozen=True, kw_only=True, tag="question_asked"):
     context: str | UnsetType = UNSET
     server: str | UnsetType = UNSET
     authorization_url: str | UnsetType = UNSET
+    elicitation_id: str | UnsetType = UNSET
+    requested_schema: dict[str, Any] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
 
 
 class QuestionAnswered(EventBase, frozen=True, kw_only=True, tag="question_answered"):

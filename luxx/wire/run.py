@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,12 +14,14 @@ from luxx.wire.turn import Usage
 
 class QuestionKind(StrEnum):
     """`permission`: whether a tool may run; `clarification`: what the goal is; `decision`: which option;
-    `sign_in`: the user has to sign in at an MCP server."""
+    `sign_in`: the user has to sign in at an MCP server; `elicitation`: an MCP server asks the user for
+    values, or to open an address, in the middle of a call."""
 
     PERMISSION = "permission"
     CLARIFICATION = "clarification"
     DECISION = "decision"
     SIGN_IN = "sign_in"
+    ELICITATION = "elicitation"
 
 
 class QuestionStatus(StrEnum):
@@ -44,6 +46,15 @@ class SignInChoice(StrEnum):
 
     SIGNED_IN = "signed_in"
     SKIP = "skip"
+
+
+class ElicitationChoice(StrEnum):
+    """Answers to an elicitation: `accept` sends the values to the MCP server, or says that the address was
+    opened; `decline` says no; `cancel`, which also the timeout gives, that nobody decided."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
 
 
 class ChosenBy(StrEnum):
@@ -134,7 +145,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     pattern that `always` would allow; absent if `always` cannot be answered) and, for a member of a
     composition, `member` (its id, with `.1` for its first fallback). Only of a clarification:
     `question_type`. Only of a decision: `decision_type` and `context`. Only of a sign-in: `server` (its name)
-    and `authorization_url`, an address of Luxx at which the run's user begins it.
+    and `authorization_url`, an address of Luxx at which the run's user begins it. Only of an elicitation:
+    `server`, `elicitation_id`, and either `requested_schema`, the JSON schema of the values, or `url`, the
+    address to open.
     """
 
     kind: QuestionKind
@@ -154,6 +167,9 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     context: str | UnsetType = UNSET
     server: str | UnsetType = UNSET
     authorization_url: str | UnsetType = UNSET
+    elicitation_id: str | UnsetType = UNSET
+    requested_schema: dict[str, Any] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
 
 
 class QuestionView(Question, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """The process that drives a run, or the one that has the connection to an MCP server, dies during a call."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from mcp_servers import hostile
 from mcp_servers.harness import processes_in, until
 from scenarios.client import AsyncApiClient, Json
-from scenarios.questions import asks, results, set_rules
+from scenarios.questions import answer, asks, open_questions, results, set_rules
 
 from chaos.cluster import LEASE_SECONDS, TAKEOVER_SECONDS, Cluster
 from chaos.postgres import Postgres
@@ -42,6 +43,18 @@ serve(act, {TOOLS})
 """
 """A program that writes down each call, and answers with the mark of its process when `go` exists."""
 
+ASKS = f"""{hostile.SPEAKS}
+schema = {{"type": "object", "properties": {{"name": {{"type": "string"}}}}, "required": ["name"]}}
+
+def act(message):
+    asked = {{"message": "Who?", "requestedSchema": schema}}
+    say({{"id": "q", "method": "elicitation/create", "params": asked}})
+    text(message, json.dumps(json.loads(sys.stdin.readline())["result"]))
+
+serve(act, {TOOLS})
+"""
+"""A program that asks its user something, and answers with what it got."""
+
 
 @pytest.fixture(scope="module")
 def cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
@@ -49,8 +62,8 @@ def cluster(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield started
 
 
-async def add(ann: AsyncApiClient, name: str) -> Json:
-    program = ["-I", "-S", "-u", "-c", WAITS]
+async def add(ann: AsyncApiClient, name: str, code: str = WAITS) -> Json:
+    program = ["-I", "-S", "-u", "-c", code]
     new = {"name": name, "transport": "stdio", "scope": "tenant", "command": "python3", "args": program}
     added = await ann.post("/mcp/servers", new)
     assert (added["status"], added["problem"]) == ("ready", "")
@@ -108,9 +121,7 @@ async def test_a_call_whose_owner_was_killed_says_so_or_is_made_again(cluster: C
         conversation, run = await start_call(ann, model)
         await until(lambda: calls_of(cluster, name), bool)
         owner = (await ann.get(f"/mcp/servers/{name}"))["owner"]
-        processes = {one["id"]: one for one in (await ann.get("/admin/processes"))["items"]}
-        assert processes[owner]["kind"] == "worker"
-        (worker,) = [one for one in cluster.members if one.process.pid == processes[owner]["pid"]]
+        worker = await worker_with(cluster, ann, name)
         begun = time.monotonic()
         await cluster.kill(worker)
         if tool == "read":
@@ -131,6 +142,43 @@ async def test_a_call_whose_owner_was_killed_says_so_or_is_made_again(cluster: C
                 await asyncio.sleep(0.1)
         # One program at most: that of the lost owner ended with it.
         assert len(processes_in(folder(cluster, name))) <= 2
+
+
+async def worker_with(cluster: Cluster, ann: AsyncApiClient, name: str) -> Any:
+    owner = (await ann.get(f"/mcp/servers/{name}"))["owner"]
+    processes = {one["id"]: one for one in (await ann.get("/admin/processes"))["items"]}
+    assert processes[owner]["kind"] == "worker"
+    (worker,) = [one for one in cluster.members if one.process.pid == processes[owner]["pid"]]
+    return worker
+
+
+async def test_a_question_of_a_server_outlives_the_driver_but_not_the_owner(cluster: Cluster) -> None:
+    await cluster.restart_all()
+    async with cluster.clients() as (ann, other), model_that_calls("asks", "write") as model:
+        await add(ann, "asks", ASKS)
+
+        async def asked() -> tuple[str, Json, Json]:
+            conversation, run = await start_call(ann, model)
+            await ann.until_status(run["id"], "waiting")
+            (question,) = await open_questions(ann, run["id"])
+            assert (question["kind"], question["server"]) == ("elicitation", "asks")
+            return conversation, run, question
+
+        conversation, run, question = await asked()
+        await cluster.kill(cluster.webs[0])
+        await answer(other, question, "accept", arguments={"name": "Ann"})
+        await other.wait_for_end(run["id"])
+        said = json.loads((await result_of(other, conversation))["data"])
+        assert said == {"action": "accept", "content": {"name": "Ann"}}
+
+        await cluster.start(cluster.webs[0])
+        await ann.reconnect_to(cluster.webs[0].url)
+        conversation, run, question = await asked()
+        await cluster.kill(await worker_with(cluster, ann, "asks"))
+        await answer(ann, question, "accept", arguments={"name": "Ann"})
+        await ann.wait_for_end(run["id"])
+        result = await result_of(ann, conversation)
+        assert (result["success"], result["data"]) == (False, {"outcome": "unknown"})
 
 
 async def test_the_way_over_the_owner_takes_little_time(cluster: Cluster) -> None:

@@ -22,10 +22,11 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 class RemoteMcp:
     """`with RemoteMcp() as remote:`; `calls` has the names of the tools that were carried out, `requests` the
-    method, path and headers of what arrived."""
+    method, path and headers of what arrived, `heard` what it got of its users."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.heard: list[Any] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.cancelled = threading.Event()
         self.loses_session = False
@@ -65,6 +66,10 @@ class RemoteMcp:
             return f"kept {text}"
 
         self._server.add_tool(keep, name, description=description)
+
+    def add_tools(self, add: Callable[[MCPServer], None]) -> None:
+        """More tools, by a function that adds them."""
+        add(self._server)
 
     def _keep(self, text: str) -> str:
         self.calls.append("keep")

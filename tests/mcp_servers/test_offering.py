@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from luxx.domain.mcp.call import McpCall
 from luxx.domain.mcp.inbox import Secrets
-from luxx.domain.mcp.offering import MOST_REASONS, McpCall, OfferedTools, build_offered_tools
+from luxx.domain.mcp.offering import MOST_REASONS, OfferedTools, build_offered_tools
 from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.server import MIB, Backoff, McpDirectory
 from luxx.errors import ToolFailed

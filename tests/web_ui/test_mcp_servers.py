@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import quote
 
 import pytest
+from mcp_servers.asking_server import add_asking_tools
 from mcp_servers.oauth_server import OAuthServer
 from mcp_servers.remote_server import RemoteMcp
 from playwright.sync_api import Page, expect
@@ -17,18 +19,24 @@ from web_ui.test_chat_runs import choose_all_tools
 
 pytestmark = pytest.mark.heavy
 ASKS = Call(name="mcp__default_staff__who_am_i", arguments={})
+BOOKS = Call(name="mcp__default_trips__book", arguments={})
 
 
 @pytest.fixture(scope="module")
 def script() -> Script:
     return Script(
-        rules=[Rule(when=When(has_tool_result=False), reply=[ASKS]), Rule(reply=[Text(text="Done.")])]
+        rules=[
+            Rule(when=When(user="^Book", has_tool_result=False), reply=[BOOKS]),
+            Rule(when=When(has_tool_result=False), reply=[ASKS]),
+            Rule(reply=[Text(text="Done.")]),
+        ]
     )
 
 
 @pytest.fixture(scope="module")
 def notes() -> Iterator[RemoteMcp]:
     with RemoteMcp() as running:
+        running.add_tools(partial(add_asking_tools, heard=running.heard))
         yield running
 
 
@@ -208,3 +216,48 @@ def sign_in_from_a_chat(tab: Tab, person: Person, people: OAuthServer) -> None:
         expect(answers).to_have_count(number + 1)
     expect(page).to_have_url(re.compile("/ui/chat/"))
     expect(page.get_by_role("button", name=re.compile("who_am_i .* Done$"))).to_be_visible()
+
+
+def test_a_server_that_asks_gets_what_its_user_writes(person: Person, notes: RemoteMcp) -> None:
+    allow(person, notes.port)
+    with person.sign_in_as_admin() as admin:
+        server = {
+            "name": "trips",
+            "transport": "http",
+            "url": f"{notes.url}/mcp",
+            "scope": "tenant",
+            "level": 2,
+        }
+        admin.post("/mcp/servers", json=server).raise_for_status()
+        try:
+            with person.tab() as tab:
+                tab.expected_problems.append("status of 4")
+                book_in_a_chat(tab, person, notes)
+        finally:
+            admin.delete("/mcp/servers/trips").raise_for_status()
+
+
+def book_in_a_chat(tab: Tab, person: Person, notes: RemoteMcp) -> None:
+    person.put("/permissions/rules?scope=user", [{"tool": BOOKS.name, "action": "allow"}])
+    page = tab.open("/ui/chat?new")
+    choose_all_tools(page)
+    for number, act in enumerate(("Decline", "Send to the server")):
+        page.get_by_label("Message", exact=True).fill("Book a trip")
+        page.keyboard.press("Enter")
+        question = page.get_by_role("region", name="Where do you want to go?")
+        expect(question).to_contain_text("goes to trips only")
+        if number == 1:
+            expect(question.get_by_label("seat")).to_have_value("aisle")
+            question.get_by_label("note").fill("to the sea")
+            question.get_by_label("people").fill("20")
+            question.get_by_role("button", name=act).click()
+            expect(question.get_by_role("alert")).to_contain_text("people")
+            question.get_by_label("people").fill("2")
+            check_both_screens(tab, "mcp-elicitation")
+        question.get_by_role("button", name=act, exact=True).click()
+        answers = page.get_by_role("article", name="Answer").filter(has_text="Done.")
+        expect(answers).to_have_count(number + 1)
+    assert notes.heard == [
+        ("decline", None),
+        ("accept", {"note": "to the sea", "people": 2, "seat": "aisle"}),
+    ]

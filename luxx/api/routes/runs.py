@@ -182,7 +182,8 @@ AnswerText = Annotated[str, Meta(min_length=1, max_length=10_000)]
 class AnswerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`answer`: an option's label or your own text, or a list of them if `multiple`; for a permission `once`,
     `always` (also adds a rule of yours, so only the run's owner may) or `reject`. `note`: a text for the
-    model. `arguments`: replaces the arguments of the tool call that needs permission.
+    model. `arguments`: replaces the arguments of the tool call that needs permission; with `accept` they are
+    the values that an MCP server asks for.
     """
 
     answer: AnswerText | Annotated[list[AnswerText], Meta(min_length=1, max_length=50)]

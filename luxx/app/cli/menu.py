@@ -5,7 +5,7 @@ Chats, rooms and tasks show the same menu; `chat/terminal_input.py` and `runs/fo
 
 import os
 import sys
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,6 +38,8 @@ class FrameQuestion(msgspec.Struct, frozen=True, kw_only=True):
     decision_type: str = ""
     server: str = ""
     authorization_url: str = ""
+    requested_schema: dict[str, Any] = {}
+    url: str = ""
 
 
 class ListedQuestion(FrameQuestion, frozen=True, kw_only=True):
@@ -94,6 +96,10 @@ def question_lines(question: FrameQuestion) -> list[str]:
         lines.append(f"  {question.arguments}")
     if question.authorization_url:
         lines.append(f"  open this address in a browser: {question.authorization_url}")
+    if question.url:
+        lines.append(f"  open this address in a browser, if you trust it: {question.url}")
+    if question.requested_schema:
+        lines.append(f"  what you type goes to {question.server} only")
     for number, option in enumerate(question.options, 1):
         description = f": {option.description}" if option.description else ""
         mark = " (recommended)" if option.is_recommended else ""
@@ -119,7 +125,7 @@ def parse_answer(question: FrameQuestion, line: str) -> str | list[str] | None:
     answer = question.options[int(text) - 1].label if number_in(text, most) else text
     if question.decision_type == LOOP_DECISION and answer == LoopChoice.CORRECT:
         return None  # Own words are the correction.
-    if question.kind in (CHOICE, QuestionKind.PERMISSION, QuestionKind.SIGN_IN):
+    if question.kind in (CHOICE, QuestionKind.PERMISSION, QuestionKind.SIGN_IN, QuestionKind.ELICITATION):
         return {option.label.casefold(): option.label for option in question.options}.get(answer.casefold())
     return answer
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from luxx import __version__
+from luxx.domain.mcp.elicitation import MOST_ASKED, CallsInProgress, Elicit
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.domain.mcp.results import last_lines, reason_of_end, reason_of_silence
 from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool
@@ -52,7 +53,7 @@ _TOO_MANY_PARTS = {
 
 class McpConnection:
     """Await `open` first; any task may use `call` and `list_tools`. `on_change`: called when the server
-    announces that its list of tools has changed."""
+    announces that its list of tools has changed. `elicits`: whether the server may ask users during calls."""
 
     def __init__(
         self,
@@ -62,7 +63,11 @@ class McpConnection:
         limits: ProgramLimits,
         secrets: Secrets,
         on_change: Callable[[], Awaitable[None]],
+        *,
+        elicits: bool = False,
     ) -> None:
+        self._calls = CallsInProgress(sdk.types, secrets.hidden)
+        self._elicits = elicits
         self._resident = resident
         self._command = command
         self._sdk = sdk
@@ -144,16 +149,22 @@ class McpConnection:
             raise ToolFailed(f"did not list its tools within {seconds:g} seconds") from None
         return [*map(listed_tool, tools[:MOST_LISTED]), *self._items.wrong_tools[:MOST_LISTED]]
 
-    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> "CallToolResult":
+    async def call(
+        self, tool: str, arguments: dict[str, Any], seconds: float, elicit: Elicit | None = None
+    ) -> "CallToolResult":
         """Call a tool; cancellation notifies the server. Raises ToolFailed and AnswerLost with a predicate
         that follows the server's name."""
         types = self._sdk.types
         params = types.CallToolRequestParams(name=tool, arguments=arguments)
+        in_progress = None
         try:
-            async with asyncio.timeout(seconds):
-                return await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
+            async with asyncio.timeout(seconds) as limit:
+                with self._calls.during(elicit, limit) as in_progress:
+                    return await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
         except TimeoutError:
             self._start_ping()
+            if in_progress is not None and in_progress.asks_too_often:
+                raise AnswerLost(f"asks more than {MOST_ASKED} times before it answers") from None
             raise AnswerLost(f"did not answer within {seconds:g} seconds") from None
 
     async def close(self, why: str | None = None) -> None:
@@ -261,7 +272,10 @@ class McpConnection:
     async def _run_session(self) -> None:
         info = self._sdk.types.Implementation(name="luxx", version=__version__)
         async with self._sdk.session(
-            self._incoming_reader, self._outgoing_writer, client_info=info
+            self._incoming_reader,
+            self._outgoing_writer,
+            client_info=info,
+            elicitation_callback=self._calls.answer if self._elicits else None,
         ) as session:
             self._session = session
             try:

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
+from luxx.domain.mcp.call import McpCall
 from luxx.domain.mcp.link import Link
 from luxx.domain.mcp.models import ServerTransport, connection_key
-from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.remote import RemoteServer
 from luxx.domain.mcp.sdk import ListedTool
 from luxx.domain.mcp.server import McpServer
@@ -147,7 +147,9 @@ class McpConnections:
             await self._on_tools(server, key, tools)
 
         return ProgramServer(
-            McpServer(config, self.workspace_of(server), places.limits, places.sandbox, on_listed)
+            McpServer(
+                config, self.workspace_of(server), places.limits, places.sandbox, on_listed, elicits=True
+            )
         )
 
     def workspace_of(self, server: StoredServer) -> Path:

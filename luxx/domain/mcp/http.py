@@ -38,12 +38,17 @@ _EVENTS = "text/event-stream"
 
 
 @asynccontextmanager
-async def open_session(link: Link, items: AnswerItems, seconds: float) -> AsyncGenerator[ClientSession]:
-    """A session with the server. `seconds`: how long a response may be silent."""
+async def open_session(
+    link: Link, items: AnswerItems, seconds: float, elicit: Any
+) -> AsyncGenerator[ClientSession]:
+    """A session with the server. `seconds`: how long a response may be silent; `elicit`: the callback of the
+    SDK for what the server asks the user."""
     info = Implementation(name="luxx", version=__version__)
     mode = "auto" if link.transport is ServerTransport.HTTP else "legacy"
     transport = _CheckedTransport(_transport(link, seconds), items)
-    async with Client(cast(Any, transport), client_info=info, mode=mode, cache=None) as client:
+    async with Client(
+        cast(Any, transport), client_info=info, mode=mode, cache=None, elicitation_callback=elicit
+    ) as client:
         yield client.session
 
 

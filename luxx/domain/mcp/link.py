@@ -122,6 +122,10 @@ class Link:
         values = [*self.headers.values(), self._sent_header]
         return Secrets(f"={secret}" for value in values for secret in {value, value.rpartition(" ")[2]})
 
+    def hidden(self, text: str) -> str:
+        """A text of the server without secrets."""
+        return self.secrets.hidden(text)
+
     async def addresses(self) -> list[str]:
         """The only addresses to connect to. Raises LinkProblem."""
         endpoint = self.address.endpoint

@@ -148,8 +148,9 @@ class McpCallRow(Base):
     connection carries it out and writes `result` (a `CallEnd`), under the `fence` with which it began.
 
     `caller`: the process that waits for it. `is_repeated`: an owner was lost during the call, which was begun
-    once more. `asked`, `answer`: what the server asked the user, and the answer. Without a connection it is
-    the state of a call that its server continues when it is made again.
+    once more. `asked`: what the server asked the user last (an `AskedOfUser`); `answer`: the sealed answers
+    by the id of their question, until the server gets them. Without a connection it is the state of a call
+    that its server continues when it is made again.
     """
 
     __tablename__ = "mcp_calls"

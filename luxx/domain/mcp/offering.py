@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
+from luxx.domain.mcp.call import CallTool, McpCall
 from luxx.domain.mcp.inbox import Secrets, shortened
 from luxx.domain.mcp.sdk import ListedTool
 from luxx.errors import ConfigError, ToolFailed
@@ -88,23 +89,6 @@ MOST_ARGUMENT_BYTES = 1024 * 1024
 SPARE_SECONDS = 5.0
 """The executor's timeout exceeds the server's own ones by this, because theirs have better error messages."""
 
-KeepImages = Callable[[Sequence[bytes]], Awaitable[list[StepFile | str]]]
-"""Stores the images of one call. Returns the image of each, or why it cannot be shown."""
-
-
-class McpCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a server's tool, by the server's own name of it, for the user of `context`."""
-
-    tool: str
-    arguments: dict[str, Any]
-    is_read_only: bool
-    context: ToolContext
-    keep_images: KeepImages
-    mirrors_arguments: bool
-    """Whether the tool's schema has some arguments sent as headers, too."""
-
-
-CallTool = Callable[[McpCall], Awaitable[ToolResult]]
 McpHandler = Callable[[dict[str, Any], ToolContext], Awaitable[ToolResult]]
 
 

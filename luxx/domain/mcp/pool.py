@@ -20,9 +20,10 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.mcp.approval import McpDefinitions, definition_hash
 from luxx.domain.mcp.asking import call_signed_in
+from luxx.domain.mcp.call import McpCall
 from luxx.domain.mcp.connections import Key, McpConnections, ServerPlaces
 from luxx.domain.mcp.models import Credential, ServerStatus, ServerTransport
-from luxx.domain.mcp.offering import McpCall, build_offered_tools
+from luxx.domain.mcp.offering import build_offered_tools
 from luxx.domain.mcp.owners.calling import McpCalls
 from luxx.domain.mcp.owners.service import ProcessLeases
 from luxx.domain.mcp.sdk import ListedTool

@@ -5,7 +5,7 @@ Not here: its tools (`offering`), HTTP (`http`), which servers there are (`store
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 from msgspec.structs import replace
 
+from luxx.domain.mcp.call import McpCall
+from luxx.domain.mcp.elicitation import (
+    ANSWER_SECONDS,
+    MOST_ASKED,
+    CallsInProgress,
+    all_cancelled,
+    asked_by_result,
+    responses_of,
+)
 from luxx.domain.mcp.link import LOST, UNSENT, Link
 from luxx.domain.mcp.models import ServerTransport
-from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
 from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool, load_sdk
 from luxx.errors import ToolFailed
@@ -38,9 +46,6 @@ STATELESS_REVISION = "2026-07-28"
 """The first revision of the protocol without sessions."""
 
 MOST_PAGES = 50
-MOST_ROUNDS = 5
-"""How often a server may ask before it answers a call."""
-
 MOST_LISTED = 256
 """Listing stops after this many tools; further ones are ignored."""
 
@@ -119,9 +124,7 @@ class RemoteServer:
         for may_repeat in (True, False):
             connection = await self.connected()
             try:
-                answer = await connection.call(
-                    call.tool, call.arguments, CALL_SECONDS, mirrors_arguments=call.mirrors_arguments
-                )
+                answer = await connection.call(call, CALL_SECONDS)
             except SessionGone:
                 await self._drop(connection)
                 if may_repeat:
@@ -196,8 +199,10 @@ class RemoteServer:
         sdk = await asyncio.to_thread(load_sdk)
         open_session = await asyncio.to_thread(resolve_name, OPEN_SESSION)
         items = AnswerItems(sdk)
-        session = open_session(self.link, items, CALL_SECONDS + SPARE_SECONDS)
-        connection = RemoteConnection(session, self.link, sdk, items)
+        calls = CallsInProgress(sdk.types, self.link.hidden)
+        # A server that has asked a person is silent until the answer.
+        session = open_session(self.link, items, ANSWER_SECONDS + CALL_SECONDS + SPARE_SECONDS, calls.answer)
+        connection = RemoteConnection(session, self.link, sdk, items, calls)
         try:
             await connection.open(START_SECONDS)
         except BaseException:
@@ -231,8 +236,14 @@ class RemoteConnection:
     """An open session. Await `open` first; any task may use `call` and `list_tools`."""
 
     def __init__(
-        self, session: AbstractAsyncContextManager["ClientSession"], link: Link, sdk: Sdk, items: AnswerItems
+        self,
+        session: AbstractAsyncContextManager["ClientSession"],
+        link: Link,
+        sdk: Sdk,
+        items: AnswerItems,
+        calls: CallsInProgress,
     ) -> None:
+        self._calls = calls
         self._opened = session
         self._link = link
         self._sdk = sdk
@@ -283,38 +294,45 @@ class RemoteConnection:
         self._is_listed = True
         return [*map(listed_tool, tools[:MOST_LISTED]), *self._items.wrong_tools[:MOST_LISTED]]
 
-    async def call(
-        self, tool: str, arguments: dict[str, Any], seconds: float, *, mirrors_arguments: bool = False
-    ) -> "CallToolResult":
-        """Calls a tool; cancellation reaches the server. `mirrors_arguments`: see `McpCall`.
+    async def call(self, call: McpCall, seconds: float) -> "CallToolResult":
+        """Calls a tool; cancellation reaches the server.
 
-        Raises ToolFailed with a predicate that follows the name, SessionGone, AnswerLost and TimeoutError.
+        Raises ToolFailed with a predicate that follows the name, SessionGone, AnswerLost, TimeoutError, and
+        what `ask_all` raises.
         """
-        types, responses, state = self._sdk.types, None, None
-        async with asyncio.timeout(seconds):
-            if mirrors_arguments and not self._is_listed:
-                # The SDK sends arguments as headers, too, where the list of tools says so.
-                await self.list_tools(seconds)
-            for _ in range(MOST_ROUNDS):
-                params = types.CallToolRequestParams(
-                    name=tool, arguments=arguments, input_responses=responses, request_state=state
-                )
-                request = types.CallToolRequest(params=params)
-                answer = await self._ask(
-                    lambda session, request=request: session.send_request(request, self._sdk.answer)
-                )
-                if not isinstance(answer, types.InputRequiredResult):
-                    return answer
-                responses, state = self._declined(answer.input_requests or {}), answer.request_state
-        raise ToolFailed(f"asks more than {MOST_ROUNDS} times before it answers")
+        in_progress = None
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                with self._calls.during(call.elicit, limit) as in_progress:
+                    return await self._call(call, seconds)
+        except TimeoutError:
+            if in_progress is not None and in_progress.asks_too_often:
+                raise AnswerLost(f"asks more than {MOST_ASKED} times before it answers") from None
+            raise
 
-    def _declined(self, requests: Mapping[str, Any]) -> dict[str, Any]:
-        """The answers to what a server asks before it answers a call. Raises ToolFailed where it asks for
-        something else than a person's word, which Luxx has not offered."""
-        types = self._sdk.types
-        if not all(isinstance(request, types.ElicitRequest) for request in requests.values()):
-            raise ToolFailed("asks for a model or for files, which it does not get")
-        return {key: types.ElicitResult(action="decline") for key in requests}
+    async def _call(self, call: McpCall, seconds: float) -> "CallToolResult":
+        types, continued = self._sdk.types, call.continued
+        if call.mirrors_arguments and not self._is_listed:
+            # The SDK sends arguments as headers, too, where the list of tools says so.
+            await self.list_tools(seconds)
+        while True:
+            params = types.CallToolRequestParams(
+                name=call.tool,
+                arguments=call.arguments,
+                input_responses=None if continued is None else responses_of(types, continued),
+                request_state=None if continued is None else continued.state,
+            )
+            request = types.CallToolRequest(params=params)
+            answer = await self._ask(
+                lambda session, request=request: session.send_request(request, self._sdk.answer)
+            )
+            if not isinstance(answer, types.InputRequiredResult):
+                return answer
+            rounds = 1 if continued is None else continued.rounds + 1
+            asked = asked_by_result(
+                types, answer.input_requests or {}, answer.request_state, self._link.hidden, rounds
+            )
+            continued = all_cancelled(asked) if call.ask_all is None else await call.ask_all(asked)
 
     async def close(self) -> None:
         """Ends the session, within END_SECONDS."""

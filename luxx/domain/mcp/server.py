@@ -18,9 +18,9 @@ import structlog
 from msgspec.structs import replace
 
 from luxx.domain.files.storage import measure
+from luxx.domain.mcp.call import McpCall
 from luxx.domain.mcp.connection import McpConnection
 from luxx.domain.mcp.inbox import MIB, Secrets
-from luxx.domain.mcp.offering import McpCall
 from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
 from luxx.domain.mcp.sdk import AnswerLost, ListedTool, Sdk, load_sdk
 from luxx.errors import Conflict, ToolFailed
@@ -126,7 +126,8 @@ class ServerState(StrEnum):
 
 
 class McpServer:
-    """`on_tools` is called with the server's list of tools, at each start and when the list changes."""
+    """`on_tools` is called with the server's list of tools, at each start and when the list changes.
+    `elicits`: whether the server may ask users during calls."""
 
     def __init__(
         self,
@@ -136,8 +137,11 @@ class McpServer:
         sandbox: Sandbox,
         on_tools: Callable[["McpServer", Sequence[ListedTool]], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        elicits: bool = False,
     ) -> None:
         self.config = config
+        self._elicits = elicits
         self.reason = ""
         self._workspace = Path(os.path.abspath(workspace))
         self._reads = tuple(Path(os.path.abspath(path)) for path in config.reads)
@@ -192,7 +196,7 @@ class McpServer:
         may have been carried out. Raises ToolFailed."""
         try:
             connection = await self.connected()
-            answer = await connection.call(call.tool, call.arguments, self.config.call_seconds)
+            answer = await connection.call(call.tool, call.arguments, self.config.call_seconds, call.elicit)
             images = await asyncio.to_thread(images_of_answer, answer)
             result = result_of_answer(answer, await call.keep_images(images) if images else ())
         except AnswerLost as error:
@@ -289,7 +293,15 @@ class McpServer:
             resident = await self._sandbox.start_resident(program_spec)
         except ToolFailed as error:
             raise ToolFailed(f"could not be started: {error.message}") from error
-        return McpConnection(resident, self.config.command, sdk, self._limits, self._secrets, self._changed)
+        return McpConnection(
+            resident,
+            self.config.command,
+            sdk,
+            self._limits,
+            self._secrets,
+            self._changed,
+            elicits=self._elicits,
+        )
 
     async def _list(self, connection: McpConnection) -> list[ListedTool]:
         return await connection.list_tools(self.config.start_seconds)

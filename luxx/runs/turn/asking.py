@@ -39,6 +39,7 @@ from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.run import (
     LOOP_DECISION,
     AnsweredBy,
+    ElicitationChoice,
     Option,
     Permission,
     Question,
@@ -102,11 +103,17 @@ class QuestionAsker:
         """The context for one call, with its answers and with the functions that ask a person."""
         questions = self.run.log.state.questions
         records = [one for one in questions if one.question.call_id == call.id_ref]
-        answered = iter(filter(is_of_tool, records))
+        others = [one for one in records if one.question.kind != QuestionKind.ELICITATION]
+        answered = iter(filter(is_of_tool, others))
         permission = permission_for(self.run.spec.run_id, call, questions, member)
 
         async def ask(question: dict[str, Any]) -> dict[str, Any]:
-            one = next(answered, None)
+            elicitation = question.get("elicitation_id")
+            if elicitation is None:
+                one = next(answered, None)
+            else:
+                # One call may ask anew after its server was lost, so the order does not say which it is.
+                one = next((one for one in records if one.question.elicitation_id == elicitation), None)
             if one is not None and one.answer is not None:
                 return _answer_data(one.answer)
             question_to_ask = self._question(question)
@@ -220,6 +227,8 @@ class QuestionAsker:
                 seconds = question.timeout_seconds or default_seconds or None
             case QuestionKind.SIGN_IN:
                 return replace(question, options=SIGN_IN_OPTIONS, required=True, timeout_seconds=None)
+            case QuestionKind.ELICITATION:
+                return replace(question, options=ELICITATION_OPTIONS)
             case _:
                 assert_never(question.kind)
         # Without a recommended option there is no answer to take at the timeout.
@@ -270,6 +279,17 @@ REJECT = Option(label=Permission.REJECT.value, description="This call may not ru
 SIGN_IN_OPTIONS = [
     Option(label=SignInChoice.SIGNED_IN.value, description="You have signed in; the call is tried again"),
     Option(label=SignInChoice.SKIP.value, description="Go on without it; the call fails"),
+]
+
+
+ELICITATION_OPTIONS = [
+    Option(label=ElicitationChoice.ACCEPT.value, description="The server gets what it asks for"),
+    Option(label=ElicitationChoice.DECLINE.value, description="The server learns that you do not want it"),
+    Option(
+        label=ElicitationChoice.CANCEL.value,
+        description="The server learns that nobody decided",
+        is_recommended=True,
+    ),
 ]
 
 

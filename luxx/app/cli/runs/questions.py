@@ -20,11 +20,12 @@ from luxx.app.cli.menu import (
     question_lines,
     wanted_answer,
 )
+from luxx.app.cli.runs.elicitation import TypedForm
 from luxx.app.cli.runs.transcript import FollowedRun, RunTranscript
 from luxx.app.cli.screen import Piece, RunScreen, note, write_below
 from luxx.app.cli.server_api import ObjectWithId, ServerApi
 from luxx.errors import Conflict, LuxxError
-from luxx.wire.run import QuestionKind, RunStatus
+from luxx.wire.run import ElicitationChoice, QuestionKind, RunStatus
 
 
 class WaitsForPerson(Exception):
@@ -70,6 +71,8 @@ class RunQuestions:
         self._choices: dict[str, Choice] = {}
         self._done: set[str] = set()
         """The questions that were answered here."""
+        self._form: TypedForm | None = None
+        """The values that are typed for an MCP server."""
         self._menu_task: asyncio.Task[None] | None = None
         self.waiting: WaitsForPerson | None = None
 
@@ -97,6 +100,7 @@ class RunQuestions:
         choices = {choice.question.question_id: choice for choice in transcript.choices()}
         open_ids = transcript.questions.keys() | choices.keys()
         if self._asked is not None and self._asked.question_id not in open_ids:
+            self._form = None
             self.withdraw()
         # The rest of the log may have the answer.
         if self._asked is not None or self._follower.is_ending or not transcript.is_caught_up:
@@ -192,14 +196,30 @@ class RunQuestions:
 
     async def _answer(self, question: FrameQuestion, answer: str | list[str]) -> None:
         """Sends an answer; it is asked for again if the server does not take it."""
-        await self._follower.attempt(self._send(question, answer))
+        values = None
+        if self._form is not None:
+            if problem := self._form.take(answer):
+                self._screen.note(f"error: {problem}")
+        elif question.requested_schema and answer == ElicitationChoice.ACCEPT:
+            self._form = TypedForm(question)
+        if self._form is not None:
+            if (field := self._form.next_question) is not None:
+                self._open_menu(
+                    field, [note(one, self._subject.question_color) for one in question_lines(field)]
+                )
+                return
+            question, answer, values = self._form.question, ElicitationChoice.ACCEPT.value, self._form.values
+            self._form = None
+        await self._follower.attempt(self._send(question, answer, values))
         await self.ask_next(is_silent=False)
 
-    async def _send(self, question: FrameQuestion, answer: str | list[str]) -> None:
+    async def _send(
+        self, question: FrameQuestion, answer: str | list[str], values: dict[str, Any] | None = None
+    ) -> None:
         """Sends the answer to a question or the request of a choice. What was decided elsewhere is noted."""
         choice = self._choices.get(question.question_id)
         path: str = self._transcript.answer_path(question)
-        body: object = {"answer": answer}
+        body: object = {"answer": answer} if values is None else {"answer": answer, "arguments": values}
         if choice is not None:
             at = [option.label for option in question.options].index(str(answer))
             path, body = choice.requests[at]

@@ -4,15 +4,19 @@ Not here: who owns a connection (`service`), and questions to the user (`asking`
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from luxx.domain.mcp.call import McpCall
 from luxx.domain.mcp.connections import Key, McpConnections, ServerPlaces
+from luxx.domain.mcp.elicitation import AskedOfUser, Continued
 from luxx.domain.mcp.models import ServerStatus, connection_key
-from luxx.domain.mcp.offering import McpCall
+from luxx.domain.mcp.owners.eliciting import McpElicitations, PausedCall, decode_asked, read_paused
 from luxx.domain.mcp.owners.rows import (
     CallEnd,
     NewOwnerCall,
@@ -54,7 +58,8 @@ class McpCalls:
         leases: ProcessLeases,
         note: Note,
     ) -> None:
-        self.owners = McpOwners(store, bus, leases, self._perform, connections)
+        self.asked = McpElicitations(store, places.vault)
+        self.owners = McpOwners(store, bus, leases, self._perform, connections, self.asked)
         self._store = store
         self._places = places
         self._connections = connections
@@ -84,35 +89,76 @@ class McpCalls:
     async def call(self, server: StoredServer, call: McpCall) -> ToolResult:
         """A call by a definition that may be old: the server may have been changed or deleted since."""
         user_id = call.context.caller.user_id
+        row_id = _row_id(call.context)
 
-        def read(connection: Connection) -> tuple[StoredServer | None, bool]:
+        def read(connection: Connection) -> tuple[StoredServer | None, bool, PausedCall | None]:
             found = read_server(connection, server.id)
-            return found, found is not None and is_stateful(connection, found, user_id)
+            is_routed = found is not None and is_stateful(connection, found, user_id)
+            may_wait = not is_routed and call.context.caller.run_id is not None
+            return found, is_routed, read_paused(connection, row_id) if may_wait else None
 
-        current, is_routed = await self._store.read_rows(read)
+        current, is_routed, paused = await self._store.read_rows(read)
         if current is None or not current.enabled:
             raise ToolFailed(f"the MCP server {server.name} was {'disabled' if current else 'deleted'}")
         key = (current.id, current.holder(user_id))
         if is_routed:
             return await self._call_owner(current, key, call)
-        if call.context.is_resumed and not call.is_read_only:
+        is_begun = call.context.is_resumed if paused is None else paused.is_sent
+        if is_begun and not call.is_read_only:
             return unknown_outcome(server.name, LOST_CALLER)
-        return await self._call_here(current, key, call)
+        if call.context.caller.run_id is None:
+            return await self._call_here(current, key, call)
+        return await self._call_in_run(current, key, call, self._new(row_id, call), paused)
 
-    async def _call_owner(self, server: StoredServer, key: Key, call: McpCall) -> ToolResult:
-        context, run_id = call.context, call.context.caller.run_id
-        workspace = context.permissions.workspace
-        new = NewOwnerCall(
-            id=new_id() if run_id is None else call_key(run_id, context.metadata.call_id),
-            run_id=run_id,
-            user_id=context.caller.user_id,
+    async def _call_in_run(
+        self, server: StoredServer, key: Key, call: McpCall, new: NewOwnerCall, paused: PausedCall | None
+    ) -> ToolResult:
+        """A call whose server may ask the user something before it is made again."""
+
+        has_row = paused is not None
+
+        async def ask_all(asked: AskedOfUser) -> Continued:
+            nonlocal has_row
+            has_row = True
+            return await answers(await self.asked.pause(new, asked, self.owners.leases.process))
+
+        async def answers(asked: AskedOfUser) -> Continued:
+            continued = await self.asked.answer(server.name, new.id, asked, call.context)
+            await self.asked.send(new.id)
+            return continued
+
+        continued = await answers(paused.asked) if paused is not None and not paused.is_sent else None
+        try:
+            result = await self._call_here(server, key, replace(call, ask_all=ask_all, continued=continued))
+        except LuxxError:
+            # The same call may be made again.
+            if has_row:
+                await self._forget(new.id)
+            raise
+        if has_row:
+            await self._forget(new.id)
+        return result
+
+    async def _forget(self, row_id: str) -> None:
+        await self._store.write_rows(lambda connection: delete_call(connection, row_id))
+
+    def _new(self, row_id: str, call: McpCall) -> NewOwnerCall:
+        workspace = call.context.permissions.workspace
+        return NewOwnerCall(
+            id=row_id,
+            run_id=call.context.caller.run_id,
+            user_id=call.context.caller.user_id,
             tool=call.tool,
             arguments=as_json(call.arguments),
             is_read_only=call.is_read_only,
             mirrors_arguments=call.mirrors_arguments,
             workspace=None if workspace is None else str(workspace),
         )
-        end = await self._routed(server, key, new, context)
+
+    async def _call_owner(self, server: StoredServer, key: Key, call: McpCall) -> ToolResult:
+        context, new = call.context, self._new(_row_id(call.context), call)
+        while (end := await self._routed(server, key, new, context)).asked:
+            await self.asked.answer(server.name, new.id, decode_asked(end.asked), context)
         context.metadata.files.extend(end.files)
         if end.is_lost or end.result is None:
             return unknown_outcome(server.name, LOST_OWNER)
@@ -132,7 +178,7 @@ class McpCalls:
         )
         if end.needs_sign_in or end.failed:
             # The same call may be made again.
-            await self._store.write_rows(lambda connection: delete_call(connection, new.id))
+            await self._forget(new.id)
             raise NeedsSignIn(server.id, server.name) if end.needs_sign_in else ToolFailed(end.failed)
         return end
 
@@ -161,6 +207,7 @@ class McpCalls:
             context=ToolContext(caller=caller),
             keep_images=keep_images,
             mirrors_arguments=call.mirrors_arguments,
+            elicit=partial(self.owners.elicit, call),
         )
         try:
             return CallEnd(result=await self._call_here(server, key, own), files=files)
@@ -185,6 +232,12 @@ class McpCalls:
             raise
         await self._note(key, ServerStatus.READY, "")
         return result
+
+
+def _row_id(context: ToolContext) -> str:
+    """The id of the row of a call: that of a run is found again."""
+    run_id = context.caller.run_id
+    return new_id() if run_id is None else call_key(run_id, context.metadata.call_id)
 
 
 def _listing(user_id: int) -> NewOwnerCall:

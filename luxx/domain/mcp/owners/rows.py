@@ -48,13 +48,15 @@ _add_connection = {
 
 class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a call ended: with a `result`, with `failed` (why it could not be made), or because its user has to
-    sign in first. `is_lost`: its owner ended before the answer. `files`: images of the result."""
+    sign in first. `is_lost`: its owner ended before the answer. `files`: images of the result. `asked`: it
+    has not ended, and its server waits for this (an `AskedOfUser`)."""
 
     result: ToolResult | None = None
     files: list[StepFile] = []
     failed: str = ""
     needs_sign_in: bool = False
     is_lost: bool = False
+    asked: str = ""
 
 
 LOST = CallEnd(is_lost=True)
@@ -87,7 +89,8 @@ class OwnerCall(NewOwnerCall, frozen=True, kw_only=True):
 
 
 class CallView(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as its caller sees it. `has_owner`: a process that is alive has the connection."""
+    """A call as its caller sees it. `has_owner`: a process that is alive has the connection; `asked`: what
+    its server waits for, while that has no answer."""
 
     status: CallState
     owner: str | None
@@ -144,9 +147,9 @@ def _settle(connection: Connection, key: str, fence: int) -> None:
         _calls.c.fence < fence,
     )
     again = and_(_calls.c.is_read_only, _calls.c.is_repeated.is_(False), _calls.c.is_cancelled.is_(False))
-    waits = {"status": CallState.WAITING.value, "is_repeated": True, "asked": None, "answer": None}
+    waits = {"status": CallState.WAITING.value, "is_repeated": True, "answer": None}
     connection.execute(update(_calls).where(began, again).values(waits))
-    ended = {"status": CallState.ENDED.value, "result": _LOST_TEXT, "ended_at": utc_now()}
+    ended = {"status": CallState.ENDED.value, "result": _LOST_TEXT, "ended_at": utc_now(), "answer": None}
     connection.execute(update(_calls).where(began).values(ended))
 
 
@@ -190,13 +193,13 @@ def finish(connection: Connection, call: OwnerCall, end: CallEnd) -> bool:
     """Writes how a call ended, unless another process has taken the connection."""
     written = connection.execute(
         update(_calls)
-        .where(_is_begun(call))
-        .values(status=CallState.ENDED.value, result=_encode(end).decode(), ended_at=utc_now())
+        .where(is_begun(call))
+        .values(answer=None, status=CallState.ENDED.value, result=_encode(end).decode(), ended_at=utc_now())
     )
     return written.rowcount == 1
 
 
-def _is_begun(call: OwnerCall) -> ColumnElement[bool]:
+def is_begun(call: OwnerCall) -> ColumnElement[bool]:
     return and_(
         _calls.c.id == call.id, _calls.c.fence == call.fence, _calls.c.status != CallState.ENDED.value
     )
@@ -206,7 +209,7 @@ def see_call(connection: Connection, call_id: str, alive: AliveProcesses) -> Cal
     """A call as its caller sees it; None if it does not exist."""
     owned = _connections.c.owner.in_(alive(connection)).label("has_owner")
     query = (
-        select(_calls.c.status, _calls.c.result, _calls.c.asked, _connections.c.owner, owned)
+        select(_calls.c.status, _calls.c.result, _calls.c.asked, _calls.c.answer, _connections.c.owner, owned)
         .outerjoin(_connections, _connections.c.id == _calls.c.connection_id)
         .where(_calls.c.id == call_id)
     )
@@ -218,14 +221,17 @@ def see_call(connection: Connection, call_id: str, alive: AliveProcesses) -> Cal
         owner=row.owner,
         has_owner=bool(row.has_owner),
         result=row.result,
-        asked=row.asked,
+        asked=row.asked if row.status == CallState.ASKING.value and row.answer is None else None,
     )
 
 
-def await_call(connection: Connection, call_id: str, process: str) -> bool:
-    """Makes this process the one that waits for a call. False if there is none."""
-    waits = update(_calls).where(_calls.c.id == call_id).values(caller=process)
-    return connection.execute(waits).rowcount == 1
+def await_call(connection: Connection, call_id: str, process: str, *, is_resumed: bool) -> bool:
+    """Makes this process the one that waits for a call. False if there is none that was begun: an earlier
+    process began it, or it has asked its user something."""
+    is_begun = (
+        _calls.c.id == call_id if is_resumed else and_(_calls.c.id == call_id, _calls.c.asked.is_not(None))
+    )
+    return connection.execute(update(_calls).where(is_begun).values(caller=process)).rowcount == 1
 
 
 def cancel_call(connection: Connection, call_id: str) -> str | None:
@@ -303,13 +309,14 @@ def owner_of(connection: Connection, key: str, alive: AliveProcesses) -> str | N
 
 
 def delete_old_calls(connection: Connection) -> None:
-    """Deletes ended calls after KEPT, unless a run may still read their result."""
+    """Deletes ended calls after KEPT, unless a run may still read their result; those without a connection
+    end with their run."""
     goes_on = select(_runs.c.id).where(_runs.c.id == _calls.c.run_id, _runs.c.finished_at.is_(None))
-    connection.execute(
-        delete(_calls).where(
-            _calls.c.ended_at < utc_now() - KEPT, or_(_calls.c.run_id.is_(None), ~goes_on.exists())
-        )
+    before = utc_now() - KEPT
+    is_old = or_(
+        _calls.c.ended_at < before, and_(_calls.c.connection_id.is_(None), _calls.c.created_at < before)
     )
+    connection.execute(delete(_calls).where(is_old, or_(_calls.c.run_id.is_(None), ~goes_on.exists())))
 
 
 def as_json(value: Any) -> str:

@@ -15,8 +15,10 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
+from luxx.domain.mcp.elicitation import CANCELLED, Elicitation, ElicitationAnswer
 from luxx.domain.mcp.models import CallState
 from luxx.domain.mcp.owners import rows
+from luxx.domain.mcp.owners.eliciting import McpElicitations
 from luxx.domain.mcp.owners.rows import LOST, AliveProcesses, CallEnd, CallView, NewOwnerCall, OwnerCall
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.engine import Store
@@ -61,9 +63,16 @@ class McpOwners:
     """One per process. `perform` carries a call out over one of the connections of this process."""
 
     def __init__(
-        self, store: Store, bus: Bus, leases: ProcessLeases, perform: Perform, connections: OpenConnections
+        self,
+        store: Store,
+        bus: Bus,
+        leases: ProcessLeases,
+        perform: Perform,
+        connections: OpenConnections,
+        asked: McpElicitations,
     ) -> None:
         self.leases = leases
+        self.asked = asked
         self._store = store
         self._bus = bus
         self._perform = perform
@@ -91,17 +100,18 @@ class McpOwners:
         process goes on to wait for it."""
         process = self.leases.process
 
-        def begin(connection: Connection) -> str | None:
+        def begin(connection: Connection) -> tuple[str | None, bool]:
             rows.ensure_connection(connection, key, server_id, holder)
-            if not (is_resumed and rows.await_call(connection, new.id, process)):
+            is_begun = rows.await_call(connection, new.id, process, is_resumed=is_resumed)
+            if not is_begun:
                 rows.add_call(connection, key, new, process)
-            return self._claim(connection, key)
+            return self._claim(connection, key), is_begun
 
         event = self._waiting[new.id] = asyncio.Event()
         try:
-            owner = await self._store.write_rows(begin)
+            owner, is_begun = await self._store.write_rows(begin)
             self._notify_owner(owner, new.id)
-            return await self._ended(key, new.id, event, looks_first=is_resumed)
+            return await self._ended(key, new.id, event, looks_first=is_begun)
         except asyncio.CancelledError:
             if is_cancelled():
                 self._run(self._cancel(new.id))
@@ -127,6 +137,8 @@ class McpOwners:
                 return CallEnd(failed="was changed or deleted; try again")
             if view.status is CallState.ENDED:
                 return view.end or LOST
+            if view.asked is not None:
+                return CallEnd(asked=view.asked)
             await self._go_on(key, call_id, view)
 
     async def _go_on(self, key: str, call_id: str, view: CallView) -> None:
@@ -158,7 +170,10 @@ class McpOwners:
     # The owner
 
     def _on_call(self, call_id: str) -> None:
-        if call_id not in self._taken:
+        if call_id in self._taken:
+            # A call that is carried out already: there may be an answer to what it asks.
+            self.asked.wake(call_id)
+        else:
             task = self._taken[call_id] = self._run(self._carry_out(call_id))
             task.add_done_callback(lambda _: self._taken.pop(call_id, None))
 
@@ -199,6 +214,28 @@ class McpOwners:
             logger.warning("mcp_call_of_lost_connection", call=call.id)
         elif call.id in self._waiting:
             self._ends[call.id] = end
+            self._wake(call.id)
+        else:
+            self._bus.publish(Topic.MCP_CALL_ENDED, call.id.encode(), to=call.caller)
+
+    async def elicit(self, call: OwnerCall, elicitation: Elicitation) -> ElicitationAnswer:
+        """Has the run's user asked, and waits for the answer. Nobody is asked outside of runs."""
+        if call.run_id is None:
+            return CANCELLED
+        asked_id = await self._store.write_rows(
+            lambda connection: self.asked.put(connection, call, elicitation)
+        )
+        answer = None
+        if asked_id is not None:
+            self._notify_caller(call)
+            answer = await self.asked.wait(call, asked_id)
+        if answer is None:
+            # The run has ended, so nobody wants the result.
+            self._stop(call.id)
+        return answer or CANCELLED
+
+    def _notify_caller(self, call: OwnerCall) -> None:
+        if call.id in self._waiting:
             self._wake(call.id)
         else:
             self._bus.publish(Topic.MCP_CALL_ENDED, call.id.encode(), to=call.caller)

@@ -136,6 +136,15 @@ const en = {
   signInOfOwner: (server: string) => `The answer needs a tool of ${server}. Only the owner of the room can sign in there.`,
   signInSkip: 'Go on without it',
   signInSkipped: 'Went on without the sign-in',
+  elicitationWhere: (server: string) => `What you write goes to ${server} only; the model does not get it. Write no password here.`,
+  elicitationOpens: 'Open this address only if you trust it; it opens in a new tab.',
+  elicitationOfOwner: "Only the run's owner can give the values.",
+  elicitationSend: 'Send to the server',
+  elicitationOpened: 'I have opened it',
+  elicitationDecline: 'Decline',
+  elicitationCancel: 'Skip',
+  elicitationDone: (server: string, answer: string) =>
+    answer === 'accept' ? `Answered ${server}` : answer === 'decline' ? `Declined what ${server} asked for` : `Did not answer ${server}`,
   signedIn: (server: string) => `Signed in to ${server}`,
   signInRefused: 'The address of the sign-in is not a web address. Nothing was opened.',
   // The page that a sign-in comes back to

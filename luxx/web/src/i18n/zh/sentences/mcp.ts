@@ -42,5 +42,8 @@ export const SENTENCES_OF_MCP: Record<string, string> = {
     '授权服务器 {1} 自称是 {2}；登录已中止，因为中间可能有攻击者',
   'the answer to the sign-in {}, and {} was asked; nothing was sent to either, start the sign-in again':
     '登录的回答（{1}）不是来自所问的 {2}；没有向任何一方发送内容，请重新登录',
+  'the MCP server {} asks: {}': 'MCP 服务器 {1} 询问：{2}',
+  "only the run's owner can accept; answer decline or cancel, or wait": '只有运行的所有者可以接受；请拒绝、跳过或等待',
+  'these values do not fit: {}': '这些值不合适：{+1}',
   'sign in at the MCP server {}, so that its tools can work for you': '请登录 MCP 服务器 {1}，使它的工具可以为你工作',
 }

@@ -68,6 +68,9 @@ def test_servers_are_added_listed_tested_and_their_tools_shown(
     assert luxx("add", url, "--name", "notes") == ["\t".join(added)]
     assert luxx("list") == ["\t".join(added)]
     assert luxx("test", "notes") == ["\t".join(added)]
+    luxx("add", f"{notes.url}/old/mcp", "--name", "kept")
+    kept = luxx("test", "kept")[0].split("\t")
+    assert kept[-1].startswith("in the process "), "the older revision keeps a state"
     tools = {line.split("\t")[0]: line.split("\t")[1:] for line in luxx("tools", "notes")}
     assert tools["add"][1:] == ["reads", "Adds two numbers."]
     assert tools["add"][0].endswith("_notes__add")
@@ -88,7 +91,7 @@ def test_servers_are_added_listed_tested_and_their_tools_shown(
         ),
         (("add", url, "--project", "Garden"), "there is no project 'Garden'"),
         (("add", "https:///mcp"), "has no host"),
-        (("tools", "nothing"), "there is no MCP server 'nothing'; yours: gone, notes"),
+        (("tools", "nothing"), "there is no MCP server 'nothing'; yours: gone, kept, notes"),
     ):
         assert reason in refusal(plain_server, writer, "mcp", *arguments), arguments
     assert "1 to 300" in refusal(plain_server, writer, "mcp", "login", "notes", "--wait", "0", code=2)

@@ -32,7 +32,8 @@ def with_calls(user: str, calls: list[ReplyEvent], system: str | None = None) ->
 @pytest.fixture(scope="module")
 def script() -> Script:
     answers: dict[str, list[ReplyEvent]] = {**EDITS, "slides": [MADE]}
-    return Script(rules=[rule for user, calls in answers.items() for rule in with_calls(user, calls)])
+    rules = [rule for user, calls in answers.items() for rule in with_calls(user, calls)]
+    return Script(rules=[*rules, Rule(when=When(user="write it anew"), reply=[Text(text="# Rye")])])
 
 
 def edit(artifact_id: str, gate: str, **arguments: Any) -> list[ReplyEvent]:
@@ -82,6 +83,7 @@ def test_cards_and_the_open_pane_follow_what_a_model_changes(
         person.api.post("/messages/stream", json=stream, headers=JSON).raise_for_status()
         expect(page.get_by_role("article", name="Answer")).to_have_count(2)
         field.focus()
+        tab.expected_problems.append("409")  # It may be saved before the page has the new version.
         models.release("one")
         expect(cards.last).to_contain_text("version 2")
         expect(page.get_by_role("heading", name="Rye bread").locator("..")).to_contain_text("version 2")
@@ -149,3 +151,28 @@ def test_cards_of_rooms_and_of_steps_lead_to_the_artifact(person: Person) -> Non
         card.first.click()
         expect(page.get_by_role("list", name="Pages").get_by_role("button")).to_have_count(3)
         expect(page.get_by_role("link", name="Open the task")).to_be_visible()
+
+
+def test_the_notice_of_a_run_leads_to_what_it_made(person: Person, models: ScriptedProvider) -> None:
+    chat = person.post("/conversations", {"title": "Bread"})["id"]
+    with person.tab() as tab:
+        page = tab.open("/ui/agents")
+        expect(page.get_by_role("link", name="Tasks")).to_be_visible()
+        tray = page.get_by_role("region", name="Notices")
+        stream = {"conversation_id": chat, "content": "make slides", "tools": True}
+        person.api.post("/messages/stream", json=stream, headers=JSON).raise_for_status()
+        expect(tray).to_contain_text("Bread: The artifact is ready.")
+        check_both_screens(tab, "artifact-notice")
+        tray.get_by_role("link", name="Open").click()
+        expect(page.get_by_role("heading", name="Rye bread")).to_be_visible()
+        assert f"/ui/chat/{chat}?artifact=" in page.url
+
+        page.goto(f"{tab.url}/ui/agents")
+        expect(page.get_by_role("link", name="Tasks")).to_be_visible()
+        deck = person.get("/artifacts")["items"][0]["id"]
+        body = {"page_index": 2, "instructions": "write it anew"}
+        person.api.post(f"/artifacts/{deck}/regenerate", json=body, headers=JSON).raise_for_status()
+        expect(tray).to_contain_text("Rye bread: The page is written.")
+        tray.get_by_role("link", name="Open").click()
+        expect(page.get_by_role("heading", name="Rye bread")).to_contain_text("Rye bread")
+        assert page.url.endswith(f"/ui/artifacts/{deck}")

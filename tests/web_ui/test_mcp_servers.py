@@ -106,15 +106,24 @@ def test_a_server_is_added_tried_ruled_switched_off_and_deleted(person: Person, 
         assert person.get("/mcp/servers")["items"] == []
 
 
-def test_a_server_that_cannot_be_reached_says_why_in_the_language_of_the_page(person: Person) -> None:
+def test_servers_say_where_they_run_and_why_not_in_the_language_of_the_page(
+    person: Person, notes: RemoteMcp
+) -> None:
     with RemoteMcp() as gone:
         port, url = gone.port, f"{gone.url}/mcp"
     allow(person, port)
+    allow(person, notes.port)
+    person.post("/mcp/servers", {"name": "kept", "transport": "http", "url": f"{notes.url}/old/mcp"})
+    person.post("/mcp/servers/kept/test")
     person.post("/mcp/servers", {"name": "gone", "transport": "http", "url": url})
     with person.tab(PHONE) as tab:
         tab.page.add_init_script("localStorage.setItem('luxx.language', 'zh')")
         page = tab.open("/ui/tools/mcp")
         expect(page.get_by_role("listitem").filter(has_text="gone")).to_contain_text("无法使用")
+        process = person.get("/mcp/servers/kept")["owner"]
+        expect(page.get_by_role("listitem").filter(has_text="kept")).to_contain_text(
+            f"它的连接在进程 {process} 中。"
+        )
         check_both_screens(tab, "mcp-zh")
         page.get_by_role("link", name="gone").click()
         expect(page.get_by_text("没有工具")).to_be_visible()

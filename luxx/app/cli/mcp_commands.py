@@ -112,9 +112,9 @@ def _print_server(one: McpServerView) -> None:
     state = one.status.value if one.enabled else "disabled"
     count = f"{len(one.tools)} {'tool' if len(one.tools) == 1 else 'tools'}"
     place = one.url or " ".join([one.command, *one.args])
-    print_fields(
-        one.name, owner, state, count, one_line(place), *([one_line(one.problem)] if one.problem else [])
-    )
+    process = [f"in the process {one.owner}"] if one.owner else []
+    problem = [one_line(one.problem)] if one.problem else []
+    print_fields(one.name, owner, state, count, one_line(place), *process, *problem)
 
 
 async def _add(server: ServerApi, _screen: Screen, options: argparse.Namespace) -> int:

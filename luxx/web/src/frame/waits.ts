@@ -51,6 +51,7 @@ export const waitingCounts = computed(() => {
 
 export function addressOf(kind: keyof typeof AREA_OF_KIND, sessionId: string): string {
   if (kind === 'index') return '/runs'
+  if (kind === 'artifact') return `/artifacts/${sessionId}`
   return kind === 'memory' ? '/memories' : `/${AREA_OF_KIND[kind]}/${sessionId}`
 }
 
@@ -124,15 +125,20 @@ export function followWaits(): void {
     kind: Schema<'Run'>['kind'],
     sessionId: string,
     { run_id: runId, status, title, error }: { run_id: string; status: string; title: string; error?: string | null },
+    artifactId?: string,
   ): void {
-    const to = addressOf(kind, sessionId)
-    if (to === route.path || (status !== 'completed' && status !== 'failed' && status !== 'paused')) return
+    const place = addressOf(kind, sessionId)
+    if (place === route.path || (status !== 'completed' && status !== 'failed' && status !== 'paused')) return
     if (status !== 'paused') {
       if (shown.has(runId)) return
       shown.add(runId)
     }
     const reason = server.translate((error ?? '').replace(/^The (answer|room|task|page) (failed|was not written): /, ''))
-    const sentence = status === 'failed' ? text.failed(reason) : text.ended[status === 'paused' ? 'paused' : kind]
+    // Of a run that made an artifact: beside its chat, or as a page.
+    const isMade = artifactId && kind !== 'artifact' && status === 'completed'
+    const to = !isMade ? place : kind === 'chat' ? `${place}?artifact=${artifactId}` : addressOf('artifact', artifactId)
+    const ended = text.ended[status === 'paused' ? 'paused' : isMade ? 'made' : kind]
+    const sentence = status === 'failed' ? text.failed(reason) : ended
     notices.show({ kind: stateOf(status), text: common.labelled(title, sentence), to, runId })
   }
 
@@ -152,7 +158,7 @@ export function followWaits(): void {
       refresh()
     } else if (runId) {
       const error = status === 'failed' ? notification.message : null
-      showEnd(sessionKind, id, { run_id: runId, status, title, error })
+      showEnd(sessionKind, id, { run_id: runId, status, title, error }, notification.artifact_id)
     }
   }
 

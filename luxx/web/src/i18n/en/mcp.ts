@@ -25,6 +25,7 @@ const en = {
   reason: (name: string, why: string) => `${name} ${why}`,
   withheldNamed: (names: string) => `Withheld until an administrator approves their new definition: ${names}`,
   leftOutNamed: (names: string) => `Left out, because the definition cannot be used: ${names}`,
+  runsIn: (process: string) => `Its connection is in the process ${process}.`,
   printed: 'What it printed last',
   changed: (tool: string, server: string) => `${tool} of ${server} has changed`,
   changedAbout: 'Models are not offered it until you approve this definition. Read what it asks of them now.',

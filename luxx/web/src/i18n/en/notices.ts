@@ -8,6 +8,7 @@ const en = {
     memory: 'The extraction of facts has ended.',
     index: 'The documents are indexed.',
     artifact: 'The page is written.',
+    made: 'The artifact is ready.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

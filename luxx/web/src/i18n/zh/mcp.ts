@@ -24,6 +24,7 @@ const zh: McpText = {
   reason: (_name, why) => why,
   withheldNamed: (names) => `在管理员批准新定义之前不提供：${names}`,
   leftOutNamed: (names) => `已略过，因为定义不能使用：${names}`,
+  runsIn: (process) => `它的连接在进程 ${process} 中。`,
   printed: '最后的输出',
   changed: (tool, server) => `${server} 的 ${tool} 已更改`,
   changedAbout: '在你批准此定义之前不会提供给模型。请阅读它现在的要求。',

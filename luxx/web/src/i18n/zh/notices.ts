@@ -8,6 +8,7 @@ const zh: NoticesText = {
     memory: '事实提取已结束。',
     index: '文档已索引。',
     artifact: '页面已写好。',
+    made: '作品已完成。',
     paused: '已暂停，可以继续。',
   },
   failed: (reason) => (reason ? `失败：${reason}` : '失败了。'),

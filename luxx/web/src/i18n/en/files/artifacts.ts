@@ -160,7 +160,6 @@ const en = {
       ? 'One artifact was made in this chat. It stays in the gallery.'
       : `${count} artifacts were made in this chat. They stay in the gallery.`,
   deleteThemToo: 'Delete them too',
-  ready: (name: string) => `${name} is ready.`,
 }
 
 export type ArtifactsText = Texts<typeof en>

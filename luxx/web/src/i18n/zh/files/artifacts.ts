@@ -155,7 +155,6 @@ const zh: ArtifactsText = {
   gone: '此作品已被删除。',
   ofConversation: (count) => `此对话中创建了 ${count} 个作品。它们会保留在作品库中。`,
   deleteThemToo: '一并删除',
-  ready: (name) => `${name} 已完成。`,
 }
 
 export default zh

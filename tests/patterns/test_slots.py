@@ -1,5 +1,9 @@
 """What learned patterns keep of a text: general words pass, all others become slots."""
 
+import re
+import sys
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +16,7 @@ from luxx.features.patterns.slots import (
     slotted,
     without_checked_numbers,
 )
+from tests.patterns.private_texts import CARRIERS, PASSPHRASES, REQUESTS, SECRETS
 
 PIECES = st.sampled_from(
     [
@@ -110,6 +115,11 @@ def test_signature_is_readable_and_can_be_read():
             "Create a monthly sales report for Acme Corp and save it as sales_report_acme_2024.xlsx.",
             "create a monthly sales report for {name} and save it as {file}.",
         ),
+        ("Mark the totals. Read my mail. Read wants it.", "mark the totals. read my mail. {name} wants it."),
+        (
+            "New Harvest needs a chart. The Acme report. You Wei",
+            "{name} needs a chart. the {name} report. {name}",
+        ),
         ("Will Bill pay the bill? Ask Mark.", "{name} pay the bill? ask {name}"),
         (
             "请把上个月的销售报告发给王伟，并生成3份柱状图",
@@ -134,3 +144,57 @@ def test_numbers_with_a_right_checksum_become_slots(number: str):
     assert without_checked_numbers(f"card {number} now") == "card {number} now"
     wrong = number.replace("0", "7", 1) if "0" in number else number.replace("4", "5", 1)
     assert without_checked_numbers(f"card {wrong} now") == f"card {wrong} now"
+
+
+def _words(text: str) -> Counter[str]:
+    """The words and Chinese characters of a slotted text."""
+    return Counter(re.findall(r"[a-z]+|[^\W\d_a-z]", re.sub(r"\{[a-z]+\}", " ", text.lower())))
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_nothing_of_a_secret_or_name_passes(carrier: str):
+    neutral = _words(slotted(carrier.format("{text}")))
+    terms = set(signature_of(carrier.format("{text}")).words)
+    leaks = {
+        secret: (slotted(carrier.format(secret)), passed)
+        for secret in SECRETS
+        if (passed := _words(slotted(carrier.format(secret))) - neutral)
+        or not set(signature_of(carrier.format(secret)).words) <= terms
+    }
+    assert leaks == {}
+
+
+@pytest.mark.parametrize(("carrier", "secret"), PASSPHRASES)
+def test_words_that_are_a_password_do_not_pass(carrier: str, secret: str):
+    neutral = _words(slotted(carrier.format("{text}")))
+    assert _words(slotted(carrier.format(secret))) - neutral == Counter()
+
+
+@pytest.mark.parametrize(("requests", "least"), [(REQUESTS[:30], 0.9), (REQUESTS[30:], 0.9)])
+def test_most_words_of_ordinary_requests_pass(requests: list[str], least: float):
+    before = sum((_words(request) for request in requests), Counter())
+    after = sum((_words(slotted(request)) for request in requests), Counter())
+    assert (before & after).total() / before.total() >= least
+
+
+@pytest.mark.parametrize(
+    "piece", ["create a report for Acme ", "报a告.", "4 ", "高建设", "x at y dot ", "#", "a@.", "《"]
+)
+def test_long_texts_take_time_in_proportion_to_their_length(piece: str):
+    def calls(size: int) -> int:
+        count = 0
+
+        def count_call(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        text = (piece * size)[:size]
+        sys.setprofile(count_call)
+        try:
+            slotted(text)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    slotted(piece)
+    assert calls(8_000) < 4.5 * calls(2_000) + 500

@@ -18,8 +18,14 @@ _CUES = re.compile(
 )
 """Words after which a secret follows, in the same sentence and after one of `_EQUALS` or a colon."""
 
-_KEYS = re.compile("api|private|secret|access|license|encryption|recovery|ssh")
+_KEYS = re.compile("api|pass|private|secret|access|license|encryption|recovery|ssh")
 _EQUALS = re.compile("is|was|are|be|to|as|是|为|成")
+_BEFORE_NAMES = re.compile(
+    "the|for|from|to|in|on|at|with|about|please|can|could|is|are|what|when|why|how|who|hi|hello|dear|if|and|or"
+)
+"""Words with which a sentence may begin before a name. Others may be a part of it: New Harvest Ltd."""
+
+_DETERMINERS = re.compile("the|a|an|this|these|those|all|each|every|my|our|your|their|its|me|it|them")
 _NAMED = frozenset({"named", "called"})
 _DOTS = frozenset({"dot", "point", "punkt", "underscore", "dash"})
 
@@ -27,6 +33,7 @@ _FRAGMENT = 4
 """Words of up to so many letters are part of a key if pieces of keys are on both sides of them."""
 
 _LONG_KEY = 16
+_STOPS = (".", "!", "?", "。")
 
 
 class PatternSignature(msgspec.Struct, frozen=True):
@@ -86,13 +93,21 @@ def _pass_capitals(tokens: list[Token], known: Vocabulary) -> None:
         if not (is_first and token.is_capital and token.kind is SlotKind.NAME):
             continue
         word = token.text.replace("’", "'").lower()
-        term = known.term(word)
-        if term is None or known.is_name(word):
-            continue
         following = tokens[at + 1] if at + 1 < len(tokens) and not token.mark else None
-        if following is None or not following.is_capital or not term or known.is_verb(word):
+        term = known.term(word)
+        if term is None or (known.is_name(word) and not _is_command(word, following, known)):
+            continue
+        is_before_name = known.is_verb(word) or _BEFORE_NAMES.fullmatch(word)
+        if following is None or not following.is_capital or is_before_name:
             token.text, token.term, token.kind = word, term, None
             token.is_capital, token.oddness = False, Oddness.NONE
+
+
+def _is_command(word: str, following: Token | None, known: Vocabulary) -> bool:
+    """Whether a word that may be a name is a verb with an object: Mark the totals."""
+    return (
+        known.is_verb(word) and following is not None and _DETERMINERS.fullmatch(following.text) is not None
+    )
 
 
 def _slot_addresses(tokens: list[Token]) -> None:
@@ -180,7 +195,7 @@ def _slot_fragments(tokens: list[Token]) -> None:
             continue
         between = tokens[last + 1 : at] if at - last <= 3 else []
         is_key = bool(between) and token.oddness + tokens[last].oddness == 2 * Oddness.KEY
-        if all((is_key or len(word.text) <= _FRAGMENT) and not word.ends for word in between):
+        if all((is_key or len(word.text) <= _FRAGMENT) and word.mark not in _STOPS for word in between):
             for word in between:
                 word.become(SlotKind.TEXT)
         last = at
@@ -233,9 +248,10 @@ def _blank(last: Token, token: Token) -> str:
         return token.before.strip(" ")
     if token.before or last.mark:
         return token.before or " "
-    is_spaced = [each.kind is not None or each.text.isascii() for each in (last, token)]
-    is_word = any(each.kind is None and each.text.isascii() for each in (last, token))
-    return " " if all(is_spaced) and is_word else ""
+    is_word, is_next_word = last.kind is None, token.kind is None
+    if is_word and is_next_word:
+        return " " if last.text.isascii() and token.text.isascii() else ""
+    return " " if (is_word and last.text.isascii()) or (is_next_word and token.text.isascii()) else ""
 
 
 _DIGITS = re.compile(r"(?<![\dA-Za-z])\d(?:[ -]?\d){12,18}(?![\dA-Za-z])")

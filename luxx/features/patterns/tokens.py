@@ -30,6 +30,8 @@ _PIECE = re.compile(
 _PARTS = re.compile(
     f"(?P<date>\\d{{1,4}}年(?:\\d{{1,2}}月(?:\\d{{1,2}}[日号])?)?|\\d{{1,2}}月(?:\\d{{1,2}}[日号])?)|(?P<han>[{HAN}]+)|(?P<rest>[^{HAN}]+?(?=\\d{{1,4}}[年月]|[{HAN}]|\\Z))"
 )
+_RADICALS = re.compile("[\u2e80-\u2fdf\u3200-\u33ff]")
+_ANY_HAN = re.compile(f"[{HAN}]")
 _JOINTS = frozenset("_-./\\@#=&~|$^+")
 """Characters that make one identifier of what is on both sides of them."""
 
@@ -76,7 +78,7 @@ class Oddness(IntEnum):
     KEY = 2
 
 
-class Token(msgspec.Struct, kw_only=True):
+class Token(msgspec.Struct, kw_only=True, gc=False):
     """An allowed word (`kind` is None) with its term, or a slot, as the text has it. `before`: whether
     anything was between it and the token before it; a newline, a blank or nothing. `mark`: the punctuation
     after it. `ends`: a sentence ends after it."""
@@ -105,6 +107,7 @@ class _TokenReader:
         self._tools = frozenset(tools)
         self._vocabulary = vocabulary
         self._before = "\n"
+        self._kinds: dict[str, SlotKind] = {}
 
     def gap(self, text: str) -> None:
         """Notes what is between two tokens."""
@@ -134,7 +137,10 @@ class _TokenReader:
 
     def chunk(self, chunk: str) -> None:
         """Adds the tokens of text without blanks."""
-        if not any(character.isalnum() or _is_foreign(character) for character in chunk):
+        if chunk in self._vocabulary.forms and chunk not in self._tools:
+            self.add(Token(text=chunk, term=self._vocabulary.forms[chunk]))
+            return
+        if not (chunk[0].isalnum() or any(map(_is_letter, chunk))):
             self.gap(" ")
             for mark in _SIGNS.get(chunk, chunk):
                 if mark in _SENTENCE:
@@ -158,7 +164,7 @@ class _TokenReader:
     def _core(self, core: str) -> None:
         if core in self._tools:
             self.add(Token(text=core, term=core))
-        elif re.search(f"[{HAN}]", core) is None:
+        elif core.isascii() or _ANY_HAN.search(core) is None:
             self.add(self._latin(core))
         else:
             self._mixed(core)
@@ -171,21 +177,26 @@ class _TokenReader:
             return Token(text=word, term=term)
         if word.islower() and word.isascii() and (term := known.term(word)) is not None:
             return Token(text=word, term=term)
-        kind = _kind_of(core)
+        kind = self._kind(core)
         is_capital = word[0].isupper() and (word[1:].islower() or len(word) == 1)
         return Token(text=core, kind=kind, oddness=_oddness(core, kind), is_capital=is_capital)
+
+    def _kind(self, core: str) -> SlotKind:
+        if (kind := self._kinds.get(core)) is None:
+            kind = self._kinds[core] = _kind_of(core)
+        return kind
 
     def _mixed(self, core: str) -> None:
         """Adds the tokens of text with Chinese characters and others."""
         parts = list(_PARTS.finditer(core))
-        texts = [match[0] for match in parts]
+        texts = ["" if match["date"] else match[0] for match in parts]
         for at, match in enumerate(parts):
             if match["date"]:
                 self.add(Token(text=match[0], kind=SlotKind.DATE))
             elif match["rest"]:
                 is_after = at > 0 and match[0][0] in _JOINTS
                 if is_after or (at + 1 < len(parts) and match[0][-1] in _JOINTS):
-                    self.add(Token(text=match[0], kind=_kind_of(match[0]), oddness=Oddness.KEY))
+                    self.add(Token(text=match[0], kind=self._kind(match[0]), oddness=Oddness.KEY))
                 else:
                     self._rest(match[0])
             else:
@@ -263,8 +274,14 @@ def _kind_of(core: str) -> SlotKind:
 
 
 def _is_foreign(character: str) -> bool:
-    """Whether a character is a letter, mark or invisible character that is not ASCII."""
-    return bool(character) and not character.isascii() and unicodedata.category(character)[0] in "LMCN"
+    """Whether a character is a letter, mark or invisible character that is not ASCII, or looks like one."""
+    if not character or character.isascii():
+        return False
+    return unicodedata.category(character)[0] in "LMCN" or _RADICALS.match(character) is not None
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalnum() or _is_foreign(character)
 
 
 def _oddness(core: str, kind: SlotKind) -> Oddness:

@@ -5,7 +5,7 @@ The list is one of allowed words, because no detector finds all names and secret
 does not pass.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -16,6 +16,7 @@ from luxx.infra.store.search_words import FUNCTION_WORDS, stems_of
 
 _ENDINGS = ("s", "ed", "ing")
 _CONTENT = ("verbs", "nouns", "adjectives", "compounds")
+_GENERAL = ("general", "general verbs")
 
 
 class SlotKind(StrEnum):
@@ -32,7 +33,8 @@ class SlotKind(StrEnum):
 
 class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     """The allowed words. `forms`, `stems`, `spelled` and `chinese` map a word to its term in a signature,
-    which is empty for words that say nothing of the subject. `spelled` has words with capitals."""
+    which is empty for words that say nothing of the subject. `longest` maps the first character of Chinese
+    words and names to the length of the longest. `spelled` has words with capitals."""
 
     forms: Mapping[str, str]
     stems: Mapping[str, str]
@@ -40,7 +42,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     spelled: Mapping[str, str]
     names: frozenset[str]
     chinese: Mapping[str, str]
-    longest: int
+    longest: Mapping[str, int]
     surnames: frozenset[str]
     given: frozenset[str]
     titles: frozenset[str]
@@ -70,14 +72,15 @@ def vocabulary() -> Vocabulary:
     sections = _sections(files("luxx.features.patterns").joinpath("vocabulary.txt").read_text("utf-8"))
     forms: dict[str, str] = {}
     stems: dict[str, str] = {}
-    for section in (*_CONTENT, "general"):
+    for section in (*_CONTENT, *_GENERAL):
         for entry in sections[section]:
             base, _, others = entry.partition("=")
             (stem,) = stems_of([base])
-            term = "" if section == "general" else stem
+            term = "" if section in _GENERAL else stem
             stems[stem] = term
             forms.update(dict.fromkeys((base, *filter(None, others.split(","))), term))
     spelled = {word: stems_of([word.lower()])[0] for word in sections["spelled"]}
+    spelled |= dict.fromkeys(sections["languages"], "")
     forms |= {word.lower(): term for word, term in spelled.items()}
     small = (word for word in sections["function"] if word.islower())
     forms |= dict.fromkeys((*FUNCTION_WORDS, *small), "")
@@ -87,16 +90,25 @@ def vocabulary() -> Vocabulary:
     return Vocabulary(
         forms=forms,
         stems=stems,
-        verbs=frozenset(entry.partition("=")[0] for entry in (*sections["verbs"], *sections["general"])),
+        verbs=frozenset(
+            entry.partition("=")[0] for entry in (*sections["verbs"], *sections["general verbs"])
+        ),
         spelled=spelled,
         names=frozenset(sections["names"]),
         chinese=chinese,
-        longest=max(map(len, (*chinese, *sections["chinese names"]))),
+        longest=_longest((*chinese, *sections["chinese names"])),
         surnames=frozenset(sections["chinese surnames"]),
         given=frozenset(sections["chinese given"]),
         titles=frozenset(sections["chinese titles"]),
         chinese_names=frozenset(sections["chinese names"]),
     )
+
+
+def _longest(words: Iterable[str]) -> dict[str, int]:
+    lengths: dict[str, int] = {}
+    for word in words:
+        lengths[word[0]] = max(lengths.get(word[0], 0), len(word))
+    return lengths
 
 
 def _sections(text: str) -> dict[str, list[str]]:

@@ -657,8 +657,44 @@ COMPOSITIONS = [
     Case("a composition whose id has a NUL", "GET", f"{CHAINS}/%00"),
 ]  # fmt: skip
 
+ART = "/artifacts"
+DECK = {"type": "ppt", "name": "n", "content": "# A"}
+ARTIFACTS = [
+    wrong("an artifact of an unknown type", "POST", ART, {**DECK, "type": "song"}, "$.type"),
+    wrong("an artifact without a name", "POST", ART, {**DECK, "name": ""}, "$.name"),
+    wrong("an artifact with a NUL", "POST", ART, {**DECK, "name": NUL}, "$.name"),
+    wrong("an artifact of nothing", "POST", ART, {**DECK, "content": " \n"}, "$.content"),
+    wrong("an artifact without a source", "POST", ART, {"type": "ppt", "name": "n"}, "$.content"),
+    wrong("a deck of files", "POST", ART, {"type": "ppt", "name": "n", "files": []}, "$.files"),
+    wrong("a theme that there is not", "POST", ART, {**DECK, "theme": "dark"}, "$.theme"),
+    wrong("a language that is none", "POST", ART, {**DECK, "language": "d\n"}, "$.language"),
+    wrong("an artifact with more", "POST", ART, {**DECK, "more": 1}, "$.more"),
+    wrong("a chart that is a text", "POST", ART, {**DECK, "type": "chart"}, "$.content"),
+    wrong("a chart without values", "POST", ART, {**DECK, "type": "chart", "content": "{}"}, "$.content"),
+    wrong("a sheet that is a text", "POST", ART, {**DECK, "type": "sheet"}, "$.content"),
+    wrong("a chart of lists", "POST", ART, {**DECK, "type": "chart", "content": "[" * 90_000}, "$.content"),
+    wrong("a file outside", "POST", ART,
+          {"type": "code", "name": "n", "files": [{"path": "../a", "content": ""}]}, "$.files[0].path"),
+    Case("an artifact of no conversation", "POST", ART, {**DECK, "conversation_id": UNKNOWN_ID}, 404),
+    Case("an artifact with too many pages", "POST", ART, {**DECK, "content": "# A\n\n---\n\n" * 90}, 413),
+    Case("an artifact that is too large", "POST", ART, {**DECK, "content": "x" * 600_000}, 413),
+    Case("artifacts of an unknown type", "GET", f"{ART}?type=song", fields=("type",)),
+    Case("an artifact that there is not", "GET", f"{ART}/{UNKNOWN_ID}", None, 404),
+    Case("an artifact with a NUL in its id", "GET", f"{ART}/%00"),
+    Case("changing no artifact", "PUT", f"{ART}/{UNKNOWN_ID}", {"name": "n"}, 404),
+    Case("the source of no artifact", "GET", f"{ART}/{UNKNOWN_ID}/content", None, 404),
+    Case("page zero of an artifact", "GET", f"{ART}/{UNKNOWN_ID}/content?page=0", fields=("page",)),
+    Case("a version past all", "GET", f"{ART}/{UNKNOWN_ID}/content?version={HUGE}", fields=("version",)),
+    Case("an unknown format", "GET", f"{ART}/{UNKNOWN_ID}/download?format=exe", fields=("format",)),
+    Case("a picture of no width", "GET", f"{ART}/{UNKNOWN_ID}/pages/1?width=1", fields=("width",)),
+    wrong("restoring no number", "POST", f"{ART}/{UNKNOWN_ID}/restore", {"version": 0}, "$.version"),
+    wrong("a page written without instructions", "POST", f"{ART}/{UNKNOWN_ID}/regenerate",
+          {"page_index": 1, "instructions": ""}, "$.instructions"),
+]  # fmt: skip
+
 CASES = [
     *TWICE,
+    *ARTIFACTS,
     *AUTH,
     *BRANCHES,
     *PROJECTS,

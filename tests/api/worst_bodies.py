@@ -346,6 +346,39 @@ MEMBERS = [
     {"id": f"m{n}", "tool": "process_data", "arguments": {"data": "{{a.b}}" * 2_000}} for n in range(5)
 ]
 
+SOURCES = {
+    "lists": "- x\n" * 120_000,
+    "nested lists": "".join("  " * depth + "- x\n" for depth in range(680)),
+    "cells": "|a|b|\n|-|-|\n" + "|c|d|\n" * 80_000,
+    "emphasis": "**a*b_c" * 68_000,
+    "open emphasis": "*a **b " * 68_000,
+    "brackets": "[" * 480_000,
+    "links": "[a](http://b) " * 34_000,
+    "comments": "<!-- " * 95_000,
+    "line ends": "\r\u2028\x85" * 80_000,
+}
+"""Sources of documents that renderers take long for."""
+
+
+def artifact_sources() -> list[Body]:
+    def body(name: str, type_: str, content: str) -> Body:
+        return Body(f"{type_} {name}", lambda _ids: {"type": type_, "name": "n", "content": content})
+
+    sheet = {
+        "sheets": [{"name": "s", "columns": [{"name": "c", "type": "formula"}], "rows": [["=1+1"]] * 40_000}]
+    }
+    files = {"files": [{"path": f"{'a/' * 8}{number}", "content": "x"} for number in range(999)]}
+    return [
+        *(body(name, "document", f"# A\n\n{text}") for name, text in SOURCES.items()),
+        body("separators", "ppt", "---\n" * 120_000),
+        body("fences", "ppt", "```\n# a\n" * 50_000),
+        body("formulas", "sheet", json.dumps(sheet)),
+        body("files", "code", json.dumps(files)),
+        body("brackets", "chart", "[" * 480_000),
+        body("nodes", "diagram", "a-->b\n" * 80_000),
+    ]
+
+
 WORST_PARAMETERS = (
     "9" * 4_000,
     "%00" * 1_000,
@@ -363,6 +396,7 @@ SEARCHES = ("%e0%bd%b1%e0%bd%b2" * 500, "a%20" * 2_000, "%22a%22%20-" * 700, "a*
 WORST: dict[str, list[Body]] = {
     "POST /agents/import": documents(190_000, "version: 1\nname: a\n"),
     "POST /agents/{agent_id}/invoke": texts_of_rooms(),
+    "POST /artifacts": artifact_sources(),
     "POST /chat-rooms": [
         Body("nested stop", lambda _: {**ROOM, "stop": nested(2)}),
         Body("deep stop", lambda _: {**ROOM, "stop": nested(3)}),

@@ -80,6 +80,7 @@ def test_the_second_of_two_editors_gets_both_texts(anna: ApiClient) -> None:
     assert anna.good("GET", f"/artifacts/{artifact_id}")["head"] == 2
 
 
+@pytest.mark.timeout(300)
 def test_every_version_of_random_edits_and_restores_is_as_saved(anna: ApiClient) -> None:
     rng = random.Random(7)
     artifact_id = create(anna)["id"]
@@ -126,7 +127,7 @@ def test_nothing_is_served_as_a_page(anna: ApiClient) -> None:
     for type_, content, format_ in (
         ("web", hostile, "html"),
         ("diagram", "graph TD\n A-->B", "mmd"),
-        ("chart", '{"type": "bar", "data": {"labels": ["a"]}}', "json"),
+        ("chart", '{"type": "bar", "data": {"labels": ["a"], "datasets": [{"data": [1]}]}}', "json"),
         ("report", hostile, "md"),
     ):
         artifact_id = create(anna, type_, content)["id"]
@@ -190,8 +191,17 @@ def test_artifacts_outlive_their_conversation_unless_a_person_says_otherwise(
 def test_another_theme_is_a_version_and_a_name_is_not(anna: ApiClient) -> None:
     artifact_id = create(anna)["id"]
     assert anna.good("PUT", f"/artifacts/{artifact_id}", json={"name": "B"})["head"] == 1
-    changed = anna.good("PUT", f"/artifacts/{artifact_id}", json={"theme": "dark", "language": "de"})
-    assert (changed["head"], changed["name"], changed["theme"], changed["language"]) == (2, "B", "dark", "de")
+    changed = anna.good("PUT", f"/artifacts/{artifact_id}", json={"theme": "night", "language": "de"})
+    assert (changed["head"], changed["name"], changed["theme"], changed["language"]) == (
+        2,
+        "B",
+        "night",
+        "de",
+    )
+    refused = anna.bad("PUT", f"/artifacts/{artifact_id}", 400, json={"theme": "dark"})
+    assert all(
+        name in refused["detail"]["fields"]["$.theme"] for name in ("clear", "forest", "night", "paper")
+    )
 
 
 def test_old_versions_are_deleted_with_their_parts(anna: ApiClient) -> None:

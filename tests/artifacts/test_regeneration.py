@@ -145,7 +145,7 @@ def test_an_artifact_has_one_run_and_a_cancelled_one_changes_nothing(
 
 
 def test_what_is_no_page_is_the_error_of_the_run(admin: ApiClient, anna: ApiClient) -> None:
-    chart = create(anna, '{"kind": "bar", "labels": ["a"], "series": []}', type="chart")
+    chart = create(anna, '{"labels": ["a"], "series": [{"name": "s", "values": [1]}]}', type="chart")
     with model(admin, anna, Text(text="I cannot do that")):
         run = ended(anna, start(anna, chart, page=1)["id"])
     assert (run["status"], "a chart is one JSON object" in run["error"]) == ("failed", True)

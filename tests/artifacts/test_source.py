@@ -173,3 +173,29 @@ def test_paths_are_unique_whatever_their_case() -> None:
 def test_names_of_downloads_are_safe(name: str, expected: str) -> None:
     assert file_name(name, "pdf") == expected
     assert len(file_name(name * 300, "pdf").encode()) <= 255
+
+
+@pytest.mark.parametrize(
+    ("chart", "reason"),
+    [
+        ("[1]", "JSON object"),
+        ("{}", "needs series"),
+        ('{"type": "cloud", "labels": ["a"], "series": [{"values": [1]}]}', "cloud is no type of a chart"),
+        ('{"labels": ["a"], "series": [{"values": ["b"]}]}', "values of a chart are numbers"),
+        ('{"labels": ["a"], "series": [{"values": [1, 2]}]}', "2 values, and there are 1 labels"),
+        ('{"labels": [["a"]], "series": [{"values": [1]}]}', "labels of a chart are texts"),
+        (json.dumps({"series": [{"values": [1] * 201}]}), "at most 200 labels"),
+        (json.dumps({"series": [{"values": [1]}] * 13}), "at most 12 series"),
+        ('{"series": [{"values": [1]}], "series": []}', "twice"),
+    ],
+)
+def test_what_is_no_chart_is_refused_with_the_reason(chart: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason) as refused:
+        split(ArtifactType.CHART, chart)
+    assert refused.value.kind == "source_invalid"
+
+
+def test_a_chart_is_what_the_renderer_reads_also_in_the_form_of_chart_js() -> None:
+    given = {"type": "bar", "data": {"labels": ["a"], "datasets": [{"label": "s", "data": [1]}]}}
+    (page,) = split(ArtifactType.CHART, json.dumps(given))
+    assert json.loads(page.text) == given

@@ -12,9 +12,9 @@ from pptx import Presentation
 
 from luxx.infra.documents.render.blocks import read_page
 from luxx.infra.documents.render.checks import archive_problems, missing_text, page_texts
-from luxx.infra.documents.render.files import MAX_SLIDE_CHARACTERS, TooLong
 from luxx.infra.documents.render.paging import pdf_texts
 from luxx.infra.documents.render.request import Rendered
+from luxx.infra.documents.render.sizes import MAX_SLIDE_CHARACTERS, TooLong
 from luxx.infra.documents.render.themes import THEMES
 from luxx.wire.artifacts import ArtifactType
 from render.conftest import deck, example, example_source, render

@@ -14,6 +14,7 @@ from PIL import Image
 
 from luxx.infra.documents.render.blocks import ChartBlock, Heading, plain, read_page
 from luxx.infra.documents.render.checks import document_text, missing_text, page_texts
+from luxx.infra.documents.render.sizes import TooLong, require_short_document
 from luxx.wire.artifacts import ArtifactType
 from render.conftest import example, example_source, pages_of, render
 
@@ -129,6 +130,29 @@ def test_code_of_renderers_in_the_source_stays_text(kind: ArtifactType, form: st
     assert '#eval("1+1")' in text
     assert "root:" not in text
     assert made.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- x\n" * 120_000, "more than 40,000"),
+        ("|a|b|\n|-|-|\n" + "|c|d|\n" * 80_000, "more than 40,000"),
+        ("**a*b_c" * 68_000, "characters"),
+        ("[a](http://b) " * 34_000, "characters"),
+        ("[a](http://b)\n\n" * 30_000, "more than 40,000"),
+        ("[" * 480_000, "480,000 characters"),
+        ("*a **b " * 68_000, "characters"),
+    ],
+    ids=["lists", "tables", "emphasis", "links", "paragraphs", "brackets", "open emphasis"],
+)
+def test_a_text_that_takes_too_long_is_refused_before_a_file_is_made(text: str, reason: str) -> None:
+    with pytest.raises(TooLong, match=reason):
+        require_short_document([f"# Title\n\n{text}"])
+
+
+def test_a_long_document_of_a_usual_form_is_no_problem() -> None:
+    rows = "|a|b|c|d|\n|-|-|-|-|\n" + "|one|**two**|three|four|\n" * 2_000
+    require_short_document([f"# Title\n\n{'word ' * 7_000}\n\n{rows}" for _ in range(2)])
 
 
 def test_an_empty_page_is_a_problem() -> None:

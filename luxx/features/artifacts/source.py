@@ -8,13 +8,13 @@ returns is the same pages.
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any, cast
 
 import msgspec
 
 from luxx.errors import InvalidInput, TooLarge
 from luxx.features.artifacts.sheets import Workbook, read_sheet, read_workbook
 from luxx.infra.documents.code_fences import fence_after
+from luxx.infra.documents.render.chart_spec import read_chart
 from luxx.infra.strict_json import decode_strict
 from luxx.wire.artifacts import ArtifactType
 
@@ -239,18 +239,17 @@ def _files(text: str, name: str) -> list[SourcePage]:
 
 
 def check_chart(text: str) -> str:
-    """The canonical JSON of a chart. Raises InvalidInput for what is no JSON object."""
+    """The canonical JSON of a chart. Raises InvalidInput for what is none."""
     try:
         value = decode_strict(text.encode())
+        read_chart(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(
-            f"a chart is one JSON object, and this is no JSON: {error}",
+            f"a chart is one JSON object {{type, labels, series: [{{name, values}}]}}: {error}",
             field="$.content",
             kind="source_invalid",
         ) from error
-    if not isinstance(value, dict) or not value:
-        raise InvalidInput("a chart is one JSON object", field="$.content", kind="source_invalid")
-    return encode_json(cast(Any, value))
+    return encode_json(value)
 
 
 def encode_json(value: object) -> str:

@@ -41,6 +41,7 @@ from luxx.features.artifacts.views import (
     ArtifactSettings,
     AuthorKind,
     NewArtifact,
+    ThemeName,
     VersionAuthorRow,
 )
 from luxx.features.memory.places import place_of, root_of
@@ -95,7 +96,7 @@ class ArtifactTools:
             name: Name,
             content: ToolText = None,
             files: Files = None,
-            theme: Short = "",
+            theme: ThemeName = "",
             language: Short = "",
         ) -> dict[str, Any]:
             """Make a document, deck, sheet, web page, program, chart or diagram that the person sees beside

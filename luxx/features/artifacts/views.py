@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from luxx.features.artifacts.citations import CitedSource
 from luxx.features.artifacts.models import NAME_LENGTH
 from luxx.features.artifacts.source import SourceFile
+from luxx.infra.documents.render.themes import THEMES
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.artifacts import ArtifactProblem, ArtifactType
 
@@ -18,14 +19,8 @@ MAX_TEXT = 10 * 1024 * 1024
 MAX_INSTRUCTIONS = 10_000
 
 ArtifactName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH, pattern=NAME, description=IN_NAME)]
-ThemeName = Annotated[
-    str,
-    Meta(
-        max_length=30,
-        pattern=r"^[a-z0-9-]*$(?!\n)",
-        description="small letters, digits and hyphens, or empty",
-    ),
-]
+ThemeName = Literal["", "clear", "forest", "night", "paper"]
+assert set(get_args(ThemeName)) == {"", *THEMES}
 LanguageTag = Annotated[
     str,
     Meta(

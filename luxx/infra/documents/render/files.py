@@ -25,27 +25,23 @@ from luxx.infra.documents.render.paging import copyable_pdf, heading_pages, pdf_
 from luxx.infra.documents.render.pictures import page_pictures
 from luxx.infra.documents.render.report import write_report
 from luxx.infra.documents.render.request import FilePage, Rendered, RenderProblem, RenderRequest
+from luxx.infra.documents.render.sizes import require_short_document, require_short_slides
 from luxx.infra.documents.render.themes import theme_named
 from luxx.infra.documents.render.typeset import svg_png
 from luxx.infra.documents.render.workbook import write_workbook
 from luxx.wire.artifacts import ArtifactType
-
-MAX_SLIDE_CHARACTERS = 40_000
-"""Far more than fits on a slide: 4,000 words have 28,000. Measuring a text takes time that grows with it."""
 
 
 class UnknownFormat(ValueError):
     """The type of the artifact has no such format; the message says so."""
 
 
-class TooLong(ValueError):
-    """A page is longer than any that can be shown; the message names it."""
-
-
 def make_file(request: RenderRequest) -> Rendered:
     """The file that is asked for. Raises UnknownFormat, or TooLong."""
     if request.source.type is ArtifactType.PPT:
-        _require_short(request.source.pages)
+        require_short_slides(request.source.pages)
+    elif request.source.type in (ArtifactType.DOCUMENT, ArtifactType.REPORT):
+        require_short_document(request.source.pages)
     match request.source.type, request.format:
         case ArtifactType.PPT, "pptx" | "pdf":
             return _make_deck(request)
@@ -61,15 +57,6 @@ def make_file(request: RenderRequest) -> Rendered:
             return _make_chart(request)
         case kind, form:
             raise UnknownFormat(f"An artifact of the type {kind} has no format {form} that is rendered.")
-
-
-def _require_short(pages: Sequence[str]) -> None:
-    for number, page in enumerate(pages, start=1):
-        if len(page) > MAX_SLIDE_CHARACTERS:
-            raise TooLong(
-                f"Slide {number} has {len(page):,} characters, and {MAX_SLIDE_CHARACTERS:,} "
-                "are the most that one can have. Shorten it, or divide it."
-            )
 
 
 def _make_deck(request: RenderRequest) -> Rendered:

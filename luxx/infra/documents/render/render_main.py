@@ -9,8 +9,9 @@ import sys
 import msgspec
 
 from luxx.infra.documents.bounds import limit
-from luxx.infra.documents.render.files import TooLong, UnknownFormat, make_file
+from luxx.infra.documents.render.files import UnknownFormat, make_file
 from luxx.infra.documents.render.request import RenderAnswer, RenderRequest
+from luxx.infra.documents.render.sizes import TooLong
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ export const ARTIFACT_KEY = ['artifact'] as const
 export const GALLERY_KEY = ['artifacts'] as const
 export const TYPES: readonly ArtifactType[] = ['document', 'ppt', 'report', 'sheet', 'chart', 'diagram', 'web', 'code']
 export const THEMES = ['clear', 'night', 'paper', 'forest'] as const
+/** Empty: the standard theme. */
+export type ThemeName = '' | (typeof THEMES)[number]
 export const ICONS: Record<ArtifactType, Component> = {
   ppt: Presentation,
   document: FileText,

@@ -63,6 +63,8 @@ SECRETS = [
     "Zhang Wei",
     "Summer Field",
     "Rose Cook",
+    "Jeanne English",
+    "I. House",
     "Acme Dynamics",
     "Phoenix",
     "García",
@@ -105,6 +107,9 @@ PASSPHRASES = [
     ("The login secret was {}, keep it", "blue chart morning"),
     ("密码是{}。请写周报", "销售报告"),
     ("登录口令：{}", "图表 发票"),
+    ("用户名admin，密码{}。写周报", "report"),
+    ("Passwort: {}", "report"),
+    ("pwd {}", "report chart"),
 ]
 """Requests with secrets of allowed words."""
 

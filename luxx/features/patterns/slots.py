@@ -4,6 +4,7 @@ typed slot, such as `{name}`, so that nothing private is stored.
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from itertools import pairwise, zip_longest
 
 import msgspec
 
@@ -13,13 +14,21 @@ from luxx.features.patterns.vocabulary import SlotKind, Vocabulary, vocabulary
 MAX_SIGNATURE = 64
 """The most words of a signature: the first ones of the text."""
 
-_CUES = re.compile(
-    "passwords?|pass(?:phrase|code|wd)|pwd|pin|secrets?|tokens?|credentials?|seed|mnemonic|密码|口令|密钥|令牌"
+_CUES = frozenset(
+    re.findall(
+        r"\w+",
+        """password passwords passphrase passcode passwd pwd pin secret secrets token tokens credential
+        credentials seed mnemonic passwort kennwort wachtwoord contraseña senha passe
+        密码 口令 密钥 令牌 密碼 パスワード""",
+    )
 )
 """Words after which a secret follows, in the same sentence and after one of `_EQUALS` or a colon."""
 
-_KEYS = re.compile("api|pass|private|secret|access|license|encryption|recovery|ssh")
-_EQUALS = re.compile("is|was|are|be|to|as|是|为|成")
+_BARE_CUES = frozenset({"passwd", "pwd", "passcode"})
+"""Cues that a secret may follow at once."""
+
+_KEYS = frozenset({"api", "pass", "private", "secret", "access", "license", "encryption", "recovery", "ssh"})
+_EQUALS = frozenset({"is", "was", "are", "be", "to", "as", "是", "为", "成"})
 _BEFORE_NAMES = re.compile(
     "the|for|from|to|in|on|at|with|about|please|can|could|is|are|what|when|why|how|who|hi|hello|dear|if|and|or"
 )
@@ -81,6 +90,7 @@ def _judged(text: str, tools: Collection[str]) -> list[Token]:
     known = vocabulary()
     tokens = tokens_of(text, tools, known)
     _pass_capitals(tokens, known)
+    _slot_languages(tokens, known)
     for rule in _RULES:
         rule(tokens)
     return tokens
@@ -101,6 +111,13 @@ def _pass_capitals(tokens: list[Token], known: Vocabulary) -> None:
         if following is None or not following.is_capital or is_before_name:
             token.text, token.term, token.kind = word, term, None
             token.is_capital, token.oddness = False, Oddness.NONE
+
+
+def _slot_languages(tokens: list[Token], known: Vocabulary) -> None:
+    """Makes slots of languages after a name: Jeanne English."""
+    for before, token in pairwise(tokens):
+        if before.kind is SlotKind.NAME and not before.mark and token.text in known.languages:
+            token.become(SlotKind.NAME)
 
 
 def _is_command(word: str, following: Token | None, known: Vocabulary) -> bool:
@@ -131,15 +148,25 @@ def _slot_addresses(tokens: list[Token]) -> None:
 def _slot_secrets(tokens: list[Token]) -> None:
     """Makes slots of the rest of a sentence in which a password or key is given."""
     has_cue = is_secret = False
-    for at, token in enumerate(tokens):
+    before = ""
+    for token, following in zip_longest(tokens, tokens[1:]):
         if is_secret:
             token.become(SlotKind.TEXT)
         word = token.text.lower()
-        is_key = word in ("key", "keys", "phrase") and at > 0 and _KEYS.fullmatch(tokens[at - 1].text.lower())
-        has_cue = has_cue or bool(is_key or _CUES.fullmatch(word))
-        is_secret = is_secret or (has_cue and (token.mark == ":" or bool(_EQUALS.fullmatch(word))))
+        if word in _CUES:
+            has_cue = True
+            is_secret = is_secret or word in _BARE_CUES or _is_attached(following)
+        elif word in ("key", "keys", "phrase") and before in _KEYS:
+            has_cue = True
+        is_secret = is_secret or (has_cue and (token.mark == ":" or word in _EQUALS))
+        before = word
         if token.ends:
             has_cue = is_secret = False
+
+
+def _is_attached(token: Token | None) -> bool:
+    """Whether a token follows a Chinese word without a blank, and is none: 密码report."""
+    return token is not None and not token.before and (token.kind is not None or token.text.isascii())
 
 
 def _slot_named(tokens: list[Token]) -> None:
@@ -202,10 +229,11 @@ def _slot_fragments(tokens: list[Token]) -> None:
 
 
 def _slot_letters(tokens: list[Token]) -> None:
-    """Makes slots of the words `a` and `I` beside other single letters."""
+    """Makes slots of the words `a` and `I` beside other single letters, and of initials."""
     letters = [len(token.text) == 1 and token.text.isascii() for token in tokens]
     for at, token in enumerate(tokens):
-        if letters[at] and any(letters[max(at - 1, 0) : at] + letters[at + 1 : at + 2]):
+        beside = letters[max(at - 1, 0) : at] + letters[at + 1 : at + 2] if letters[at] else []
+        if any(beside) or (letters[at] and token.mark == "."):
             token.become(SlotKind.TEXT)
 
 

@@ -41,6 +41,7 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
     verbs: frozenset[str]
     spelled: Mapping[str, str]
     names: frozenset[str]
+    languages: frozenset[str]
     chinese: Mapping[str, str]
     longest: Mapping[str, int]
     surnames: frozenset[str]
@@ -95,6 +96,7 @@ def vocabulary() -> Vocabulary:
         ),
         spelled=spelled,
         names=frozenset(sections["names"]),
+        languages=frozenset(sections["languages"]),
         chinese=chinese,
         longest=_longest((*chinese, *sections["chinese names"])),
         surnames=frozenset(sections["chinese surnames"]),

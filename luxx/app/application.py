@@ -36,7 +36,7 @@ from luxx.api.routes.mcp import McpController
 from luxx.api.routes.memories import MemoryController, MemoryEpisodeController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
-from luxx.api.routes.prompts import PromptController
+from luxx.api.routes.prompts import PatternController, PromptController
 from luxx.api.routes.providers import AllowedHostsController, ProvidersController
 from luxx.api.routes.rooms import RoomController, RoomMemberController, SeatController
 from luxx.api.routes.runs import QuestionController, ReplayController, RunController
@@ -84,6 +84,7 @@ CONTROLLERS: list[type[Controller]] = [
     ProcessController,
     ProjectController,
     MemoryEpisodeController,
+    PatternController,
     PromptController,
     ProvidersController,
     QuestionController,
@@ -272,6 +273,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "knowledge": _provide(lambda: services.knowledge),
         "ingestion": _provide(lambda: services.ingestion),
         "prompts": _provide(lambda: services.prompts),
+        "patterns": _provide(lambda: services.patterns),
         "rooms": _provide(lambda: services.rooms),
         "task_runs": _provide(lambda: services.task_runs),
         "plans": _provide(lambda: services.plans),

@@ -19,7 +19,7 @@ from luxx.api.openai.models import ModelNames
 from luxx.api.routes.service import ServiceState
 from luxx.app.background import background_jobs
 from luxx.app.core_services import SEALED_COLUMNS, CoreServices
-from luxx.app.failures import FAILURES
+from luxx.app.run_kinds import FAILURES, run_loaders
 from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
@@ -32,24 +32,23 @@ from luxx.domain.conversations.service import ConversationService
 from luxx.domain.skills.registry import log_problems
 from luxx.domain.usage.provider_tests import ProviderTests
 from luxx.features.artifacts.new_page import PageRegeneration
-from luxx.features.artifacts.regeneration import load_regeneration
 from luxx.features.chats.next_prompt import NextPrompts
-from luxx.features.chats.orchestration import load_planned_chat
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
 from luxx.features.chats.todos import TodoService
 from luxx.features.knowledge.documents import DocumentService
-from luxx.features.knowledge.orchestration import load_index_run
 from luxx.features.knowledge.rows import CHUNKS
 from luxx.features.knowledge.running import Indexing
-from luxx.features.knowledge.vectors import VectorProgress
 from luxx.features.memory.extraction.ingestion import Ingestion
-from luxx.features.memory.extraction.orchestration import load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.memory.vectors.background import EmbeddingWork
 from luxx.features.memory.vectors.source import EmbeddingSource
 from luxx.features.memory.vectors.status import EmbeddingReport
 from luxx.features.memory.vectors.texts import FACTS
+from luxx.features.patterns.learning import PatternLearning
+from luxx.features.patterns.reuse import PatternReuse
+from luxx.features.patterns.service import PatternService
+from luxx.features.prompts import PromptService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
 from luxx.features.rooms.forking import RoomForks
@@ -60,7 +59,7 @@ from luxx.features.rooms.seats import SeatService, copy_agent_to_seats
 from luxx.features.rooms.service import RoomService
 from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.planning import Planner, settings_for
-from luxx.features.tasks.proposals import PlanService, load_task_run
+from luxx.features.tasks.proposals import PlanService
 from luxx.features.tasks.running import TaskRunService
 from luxx.features.tasks.schedule import TaskSchedule
 from luxx.features.tasks.service import TaskService
@@ -84,12 +83,10 @@ from luxx.runs.admission import Admission
 from luxx.runs.engine.driver import RunDriver, RunLoop
 from luxx.runs.engine.processes import ProcessKind, ProcessService, this_process
 from luxx.runs.log.failure import fail_run
-from luxx.runs.orchestration.drive import load_orchestrated
 from luxx.runs.questions import QuestionService
 from luxx.runs.requests import RequestResolver
 from luxx.runs.routing import RequestRouter
 from luxx.runs.service import RunService, RunStopper, delete_runs, delete_runs_of
-from luxx.runs.turn.chat import load_chat
 from luxx.runs.turn.context import LoadDrive, RunServices
 from luxx.runs.turn.resources import ResourceFinder, TurnServices
 from luxx.wire.run import RunKind, WhenAsked
@@ -251,9 +248,8 @@ class Services(CoreServices):
         )
         # The functions: the driver and the questions are made after the loop that they need.
         turn_services = TurnServices(self.client, self._resource_finder(), engine=lambda: self.run_driver)
-        self.request_router = RequestRouter(store=self.store, skills=self.skill_layers)
         requests = self._request_resolver()
-        loaders = self._make_loaders(turn_services, requests)
+        loaders = self._loaders(turn_services, requests)
         loop = RunLoop(
             self.run_services, loaders, on_question=lambda user_id: self.questions.answer_new(user_id)
         )
@@ -271,38 +267,14 @@ class Services(CoreServices):
         self.page_regeneration = PageRegeneration(self.admission, self.artifacts, requests.resolve_turn)
         self.ingestion = Ingestion(self.admission)
         indexing = Indexing(self.admission)
-        quota_mb = self.config.files.quota_mb
         self.documents = DocumentService(
-            self.store, self.files, self.uploads, indexing, self.embedding_source, quota_mb
+            self.store, self.files, self.uploads, indexing, self.embedding_source, self.config.files.quota_mb
         )
-        self.run_driver.heartbeat.on_each_heartbeat(self.chat_queue.start_due)
+        learning = PatternLearning(self.admission, self.config.patterns.wait_seconds)
+        for work in (self.chat_queue.start_due, learning.look):
+            self.run_driver.heartbeat.on_each_heartbeat(work)
         for work in (self.ingestion.start_due, indexing.start_due, self.base_deletion.finish_due):
             self.run_driver.heartbeat.on_each_heartbeat(work, seconds=WAITING_SECONDS)
-
-    def _make_loaders(
-        self, turn_services: TurnServices, requests: RequestResolver
-    ) -> Mapping[RunKind, LoadDrive]:
-        """What reads a run of each kind at the start of a drive."""
-        self.room_loader = partial(RoomOrchestration, resolve=requests.resolve_turn)
-        references = ReferenceChecker(self.tools, self.skill_layers)
-        self.planner = Planner(requests.resolve_turn, references, self.providers, settings_for)
-        load_task = partial(load_task_run, planner=self.planner)
-        episode_rows = EpisodeRows(self.fact_writer, self.config.memory)
-        load_extraction = partial(
-            load_memory_run, episodes=episode_rows, resolve=requests.resolve_turn, config=self.config.memory
-        )
-        load_page = partial(load_regeneration, pages=lambda: self.page_regeneration)
-        load_planned = partial(load_planned_chat, turn_services, self.planner)
-        return {
-            RunKind.CHAT: partial(load_chat, turn_services, load_planned),
-            RunKind.ROOM: partial(load_orchestrated, turn_services, self.room_loader),
-            RunKind.TASK: partial(load_orchestrated, turn_services, load_task),
-            RunKind.MEMORY: partial(load_orchestrated, turn_services, load_extraction),
-            RunKind.ARTIFACT: partial(load_orchestrated, turn_services, load_page),
-            RunKind.INDEX: partial(
-                load_index_run, self.attachments.documents.process, VectorProgress(self.embedding_source)
-            ),
-        }
 
     def _resource_finder(self) -> ResourceFinder:
         return ResourceFinder(
@@ -311,7 +283,21 @@ class Services(CoreServices):
             self.memory_recall,
         )  # fmt: skip
 
+    def _loaders(self, turn_services: TurnServices, requests: RequestResolver) -> Mapping[RunKind, LoadDrive]:
+        resolve = requests.resolve_turn
+        self.room_loader = partial(RoomOrchestration, resolve=resolve)
+        references = ReferenceChecker(self.tools, self.skill_layers)
+        self.planner = Planner(resolve, references, self.providers, settings_for)
+        return run_loaders(
+            turn_services, resolve, planner=self.planner, load_room=self.room_loader,
+            episodes=EpisodeRows(self.fact_writer, self.config.memory), memory=self.config.memory,
+            pages=lambda: self.page_regeneration, reader=self.attachments.documents.process,
+            embedding=self.embedding_source,
+        )  # fmt: skip
+
     def _request_resolver(self) -> RequestResolver:
+        skills, patterns = self.skill_layers, PatternReuse()
+        self.request_router = RequestRouter(store=self.store, skills=skills, patterns=patterns)
         return RequestResolver(
             providers=self.providers,
             tools=self.tools,
@@ -321,6 +307,7 @@ class Services(CoreServices):
         )
 
     def _make_conversations(self) -> None:
+        self.prompts, self.patterns = PromptService(self.store), PatternService(self.store)
         self.questions = QuestionService(
             self.run_services, self.run_driver, self.workspaces.path_of, self.server_questions
         )

@@ -77,7 +77,8 @@ from luxx.features.memory.recall import MemoryRecall
 from luxx.features.memory.service import MemoryService
 from luxx.features.memory.tools import MemoryTools
 from luxx.features.memory.vectors.arm import VectorArm
-from luxx.features.prompts import PROMPTS, PromptService
+from luxx.features.patterns.service import PATTERNS
+from luxx.features.prompts import PROMPTS
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
 from luxx.features.rooms.seats import copy_agent_to_seats
@@ -134,6 +135,7 @@ SHARED: tuple[Shared[Any], ...] = (
     replace(AGENTS, before_transfer=partial(before_agent_transfer, copy_agent_to_seats)),
     TASK_TEMPLATES,
     PROMPTS,
+    PATTERNS,
     BASES,
 )
 """What users share with their tenant. A successor takes providers over first: shared agents need them."""
@@ -301,7 +303,6 @@ class CoreServices:
             mcp_servers=self.mcp_registry.names,
         )
         self.projects = ProjectService(self.store, has_project_rules)
-        self.prompts = PromptService(self.store)
         self.base_deletion = BaseDeletion(self.store)
         self.knowledge = KnowledgeService(self.store, self.chunk_search, self.base_deletion)
         self.memory = MemoryService(self.store, self.fact_writer, self.data_dir)

@@ -106,6 +106,9 @@ class RequestResolver:
             values |= with_given_skills(known, options, agent, warnings)
         elif acting is not None or (mode != RoutingMode.OFF and _CHOOSING.intersection(request.tools)):
             values |= routed_values(find(), acting, request.tools, agent)
+        if isinstance(options, NewMessage) and conversation.record is not False:
+            used = self.router.patterns_for(session, caller, text, request.tools)
+            values["routed"] = [*values.get("routed", ()), *used]
         memory = strictest(request.memory, conversation.memory)
         return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import bindparam, select
+from sqlalchemy import Select, bindparam, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -64,12 +64,35 @@ class MatchedItems(Struct, frozen=True, kw_only=True):
     is_definition: bool
 
 
+class PatternFinder(Protocol):
+    """Learned patterns as requests are given them. `may_find`: a statement with the parameters `user` and
+    `tenant` that has a row where there may be one."""
+
+    may_find: Select[Any]
+
+    def find(
+        self, session: Session, caller: Caller, text: str, tools: Collection[str]
+    ) -> Sequence[RoutedChoice]:
+        """The pattern that fits the text best and needs no other tools, or none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RequestRouter:
     """One per process."""
 
     store: Store
     skills: SkillLayers
+    patterns: PatternFinder
+
+    def patterns_for(
+        self, session: Session, caller: Caller, text: Callable[[], str], tools: Collection[str]
+    ) -> Sequence[RoutedChoice]:
+        """The learned pattern that the answer to a text is given, or none."""
+        values = {"user": caller.user_id, "tenant": caller.tenant_id}
+        if session.connection().execute(self.patterns.may_find, values).first() is None:
+            return ()
+        return self.patterns.find(session, caller, text(), tools)
 
     async def match(
         self, caller: Caller, text: str, kind: Literal["skill", "agent"], project_id: str | None = None

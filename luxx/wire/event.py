@@ -29,6 +29,7 @@ from luxx.wire.orchestration_event import (
     MessageEnd,
     MessageStart,
     MessageStored,
+    PatternComplete,
     PlanCreated,
     Planning,
     RoomCompleted,
@@ -52,6 +53,7 @@ from luxx.wire.turn_event import (
     DoomLoopIntervened,
     MembersEnded,
     MemoryRecalled,
+    PatternUsed,
     PlanUpdated,
     Retrying,
     SkillActivated,
@@ -189,6 +191,7 @@ Event = (
     | QuestionAnswered
     | Tainted
     | MembersEnded
+    | PatternUsed
     | SkillActivated
     | SubagentAssigned
     | PlanUpdated
@@ -221,6 +224,7 @@ Event = (
     | FactsRetired
     | CommunitiesUpdated
     | MemoryComplete
+    | PatternComplete
     | DocumentParsed
     | Embedded
     | IndexComplete
@@ -229,7 +233,7 @@ Event = (
 
 
 ENDING_EVENT_TYPES = frozenset(
-    {"done", "room_completed", "task_complete", "memory_complete", "index_complete"}
+    {"done", "room_completed", "task_complete", "memory_complete", "index_complete", "pattern_complete"}
 )
 """Types that end a log."""
 

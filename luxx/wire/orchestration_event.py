@@ -289,6 +289,13 @@ class MemoryComplete(EventBase, frozen=True, kw_only=True, tag="memory_complete"
     entities: int = 0
 
 
+class PatternComplete(EventBase, frozen=True, kw_only=True, tag="pattern_complete"):
+    """The run that makes a pattern ended. `name`: of the pattern, if it is one."""
+
+    status: str
+    name: str | None = None
+
+
 class DocumentParsed(EventBase, frozen=True, kw_only=True, tag="document_parsed"):
     """The work on a document of a knowledge base ended: it has so many pages or slides, and chunks that a
     search finds. `status` is `synced`, or `failed` for the `reason`."""

@@ -66,15 +66,20 @@ class ChosenBy(StrEnum):
 
 
 class RoutedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill or an agent that the words of a message ask for. `acts`: the skill is loaded, or the agent
-    answers; otherwise the model gets the name and decides. `clause`: the part of a message of several that
-    asks for the skill; the model is reminded of it if it stops without the skill."""
+    """A skill or an agent that the words of a message ask for, or a learned pattern that fits it. `acts`: the
+    skill is loaded, the agent answers, or the pattern is given; otherwise the model gets the name and
+    decides. `clause`: the part of a message of several that asks for the skill; the model is reminded of it
+    if it stops without the skill. Only of a pattern, whose `score` is its similarity: `id`, `text` as the
+    model gets it, and `is_offered`: a person is asked before."""
 
-    kind: Literal["skill", "agent"]
+    kind: Literal["skill", "agent", "pattern"]
     name: str
     score: float
     acts: bool = False
     clause: str = ""
+    id: str = ""
+    text: str = ""
+    is_offered: bool = False
 
 
 def acting_agent(routed: Sequence[RoutedChoice]) -> str | None:
@@ -105,6 +110,17 @@ class LoopChoice(StrEnum):
     STOP = "stop"
     CONTINUE = "continue"
     CORRECT = "correct"
+    SKIP = "skip"
+
+
+PATTERN_DECISION = "pattern"
+"""The `decision_type` of the question whether a learned pattern that fits well is used; it has no call."""
+
+
+class PatternChoice(StrEnum):
+    """Answers to that question; words of a person's own go to the model with the pattern."""
+
+    USE = "use"
     SKIP = "skip"
 
 
@@ -195,6 +211,7 @@ class RunKind(StrEnum):
     MEMORY = "memory"
     INDEX = "index"
     ARTIFACT = "artifact"
+    PATTERN = "pattern"
 
 
 class RunStatus(StrEnum):

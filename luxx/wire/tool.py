@@ -134,8 +134,8 @@ class ActiveSkill(SkillHead, frozen=True, kw_only=True):
     digest: str = ""
 
 
-SKILL_STEP, ROUTED_STEP = "skill", "routed_skill"
-SKILL_STEPS = frozenset({SKILL_STEP, ROUTED_STEP})
+SKILL_STEP, ROUTED_STEP, PATTERN_STEP = "skill", "routed_skill", "pattern"
+SKILL_STEPS = frozenset({SKILL_STEP, ROUTED_STEP, PATTERN_STEP})
 """The `name` of the step of the type `user` with the text of a skill, which a person activated or the words
 of the message asked for; `id_ref` is the name of the skill."""
 

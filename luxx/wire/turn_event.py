@@ -140,6 +140,15 @@ class SkillActivated(EventBase, frozen=True, kw_only=True, tag="skill_activated"
     score: float | None = None
 
 
+class PatternUsed(EventBase, frozen=True, kw_only=True, tag="pattern_used"):
+    """The model is given a learned pattern as reference. `similarity`: of the request and the pattern, 0 to
+    100."""
+
+    pattern_id: str
+    name: str
+    similarity: float
+
+
 class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):
     """A subagent of the call `call_id` in the run `subagent_run_id` started, waits for a person, or ended.
 

@@ -76,6 +76,17 @@ def _prompt(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/prompts", json=body)["id"]
 
 
+def _pattern(person: ApiClient, _ids: IdsByName, secret: str) -> str:
+    body = {
+        "name": secret,
+        "description": secret,
+        "goal": f"Make a chart of the sales for {secret}",
+        "steps": [{"description": secret, "tools": [secret], "expected_output": secret}],
+        "tool_chains": [[secret]],
+    }
+    return person.good("POST", "/patterns", json=body)["id"]
+
+
 def _skill(person: ApiClient, ids: IdsByName, secret: str) -> str:
     body = {"name": "own", "description": secret, "scope": "project", "content": secret}
     return person.good("POST", "/skills", json={**body, "project_id": ids["project_id"]})["id"]
@@ -246,6 +257,7 @@ ID_KINDS: dict[str, IdKind] = {
     "step_id": IdKind("no-such-step", lambda _person, _ids, _secret: "step"),
     "number": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
     "template_id": IdKind(NO_UUID, _task_template),
+    "pattern_id": IdKind(NO_UUID, _pattern),
     "prompt_id": IdKind(NO_UUID, _prompt),
     "skill_id": IdKind(NO_UUID, _skill),
     "fact_id": IdKind(NO_UUID, _fact),

@@ -339,6 +339,15 @@ def archive_of(entries: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
+STEPS = [{"description": marks(400), "tools": ["t" * 200]} for n in range(20)]
+WORST_GOALS = {
+    "words": "sales chart report " * 1_000,
+    "marks": "chart " + marks(9_000),
+    "one token": "a1" * 10_000,
+    "separators": "a@.-_/" * 3_300,
+    "Chinese": "报告图表销售" * 3_300,
+    "digits": "4111 " * 4_000,
+}
 SEATS = [{"name": f"a{n}", "system_prompt": marks(50_000), "tools": ["t" * 200] * 200} for n in range(20)]
 ROOM = {"title": "t", "task": marks(100_000)}
 TASK = {"name": "t", "goal": marks(10_000), "metadata": {f"k{n}": n for n in range(50_000)}}
@@ -421,6 +430,13 @@ WORST: dict[str, list[Body]] = {
     "POST /messages/stream": messages(),
     "PUT /messages/{message_id}": texts_of_rooms(),
     "PUT /permissions/rules": [Body("stars", lambda _: RULES)],  # type: ignore[list-item]
+    "POST /patterns": [
+        Body(name, lambda _ids, goal=goal: {"name": "p", "goal": goal, "steps": STEPS})
+        for name, goal in WORST_GOALS.items()
+    ],
+    "POST /patterns/match": [
+        Body(name, lambda _ids, goal=goal: {"text": goal}) for name, goal in WORST_GOALS.items()
+    ],
     "POST /prompts": [
         Body(f"braces {n}", lambda _ids, n=n, text=text: {"name": f"p{n}", "content": text})
         for n, text in enumerate(PROMPTS)

@@ -23,7 +23,7 @@ from luxx.infra.bus.core import Bus
 from luxx.infra.clock import id_at, new_id, utc_now
 from luxx.infra.store.engine import Store, open_engine, resolve_url
 from luxx.runs.engine.processes import ProcessKind, register, this_process
-from luxx.runs.log.events import NOTICES, RunEndedRow
+from luxx.runs.log.endings import NOTICES, RunEndedRow
 from luxx.runs.log.retention import UNNOTIFIED_SECONDS, delete_old_endings
 from luxx.runs.models import RunRow
 from luxx.runs.streams import notices as module

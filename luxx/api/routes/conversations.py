@@ -51,6 +51,7 @@ class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_un
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     knowledge: KnowledgeIds | UnsetType = UNSET
+    record: bool | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET

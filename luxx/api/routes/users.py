@@ -157,6 +157,7 @@ class TenantBody(TenantChange, frozen=True, kw_only=True, forbid_unknown_fields=
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
     extraction: Extraction | UnsetType | None = UNSET
+    learn_patterns: bool | UnsetType = UNSET
 
 
 class NewTenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from luxx.features.knowledge.indexing import reindex_chunks
 from luxx.features.knowledge.user_export import KNOWLEDGE_EXPORT
 from luxx.features.memory.lexical import reindex_memory
 from luxx.features.memory.user_export import MEMORY_EXPORT
+from luxx.features.patterns.user_export import PATTERNS_EXPORT
 from luxx.features.rooms.user_export import ROOM_EXPORT
 from luxx.features.tasks.user_export import TASK_EXPORT
 from luxx.infra.config.schema import Config
@@ -37,6 +38,7 @@ FEATURES = (
     ROOM_EXPORT,
     MEMORY_EXPORT,
     KNOWLEDGE_EXPORT,
+    PATTERNS_EXPORT,
     SKILL_EXPORT,
     *(export_of(shared) for shared in SHARED if shared.new is not None),
 )

@@ -45,6 +45,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     allow_registration: bool
     allow_own_providers: bool
     extraction: Extraction | None
+    learn_patterns: bool
     created_at: datetime
 
 
@@ -57,6 +58,7 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
     allow_registration: bool | UnsetType = UNSET
     allow_own_providers: bool | UnsetType = UNSET
     extraction: Extraction | UnsetType | None = UNSET
+    learn_patterns: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

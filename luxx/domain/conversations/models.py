@@ -63,6 +63,7 @@ class ConversationRow(
     title: Mapped[str] = mapped_column(String(300))
     model: Mapped[str | None] = mapped_column(String(200))
     system_prompt: Mapped[str | None] = mapped_column(Text)
+    record: Mapped[bool | None] = mapped_column()
     pinned: Mapped[bool] = mapped_column(default=False)
     archived: Mapped[bool] = mapped_column(default=False)
     tags: Mapped[str] = mapped_column(Text, default="[]")

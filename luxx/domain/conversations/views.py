@@ -73,6 +73,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     sliding_window: int | None
     memory: MemoryMode | None
     knowledge: list[str]
+    record: bool | None
     pinned: bool
     archived: bool
     tags: list[str]
@@ -131,6 +132,7 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     sliding_window: SlidingWindow | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     knowledge: KnowledgeIds | UnsetType = UNSET
+    record: bool | UnsetType | None = UNSET
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET

@@ -101,6 +101,7 @@ class ExportedConversation(ModelSettings, frozen=True, kw_only=True):
     routing: RoutingMode | None = None
     sliding_window: SlidingWindow | None = None
     memory: MemoryMode | None = None
+    record: bool | None = None
     pinned: bool = False
     archived: bool = False
     tags: Annotated[list[Annotated[str, Meta(max_length=50)]], Meta(max_length=50)] = []
@@ -157,6 +158,7 @@ class ReadyConversation(ModelSettings, frozen=True, kw_only=True, tag="conversat
     routing: RoutingMode | None = None
     sliding_window: int | None = None
     memory: MemoryMode | None = None
+    record: bool | None = None
     pinned: bool
     archived: bool
     tags: str

@@ -88,6 +88,7 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
     routing: RoutingMode | None = None
     sliding_window: int | None = None
     memory: MemoryMode | None = None
+    record: bool | None = None
     pinned: bool = False
     archived: bool = False
     tags: list[str] = []
@@ -97,8 +98,8 @@ class ConversationDraft(ModelSettings, frozen=True, kw_only=True):
 
 
 CONVERSATION_SETTINGS = (
-    "model", "system_prompt", "planning", "routing", "sliding_window", "memory", "pinned", "archived",
-    *MODEL_SETTINGS,
+    "model", "system_prompt", "planning", "routing", "sliding_window", "memory", "record", "pinned",
+    "archived", *MODEL_SETTINGS,
 )  # fmt: skip
 ORIGIN_DETAILS = ("finish", "provider_name", "model")
 """What a file says about the model of a message. A provider's id belongs to its server."""

@@ -32,7 +32,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, table_of
 from luxx.wire.message import UserContent, fenced
 from luxx.wire.todos import REMINDER
-from luxx.wire.tool import SKILL_STEP, SKILL_STEPS
+from luxx.wire.tool import PATTERN_STEP, SKILL_STEP, SKILL_STEPS
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
 
 MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -101,6 +101,8 @@ def _step(step: Step) -> list[str]:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
         case StepType.USER if step.name == REMINDER:
             return ["*The model was reminded of what was left to do.*"]
+        case StepType.USER if step.name == PATTERN_STEP:
+            return ["*The model was given a learned pattern.*"]
         case StepType.USER if step.name in SKILL_STEPS:
             by = "The person" if step.name == SKILL_STEP else "The words of the message"
             return [f"*{by} activated the skill {inline(str(step.id_ref))}.*"]

@@ -25,7 +25,7 @@ from luxx.features.chats.service import ChatService
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.log.events import QUEUE, RunEndedRow
+from luxx.runs.log.endings import QUEUE, RunEndedRow
 from luxx.runs.options import AnswerOptions, NewMessage
 from luxx.runs.streams.notices import NotifySubject
 from luxx.runs.streams.sessions import SubjectHint

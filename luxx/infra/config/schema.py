@@ -288,6 +288,13 @@ class MemoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     community_resolution: Annotated[float, Meta(gt=0, le=100)] = 1.0
 
 
+class PatternsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How patterns are learned, where a tenant allows it. `wait_seconds` after the end of a run it is looked
+    at: an answer that is regenerated meanwhile teaches nothing."""
+
+    wait_seconds: NonNegativeFloat = 60.0
+
+
 class ArtifactsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of artifacts. `max_pages` and `max_source_kb` of one version, `versions` kept of each artifact,
     `max_file_mb` of a file that is made of one, `cache_mb` of all such files that are kept. A file takes at
@@ -355,6 +362,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     runs: RunsConfig = RunsConfig()
     hub: HubConfig = HubConfig()
     memory: MemoryConfig = MemoryConfig()
+    patterns: PatternsConfig = PatternsConfig()
     artifacts: ArtifactsConfig = ArtifactsConfig()
     local: LocalConfig = LocalConfig()
     demo: DemoConfig = DemoConfig()

@@ -15,7 +15,7 @@ from luxx.runs.models import RunRow
 from luxx.runs.slots import count_slots, find_idle, find_slot, free_slots, subtract_idle
 from luxx.wire.run import RunKind, RunStatus
 
-WORKER_KINDS = frozenset({RunKind.ROOM, RunKind.TASK, RunKind.MEMORY, RunKind.INDEX})
+WORKER_KINDS = frozenset({RunKind.ROOM, RunKind.TASK, RunKind.MEMORY, RunKind.INDEX, RunKind.PATTERN})
 """The kinds that only workers claim if there are any; a chat starts in the process that admits it."""
 
 _runs = table_of(RunRow)

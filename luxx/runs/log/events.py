@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from sqlalchemy import (
     Connection,
-    ForeignKey,
     Row,
-    String,
     Update,
     bindparam,
     case,
@@ -22,13 +20,14 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from luxx.infra.clock import timestamp, utc_now
 from luxx.infra.store.engine import Store
-from luxx.infra.store.tables import Base, UtcDateTime, table_of
+from luxx.infra.store.tables import table_of
 from luxx.runs.cancel import CancelSignal
 from luxx.runs.log.channel import Channel, event_frame
+from luxx.runs.log.endings import INSERT_ENDED, NOTICES
 from luxx.runs.models import TOOL_LENGTH, RunEventRow, RunResultRow, RunRow, ToolCallRow
 from luxx.wire.event import ErrorEvent, Event, LoggedEvent, Note, ProcessStep, decode_note
 from luxx.wire.message import with_files
@@ -115,51 +114,12 @@ _replace_outputs = {
 }
 
 
-class RunEndedRow(Base):
-    """A run that has ended, until `reader` has done what follows from that. `process` is who ended it.
-
-    The transaction that ends the run inserts it. A reader whose work is rows deletes it in the transaction
-    of these rows; one that notifies others deletes it afterwards, so they may be notified twice.
-    """
-
-    __tablename__ = "run_ended"
-
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    reader: Mapped[str] = mapped_column(String(20), primary_key=True)
-    kind: Mapped[str] = mapped_column(String(10))
-    status: Mapped[str] = mapped_column(String(20))
-    subject_id: Mapped[str] = mapped_column(String(36))
-    parent_run_id: Mapped[str | None] = mapped_column(String(36))
-    user_id: Mapped[int] = mapped_column()
-    tenant_id: Mapped[int] = mapped_column()
-    process: Mapped[str | None] = mapped_column(String(64))
-    ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
-
-
-NOTICES, QUEUE = "notices", "queue"
-"""The readers: `streams/notices.py`; `features/chats/queue.py`, if messages wait."""
-
-_ended, _runs = table_of(RunEndedRow), table_of(RunRow)
-_copied = ("kind", "subject_id", "parent_run_id", "user_id", "tenant_id")
-_insert_ended = insert(_ended).from_select(
-    ["run_id", "reader", "status", "ended_at", "process", *_copied],
-    select(
-        _runs.c.id,
-        bindparam("b_reader", type_=_ended.c.reader.type),
-        bindparam("b_status", type_=_ended.c.status.type),
-        bindparam("b_now", type_=_ended.c.ended_at.type),
-        _runs.c.owner,
-        *(_runs.c[name] for name in _copied),
-    ).where(_runs.c.id == bindparam("b_id"), _runs.c.fence == bindparam("b_fence")),
-)
-
-
 def record_ending(
     connection: Connection, run_id: str, fence: int, status: str, reader: str = NOTICES
 ) -> None:
-    """Inserts the row of an ending, before the update of the run takes its owner away."""
-    values = {"b_id": run_id, "b_fence": fence, "b_status": status, "b_now": utc_now(), "b_reader": reader}
-    connection.execute(_insert_ended, values)
+    """Inserts the rows of an ending, before the update of the run takes its owner away."""
+    values = {"b_id": run_id, "b_fence": fence, "b_status": status, "b_now": utc_now()}
+    connection.execute(INSERT_ENDED[reader], values)
 
 
 PAGE_EVENTS = 500

@@ -18,7 +18,7 @@ from luxx.errors import Gone
 from luxx.infra.clock import id_at
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.runs.log.events import NOTICES, RunEndedRow
+from luxx.runs.log.endings import NOTICES, RunEndedRow
 from luxx.runs.log.page_sources import RunSourceRow
 from luxx.runs.models import (
     DISCARDED,

@@ -15,7 +15,7 @@ from luxx.domain.accounts.models import User
 from luxx.domain.conversations.access import own_conversations
 from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, MessageRow, QueuedMessageRow
 from luxx.infra.store.tables import table_of
-from luxx.runs.log.events import NOTICES, RunEndedRow
+from luxx.runs.log.endings import NOTICES, RunEndedRow
 from luxx.runs.models import ProcessRow, RunRow, SubjectMemberRow
 from luxx.wire.run import ENDED, MemberRight, RunKind, RunStatus
 from luxx.wire.socket import NotificationKind, SessionState, SessionStatus

@@ -38,6 +38,7 @@ from luxx.tools.permissions.service import PATTERN_LENGTH
 from luxx.wire.event import ProcessStep, QuestionAnswered, QuestionAsked
 from luxx.wire.run import (
     LOOP_DECISION,
+    PATTERN_DECISION,
     AnsweredBy,
     ElicitationChoice,
     Option,
@@ -215,8 +216,8 @@ class QuestionAsker:
             question = msgspec.convert(data, Question)
         except msgspec.ValidationError as error:
             raise ToolFailed(f"this is not a valid question: {error}") from error
-        if question.decision_type == LOOP_DECISION:
-            raise ToolFailed(f"a tool cannot ask a question of the type {LOOP_DECISION}")
+        if question.decision_type in (LOOP_DECISION, PATTERN_DECISION):
+            raise ToolFailed(f"a tool cannot ask a question of the type {question.decision_type}")
         match question.kind:
             case QuestionKind.PERMISSION:
                 raise ToolFailed("a tool cannot ask for its own permission; its risk level decides that")
@@ -296,7 +297,8 @@ ELICITATION_OPTIONS = [
 def is_of_tool(record: QuestionRecord) -> bool:
     """Whether the tool itself asked, so that it gets the answer."""
     question = record.question
-    return question.kind != QuestionKind.PERMISSION and question.decision_type != LOOP_DECISION
+    is_own = question.decision_type in (LOOP_DECISION, PATTERN_DECISION)
+    return question.kind != QuestionKind.PERMISSION and not is_own
 
 
 def call_hash(run_id: str, tool: str, arguments: str) -> str:

@@ -31,8 +31,8 @@ from luxx.runs.turn.extra_call import UNKNOWN_COST, ExtraCallCut
 from luxx.runs.turn.pins import kept_list
 from luxx.runs.turn.prompting import TurnPrompt, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools
-from luxx.runs.turn.rights import log_chosen_skills
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, unfinished_steps
+from luxx.runs.turn.steering import log_chosen_skills
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase

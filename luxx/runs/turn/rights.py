@@ -5,10 +5,9 @@ A run is tainted once it has content from untrusted sources, which may carry ins
 log and the stored messages record it, so a later run of the conversation and a subagent start tainted too.
 """
 
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from threading import Lock
 
-from msgspec import UNSET
 from msgspec.structs import replace
 from sqlalchemy import Connection, bindparam
 from sqlalchemy.orm import Session
@@ -24,7 +23,6 @@ from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
 from luxx.domain.agents.queries import AGENTS, agent_named, checked_enabled, settings_of
 from luxx.domain.mcp.offering import server_of
-from luxx.domain.skills.tools import LoadedSkill, SkillPlaces, load_skill
 from luxx.errors import Conflict, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
 from luxx.providers.choosing import failed_models, select_provider_row
@@ -32,29 +30,22 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.queries import PROVIDERS, lost_provider_error
 from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
-from luxx.runs.turn.context import RunContext
 from luxx.runs.turn.state import ChatRequest, FallbackTarget, RunSpec, TurnState
-from luxx.runs.turn.turn_log import may_be_steered
-from luxx.tools.core import ToolContext, ToolSet
+from luxx.tools.core import ToolSet
 from luxx.tools.history import Executed
-from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.tools.permissions.service import has_rules, read_effective_rules
 from luxx.tools.permissions.subjects import MCP_PREFIX
 from luxx.wire.delegation import TASK_CHARACTERS
-from luxx.wire.event import ProcessStep
 from luxx.wire.run import (
     ChosenBy,
     Delegated,
     InConversation,
     OrchestratedTurn,
-    RoutedChoice,
-    RunPhase,
     RunStatus,
     WhenAsked,
     acting_agent,
 )
-from luxx.wire.tool import ROUTED_STEP, SKILL_STEP, ActiveSkill, PlacedRule
-from luxx.wire.turn import Step, StepType, step_id
+from luxx.wire.tool import ActiveSkill, PlacedRule
 from luxx.wire.turn_event import (
     UI_COMMANDS_OF_TURN,
     SkillActivated,
@@ -268,54 +259,6 @@ def agent_request(
         knowledge=[*request.knowledge, *agent.knowledge],
         **first_given(agent, choice),
     )  # fmt: skip
-
-
-async def log_chosen_skills(
-    run: RunContext, places: SkillPlaces, make_context: Callable[[], ToolContext]
-) -> None:
-    """Logs the texts of the skills that a person or the router chose for the answer, before its first model
-    call, once.
-
-    Raises Conflict for one of a person that is gone since the message was sent.
-    """
-    state, spec = run.log.state, run.spec
-    chosen: list[tuple[str, RoutedChoice | None]] = [(name, None) for name in spec.request.given_skills]
-    chosen += [(one.name, one) for one in spec.request.routed if one.acts and one.kind == "skill"]
-    if not chosen or state.notes or state.skills or not may_be_steered(spec, state):
-        return
-    entries = list[LogEntry]()
-    is_tainted = tainted_by(state, spec) is not None
-    for name, by_router in chosen:
-        loaded = await _loaded(places, make_context(), name, by_router)
-        if loaded is None:
-            continue
-        by = ChosenBy.PERSON if by_router is None else ChosenBy.ROUTER
-        index = len(state.steps) + sum(isinstance(entry, ProcessStep) for entry in entries)
-        step = Step(
-            id=step_id(index), index=index, type=StepType.USER, id_ref=loaded.skill.name,
-            name=SKILL_STEP if by_router is None else ROUTED_STEP,
-            content=loaded.text(by), is_untrusted=UNSET if loaded.is_reviewed else True,
-        )  # fmt: skip
-        activated = activation_entry(loaded.skill, by, None if by_router is None else by_router.score)
-        entries += [ProcessStep(step=step), activated]
-        if not (loaded.is_reviewed or is_tainted):
-            is_tainted = True
-            entries.append(Tainted(by=ACTIVATE_TOOL))
-    if entries:
-        await run.log.append(entries, phase=RunPhase.THINKING)
-
-
-async def _loaded(
-    places: SkillPlaces, context: ToolContext, name: str, by_router: RoutedChoice | None
-) -> LoadedSkill | None:
-    """The skill. None: the router chose it, and meanwhile it is gone or its review has ended."""
-    try:
-        loaded = await load_skill(places, context, name)
-    except ToolFailed as error:
-        if by_router is not None:
-            return None
-        raise Conflict(error.message, kind="skill_unknown", detail={"lost": {"skills": [name]}}) from error
-    return loaded if by_router is None or loaded.is_reviewed else None
 
 
 def first_entries(spec: RunSpec) -> list[LogEntry]:

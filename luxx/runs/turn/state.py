@@ -34,6 +34,7 @@ from luxx.wire.memory import RecalledFact
 from luxx.wire.message import ContextRecord
 from luxx.wire.model_settings import MemoryMode, ModelSettings, PlanningMode
 from luxx.wire.run import (
+    PATTERN_DECISION,
     ChosenBy,
     Compression,
     Delegated,
@@ -322,23 +323,22 @@ def held_calls(state: TurnState) -> list[Step]:
 
 
 def open_questions(state: TurnState) -> list[QuestionAsked]:
-    """Unanswered questions of open calls, in order."""
+    """Unanswered questions of open calls, and the one about a pattern, in order."""
     waiting = {call.id_ref for call in open_calls(state)}
     unanswered = [record.question for record in state.questions if record.answer is None]
-    return [question for question in unanswered if question.call_id in waiting]
+    return [one for one in unanswered if one.call_id in waiting or one.decision_type == PATTERN_DECISION]
 
 
 def decide(state: TurnState) -> NextAction:
-    """The next action: first repair an interrupted completion, then run the open calls, then call the model.
-
-    While a question of an open call is unanswered, the run waits.
-    """
+    """The next action: repair a completion, wait for answers, run the open calls, or call the model."""
     if state.is_done:
         return NextAction.NOTHING
     if state.finished_count < len(state.steps):
         return NextAction.REPAIR
+    if state.questions and open_questions(state):
+        return NextAction.WAIT
     if open_calls(state):
-        return NextAction.WAIT if state.questions and open_questions(state) else NextAction.RUN_TOOLS
+        return NextAction.RUN_TOOLS
     return NextAction.FINISH if state.is_answered else NextAction.CALL_MODEL
 
 

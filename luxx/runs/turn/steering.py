@@ -1,7 +1,8 @@
 """What a person writes while an answer is made: a turn logs the messages that steer it as steps of the type
 `user`, each in the transaction that deletes its row; the end of a chat's run says what becomes of the others.
 
-`features/chats/queue.py` stores them, and sends the queued ones.
+`features/chats/queue.py` stores them, and sends the queued ones. Also what is logged like that before the
+first model call: the texts of chosen skills and of a learned pattern, about which a person may be asked.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,23 +10,43 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from sqlalchemy import Connection, Row, bindparam, delete, or_, select, true, update
 
 from luxx.domain.context.messages import user_text
 from luxx.domain.conversations.access import user_content
 from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, QueuedMessageRow
+from luxx.domain.skills.tools import LoadedSkill, SkillPlaces, load_skill
 from luxx.domain.usage.ledger import UsageEntry
+from luxx.errors import Conflict, ToolFailed
 from luxx.infra.store.tables import table_of
-from luxx.runs.log.events import QUEUE, LogEntry, record_ending
+from luxx.runs.log.endings import QUEUE
+from luxx.runs.log.events import LogEntry, record_ending
+from luxx.runs.turn.asking import QuestionAsker
 from luxx.runs.turn.context import Heard, RunContext
-from luxx.runs.turn.state import RunSpec, TurnState, unfinished_steps
+from luxx.runs.turn.rights import activation_entry, tainted_by
+from luxx.runs.turn.state import QuestionRecord, RunSpec, TurnState, unfinished_steps
 from luxx.runs.turn.todo_list import change_entries, reminder, settle_changes
 from luxx.runs.turn.turn_log import NOTICES, Ending, may_be_steered
+from luxx.tools.core import NeedsAnswer, ToolContext
+from luxx.tools.permissions.rules import ACTIVATE_TOOL
 from luxx.wire.event import ProcessStep
 from luxx.wire.queue import WhenBusy
-from luxx.wire.run import RunPhase, RunStatus
-from luxx.wire.turn import FinishReason, Step, StepType, step_id
-from luxx.wire.turn_event import Tainted
+from luxx.wire.run import (
+    PATTERN_DECISION,
+    ChosenBy,
+    Option,
+    PatternChoice,
+    Question,
+    QuestionKind,
+    RoutedChoice,
+    RunPhase,
+    RunStatus,
+    WhenAsked,
+)
+from luxx.wire.tool import PATTERN_STEP, ROUTED_STEP, SKILL_STEP
+from luxx.wire.turn import FinishReason, Step, StepStatus, StepType, step_id
+from luxx.wire.turn_event import PatternUsed, Tainted
 
 _encode = msgspec.json.Encoder().encode
 _queued, _conversations = table_of(QueuedMessageRow), table_of(ConversationRow)
@@ -262,3 +283,114 @@ def _put_first(connection: Connection, steers: Sequence[Row[*tuple[Any, ...]]], 
         first = lowest - len(steers)
         rows = [{"b_id": row.id, "b_position": at} for at, row in enumerate(steers, first)]
         connection.execute(_queue_up, rows)
+
+
+# What is given before the first call
+
+PATTERN_OPTIONS = [
+    Option(label=PatternChoice.USE.value, description="The model gets it as reference", is_recommended=True),
+    Option(label=PatternChoice.SKIP.value, description="The model works without it"),
+]
+
+
+async def log_chosen_skills(
+    run: RunContext, places: SkillPlaces, make_context: Callable[[], ToolContext]
+) -> None:
+    """Logs the texts of the skills that a person or the router chose for the answer, and the learned pattern
+    that fits, before its first model call, once.
+
+    Raises Conflict for one of a person that is gone since the message was sent.
+    """
+    state, spec = run.log.state, run.spec
+    chosen: list[tuple[str, RoutedChoice | None]] = [(name, None) for name in spec.request.given_skills]
+    chosen += [(one.name, one) for one in spec.request.routed if one.acts and one.kind == "skill"]
+    patterns = [one for one in spec.request.routed if one.kind == "pattern"]
+    is_given = state.skills or any(step.name == PATTERN_STEP for step in state.steps)
+    if not (chosen or patterns) or state.notes or is_given or not may_be_steered(spec, state):
+        return
+    entries = list[LogEntry]()
+    is_tainted = tainted_by(state, spec) is not None
+    for name, by_router in chosen:
+        loaded = await _loaded(places, make_context(), name, by_router)
+        if loaded is None:
+            continue
+        by = ChosenBy.PERSON if by_router is None else ChosenBy.ROUTER
+        index = len(state.steps) + sum(isinstance(entry, ProcessStep) for entry in entries)
+        step = Step(
+            id=step_id(index), index=index, type=StepType.USER, id_ref=loaded.skill.name,
+            name=SKILL_STEP if by_router is None else ROUTED_STEP,
+            content=loaded.text(by), is_untrusted=UNSET if loaded.is_reviewed else True,
+        )  # fmt: skip
+        activated = activation_entry(loaded.skill, by, None if by_router is None else by_router.score)
+        entries += [ProcessStep(step=step), activated]
+        if not (loaded.is_reviewed or is_tainted):
+            is_tainted = True
+            entries.append(Tainted(by=ACTIVATE_TOOL))
+    for pattern in patterns:
+        index = len(state.steps) + sum(isinstance(entry, ProcessStep) for entry in entries)
+        entries += _pattern_entries(state, pattern, index)
+    if entries:
+        await run.log.append(entries, phase=RunPhase.THINKING)
+
+
+async def _loaded(
+    places: SkillPlaces, context: ToolContext, name: str, by_router: RoutedChoice | None
+) -> LoadedSkill | None:
+    """The skill. None: the router chose it, and meanwhile it is gone or its review has ended."""
+    try:
+        loaded = await load_skill(places, context, name)
+    except ToolFailed as error:
+        if by_router is not None:
+            return None
+        raise Conflict(error.message, kind="skill_unknown", detail={"lost": {"skills": [name]}}) from error
+    return loaded if by_router is None or loaded.is_reviewed else None
+
+
+def _pattern_entries(state: TurnState, pattern: RoutedChoice, index: int) -> list[LogEntry]:
+    """The text of a pattern, with the words of a person who was asked; nothing if they want none."""
+    asked, words = _asked_about(state, pattern), ""
+    if asked is not None and asked.answer is not None:
+        said, note = asked.answer.answer, asked.answer.note
+        if said == PatternChoice.SKIP:
+            return []
+        own = [str(one) for one in (said, note) if isinstance(one, str) and one != PatternChoice.USE]
+        words = f"\n\nThe person says about it: {' '.join(own)}" if own else ""
+    step = Step(
+        id=step_id(index), index=index, type=StepType.USER, id_ref=pattern.id, name=PATTERN_STEP,
+        content=pattern.text + words,
+    )  # fmt: skip
+    used = PatternUsed(pattern_id=pattern.id, name=pattern.name, similarity=pattern.score)
+    return [ProcessStep(step=step), used]
+
+
+def _asked_about(state: TurnState, pattern: RoutedChoice) -> QuestionRecord | None:
+    """The question whether this pattern is used, with its answer; None: nobody was asked."""
+    asked = (one for one in state.questions if one.question.decision_type == PATTERN_DECISION)
+    return next((one for one in asked if one.question.call_id == _offer_id(pattern)), None)
+
+
+def _offer_id(pattern: RoutedChoice) -> str:
+    return f"pattern-{pattern.id}"
+
+
+async def asks_about_pattern(run: RunContext) -> bool:
+    """Whether a person is asked now, before the first model call, if the pattern that fits is used. Raises
+    RunCancelled."""
+    request, state = run.spec.request, run.log.state
+    pattern = next((one for one in request.routed if one.kind == "pattern" and one.is_offered), None)
+    if pattern is None or request.when_asked == WhenAsked.DENY or state.notes:
+        return False
+    if _asked_about(state, pattern) is not None:
+        return False
+    question = Question(
+        kind=QuestionKind.DECISION,
+        decision_type=PATTERN_DECISION,
+        prompt=f"A way of working succeeded before for requests like this one: {pattern.name}. Use it?",
+        context=pattern.text,
+        options=PATTERN_OPTIONS,
+        timeout_seconds=run.services.config.limits.question_timeout_seconds or None,
+    )
+    call_id, pending = _offer_id(pattern), StepStatus.PENDING
+    asking = Step(id="", index=0, type=StepType.TOOL_CALL, id_ref=call_id, status=pending)
+    await QuestionAsker(run).ask_person([(asking, NeedsAnswer(question))])
+    return True

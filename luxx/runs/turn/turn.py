@@ -40,6 +40,7 @@ from luxx.runs.turn.state import NextAction, RunSpec, TurnState, decide, open_ca
 from luxx.runs.turn.steering import (
     SteersLeft,
     TodosLeft,
+    asks_about_pattern,
     log_completion_and_steers,
     log_given,
     log_reminder,
@@ -229,8 +230,8 @@ class Turn:
                     await self._checks.settle(may_object=False)
                 await self._end([], OUT_OF_ITERATIONS)
             case NextAction.CALL_MODEL:
-                await self._before_call(iteration)
-                await self._call_model(iteration)
+                if await self._before_call(iteration):
+                    await self._call_model(iteration)
             case NextAction.FINISH:
                 self._is_recovered = False
                 await self._finish(iteration, [], self._log.state)
@@ -302,8 +303,8 @@ class Turn:
         calls = [status_entry(call, status) for call in open_calls(self._log.state)]
         return [*calls, *closed_entries([open_steps[index].closed(status) for index in sorted(open_steps)])]
 
-    async def _before_call(self, iteration: Iteration) -> None:
-        """Logs what the log must have before the model is called."""
+    async def _before_call(self, iteration: Iteration) -> bool:
+        """Logs what the log must have before the model is called; False: a person is asked first."""
         if self._is_recovered:
             self._is_recovered = False
             await iteration.log_lost_call()
@@ -311,6 +312,7 @@ class Turn:
             await log_given(self.run)
         if has_checks(self.run.spec):
             await self._checks_of(iteration).judge_results()
+        return not (self.run.spec.request.routed and await asks_about_pattern(self.run))
 
     def _most_calls(self, state: TurnState) -> int:
         return most_calls(state, self._max_iterations) if state.reminded else self._max_iterations

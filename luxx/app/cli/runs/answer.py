@@ -118,6 +118,8 @@ class AnswerTranscript(RunTranscript):
                 return [note(f"The agent {frame.agent_name} answers{_because(frame)}.")]
             case "skill_activated" if frame.by != ChosenBy.MODEL:
                 return [note(f"The skill {frame.name} is active{_because(frame)}.")]
+            case "pattern_used":
+                return [note(f"The pattern “{frame.name}” is given as reference.")]
             case _:
                 return self._plan.receive(frame)
         return []
@@ -126,7 +128,7 @@ class AnswerTranscript(RunTranscript):
         if step.type == StepType.USER and step.name == REMINDER:
             return [note("The model is reminded of what is left to do.")] if is_logged else []
         if step.type == StepType.USER and step.name in SKILL_STEPS:
-            return []  # `skill_activated` follows.
+            return []  # `skill_activated` or `pattern_used` follows.
         if step.type == StepType.USER:
             return [note(f"> {step.content}")] if is_logged else []
         if step.type == StepType.TEXT:

@@ -15,9 +15,25 @@ import { useServerText } from '@/i18n/en/server'
 import { useNotices } from '@/stores/notices'
 import { keyOf } from './dismissed'
 
-export const AREA_OF_KIND = { chat: 'chat', room: 'rooms', task: 'tasks', memory: 'memories', index: 'runs', artifact: 'files' } as const
+export const AREA_OF_KIND = {
+  chat: 'chat',
+  room: 'rooms',
+  task: 'tasks',
+  memory: 'memories',
+  index: 'runs',
+  artifact: 'files',
+  pattern: 'runs',
+} as const
 /** Invalidated when something new is in a list of the area. */
-const LISTS = { chat: ['conversations'], room: ['rooms'], task: ['tasks'], memory: ['memories'], index: ['runs'], artifact: ['artifacts'] } as const
+const LISTS = {
+  chat: ['conversations'],
+  room: ['rooms'],
+  task: ['tasks'],
+  memory: ['memories'],
+  index: ['runs'],
+  artifact: ['artifacts'],
+  pattern: ['runs'],
+} as const
 const ENDS = new Set(['completed', 'failed', 'cancelled'])
 
 /** A run that waits for the reader. */

@@ -50,6 +50,8 @@ type Logged =
   | Schema<'FactsRetired'>
   | Schema<'CommunitiesUpdated'>
   | Schema<'MemoryComplete'>
+  | Schema<'PatternComplete'>
+  | Schema<'PatternUsed'>
   | Schema<'DocumentParsed'>
   | Schema<'Embedded'>
   | Schema<'IndexComplete'>
@@ -67,7 +69,16 @@ export interface MessageChunk {
 export type ProcessStep = Omit<Schema<'ProcessStep'>, 'step'> & { step: StepFrame }
 export type RunEvent = Schema<'RunSnapshot'> | ProcessStep | MessageChunk | Logged
 
-const LAST = new Set(['done', 'room_completed', 'room_paused', 'task_complete', 'task_paused', 'memory_complete', 'index_complete'])
+const LAST = new Set([
+  'done',
+  'room_completed',
+  'room_paused',
+  'task_complete',
+  'task_paused',
+  'memory_complete',
+  'index_complete',
+  'pattern_complete',
+])
 
 /** Whether the server closes the stream after this event: the run ended or paused. */
 export function endsStream(event: RunEvent): boolean {

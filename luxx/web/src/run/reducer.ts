@@ -189,6 +189,7 @@ function applyTask(state: RunState, event: RunEvent): RunState {
     }
     case 'memory_complete':
     case 'index_complete':
+    case 'pattern_complete':
       return { ...state, status: event.status as RunState['status'] }
     default:
       return state

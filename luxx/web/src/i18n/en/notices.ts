@@ -9,6 +9,7 @@ const en = {
     index: 'The documents are indexed.',
     artifact: 'The page is written.',
     made: 'The artifact is ready.',
+    pattern: 'A pattern was learned.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

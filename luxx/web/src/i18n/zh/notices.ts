@@ -9,6 +9,7 @@ const zh: NoticesText = {
     index: '文档已索引。',
     artifact: '页面已写好。',
     made: '作品已完成。',
+    pattern: '学到了一个模式。',
     paused: '已暂停，可以继续。',
   },
   failed: (reason) => (reason ? `失败：${reason}` : '失败了。'),

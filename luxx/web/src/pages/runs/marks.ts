@@ -77,6 +77,8 @@ function wordsOf(event: RunEvent): string {
       return steps.verdict(event.target === 'answer', event.by, event.result, event.reasons.map((each) => server.translate(each)).join(' '))
     case 'skill_activated':
       return event.by === 'router' ? steps.skillMatched(event.name, (event.score ?? 0).toFixed(1)) : event.name
+    case 'pattern_used':
+      return event.name
     case 'subagent_assigned':
       return event.by === 'router' ? steps.agentMatched(event.agent_name ?? '', (event.score ?? 0).toFixed(1)) : ''
     case 'ui_command':

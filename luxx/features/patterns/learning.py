@@ -1,0 +1,136 @@
+"""Learning: what follows for patterns from a chat's run that has ended. Each heartbeat of any process looks
+at the runs whose `run_ended` row has waited long enough: an answer that is written anew meanwhile teaches
+nothing.
+
+A run that was given a pattern counts for it. A successful run without one counts for a similar pattern of its
+user; if there is none, a run of the kind `pattern` makes one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
+import structlog
+from sqlalchemy import bindparam, delete, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.authentication import user_as_caller
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant
+from luxx.domain.conversations.models import ConversationRow
+from luxx.errors import LimitReached, LuxxError, TooMany, Unavailable
+from luxx.features.patterns.extraction import LEARNED_FROM, PatternRequest
+from luxx.features.patterns.matching import OFFERED
+from luxx.features.patterns.models import UseKind
+from luxx.features.patterns.rows import archive_unused, find_similar, record_use
+from luxx.features.patterns.traces import Looked, Verdicts, look_at
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.runs.admission import Admission
+from luxx.runs.log.endings import PATTERNS, RunEndedRow
+from luxx.runs.models import RunRow
+from luxx.runs.turn.run_rows import RunOwner
+from luxx.wire.run import Run, RunKind
+
+RUNS_AT_ONCE = 50
+AGEING_SECONDS = 3600.0
+"""How often a process looks for patterns that were not used for long."""
+
+_ended = table_of(RunEndedRow)
+_due = (
+    select(_ended.c.run_id, _ended.c.user_id)
+    .where(_ended.c.reader == PATTERNS, _ended.c.ended_at <= bindparam("until"))
+    .order_by(_ended.c.ended_at)
+    .limit(RUNS_AT_ONCE)
+)
+_forget = delete(_ended).where(_ended.c.reader == PATTERNS, _ended.c.run_id == bindparam("run"))
+_encode = msgspec.json.Encoder().encode
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True, repr=False)
+class PatternLearning:
+    """One per process. `wait_seconds`: how long after the end of a run it is looked at."""
+
+    admission: Admission
+    wait_seconds: float
+    clock: Callable[[], datetime] = utc_now
+    _next_ageing: float = field(default=0.0)
+
+    async def look(self) -> None:
+        """Looks at the runs that are due; called at heartbeats."""
+        store = self.admission.services.store
+        until = self.clock() - timedelta(seconds=self.wait_seconds)
+        due = await store.read_rows(lambda connection: connection.execute(_due, {"until": until}).all())
+        for row in due:
+            try:
+                await self._look_at(row.run_id, row.user_id)
+            except Unavailable:
+                return  # This server stops; another one, or its next start, goes on.
+            except (LimitReached, TooMany) as error:
+                logger.info("extraction_waits", run_id=row.run_id, kind=error.kind)
+            except LuxxError as error:
+                logger.info("nothing_learned", run_id=row.run_id, kind=error.kind)
+                await store.write(partial(_forget_run, row.run_id))
+        if time.monotonic() >= self._next_ageing:
+            self._next_ageing = time.monotonic() + AGEING_SECONDS
+            await store.write(lambda session: archive_unused(session, self.clock()))
+
+    async def _look_at(self, run_id: str, user_id: int) -> None:
+        services = self.admission.services
+        found = await services.store.write(partial(self._count, run_id))
+        if found is None:
+            return
+        caller = await services.store.read_rows(lambda connection: user_as_caller(connection, user_id))
+        run = await self.admission.admit(caller, partial(self._insert, caller, run_id, found))
+        if run is not None:
+            await self.admission.begin(run)
+
+    def _count(self, run_id: str, session: Session) -> PatternRequest | None:
+        """Counts what the run says about patterns. Returns the request of a run that makes one; until that is
+        inserted, the row stays."""
+        run = session.get(RunRow, run_id)
+        conversation = None if run is None else session.get(ConversationRow, run.subject_id)
+        tenant = None if run is None else session.get(Tenant, run.tenant_id)
+        if run is None or conversation is None or tenant is None or not tenant.learn_patterns:
+            return _forget_run(run_id, session)
+        found, now = look_at(session, run, conversation), self.clock()
+        if found.used:
+            self._count_used(session, run_id, found, now)
+            return _forget_run(run_id, session)
+        if found.trace is None or found.signature is None:
+            return _forget_run(run_id, session)
+        own = [f"u{run.user_id}"]
+        similar = find_similar(session.connection(), own, found.signature, LEARNED_FROM, now)
+        if similar and similar[0].similarity >= OFFERED:
+            record_use(
+                session, similar[0].id, run_id, UseKind.LEARNED, is_success=True,
+                duration_ms=found.duration_ms, now=now,
+            )  # fmt: skip
+            return _forget_run(run_id, session)
+        return PatternRequest(
+            trace=found.trace, signature=found.signature, provider_id=run.provider_id, model=run.model
+        )
+
+    def _count_used(self, session: Session, run_id: str, found: Looked, now: datetime) -> None:
+        if found.outcome == Verdicts.DOUBTFUL:
+            return
+        for used in found.used:
+            record_use(
+                session, used.pattern_id, run_id, UseKind.USED, similarity=used.similarity, now=now,
+                is_success=found.outcome == Verdicts.SUCCESS, duration_ms=found.duration_ms,
+            )  # fmt: skip
+
+    def _insert(self, caller: Caller, run_id: str, request: PatternRequest, session: Session) -> Run | None:
+        if session.connection().execute(_forget, {"run": run_id}).rowcount != 1:
+            return None  # Another process was faster.
+        owner, stored = RunOwner(caller.user_id, caller.tenant_id), _encode(request).decode()
+        return self.admission.insert(session, owner, RunKind.PATTERN, run_id, stored)
+
+
+def _forget_run(run_id: str, session: Session) -> None:
+    session.connection().execute(_forget, {"run": run_id})

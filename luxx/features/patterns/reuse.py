@@ -1,0 +1,90 @@
+"""Which learned pattern a request is given; see `PatternFinder` in `runs/routing.py`."""
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BindParameter, Select, and_, bindparam, exists, literal, or_, select
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant
+from luxx.features.patterns.matching import OFFERED, REFERENCED
+from luxx.features.patterns.models import PatternRow
+from luxx.features.patterns.rows import find_similar, owners_of
+from luxx.features.patterns.service import PatternStep, steps_of
+from luxx.features.patterns.slots import signature_of
+from luxx.infra.clock import utc_now
+from luxx.infra.store.tables import table_of
+from luxx.wire.patterns import PatternStatus
+from luxx.wire.run import RoutedChoice
+
+MOST_TEXT = 20_000
+"""Characters of a message that are matched, from its beginning."""
+
+_patterns, _tenants = table_of(PatternRow), table_of(Tenant)
+
+
+def _may_find() -> Select[Any]:
+    """Reads one index where the tenant learns, and one row where it does not."""
+    tenant: BindParameter[int] = bindparam("tenant")
+    user: BindParameter[int] = bindparam("user")
+    active = _patterns.c.status == literal(PatternStatus.ACTIVE.value, literal_execute=True)
+    found = or_(
+        exists().where(_patterns.c.user_id == user, active),
+        exists().where(_patterns.c.tenant_id == tenant, _patterns.c.is_shared, active),
+    )
+    return select(literal(1)).where(
+        and_(exists().where(_tenants.c.id == tenant, _tenants.c.learn_patterns), found)
+    )
+
+
+class PatternReuse:
+    """One per process."""
+
+    def __init__(self, clock: Callable[[], datetime] = utc_now) -> None:
+        self.may_find = _may_find()
+        self._clock = clock
+
+    def find(
+        self, session: Session, caller: Caller, text: str, tools: Collection[str]
+    ) -> Sequence[RoutedChoice]:
+        """The best pattern from REFERENCED points on whose tools the answer has."""
+        request = signature_of(text[:MOST_TEXT])
+        owners = owners_of(caller)
+        found = find_similar(session.connection(), owners, request, [PatternStatus.ACTIVE], self._clock())
+        for one in found:
+            if one.similarity < REFERENCED:
+                break
+            row = session.get(PatternRow, one.id)
+            steps = [] if row is None else steps_of(row.steps)
+            if row is not None and all(set(step.tools) <= set(tools) for step in steps):
+                return [
+                    RoutedChoice(
+                        kind="pattern",
+                        id=row.id,
+                        name=row.name,
+                        score=round(one.similarity, 1),
+                        acts=True,
+                        is_offered=one.similarity >= OFFERED,
+                        text=reference(row, steps),
+                    )
+                ]
+        return ()
+
+
+def reference(row: PatternRow, steps: Sequence[PatternStep]) -> str:
+    """What a model reads of a pattern."""
+    lines = [
+        "(From Luxx, not from the person.) A way of working that succeeded before for requests like this "
+        "one. It is a reference: leave out or change what does not fit. A word in braces, such as {file}, "
+        "stands for what the request names.",
+        "",
+        f"{row.name}: {row.description}" if row.description else row.name,
+    ]
+    for number, step in enumerate(steps, 1):
+        tools = f" (tools: {', '.join(step.tools)})" if step.tools else ""
+        output = f" Result: {step.expected_output}" if step.expected_output else ""
+        lines.append(f"{number}. {step.description}{tools}{output}")
+        lines += [f"   - decided before: {point}" for point in step.decision_points]
+    return "\n".join(lines)

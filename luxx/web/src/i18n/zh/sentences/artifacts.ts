@@ -5,6 +5,10 @@ export const SENTENCES_OF_ARTIFACTS: Record<string, string> = {
   'page {} has characters that no font of this server has, so pictures and PDF show boxes: {} {}':
     '第 {1} 页有此服务器的字体中没有的字符，图片和 PDF 中会显示为方框：{2} {+3}',
   "install the extra: pip install 'luxx[artifacts-cjk]'": "请安装附加组件：pip install 'luxx[artifacts-cjk]'",
+  'page {} asks for the layout {}, which does not exist ({}) or does not suit its content; the layout is {}':
+    '第 {1} 页要求版式 {2}，但没有这种版式（{3}），或它不适合内容；现在的版式是 {4}',
+  'the {} of page {} needs {} % more space than there is, at the smallest size of {} points. Shorten it, or divide it into several pages':
+    '以最小字号 {4} 磅，第 {2} 页的{+1}仍需要比现有空间多 {3}% 的空间。请缩短它，或拆分为几页',
   'page {} is empty. Write something on it, or delete it': '第 {1} 页是空的。请写入内容，或将其删除',
   '{} characters of page {} are not in the file': '第 {2} 页有 {1} 个字符不在文件中',
   'the file has {} mistakes that PowerPoint may repair': '文件有 {1} 处错误，PowerPoint 可能会修复它们',
@@ -39,6 +43,8 @@ export const SENTENCES_OF_ARTIFACTS: Record<string, string> = {
   'artifacts of this type have no pictures of pages': '此类型的作品没有页面图片',
   'the file has no page {}': '文件没有第 {1} 页',
   'an artifact of the type {} is downloaded as {}': '类型为 {1} 的作品可下载为 {2}',
+  'was not found': '未找到',
+  'text of the cards': '卡片文字',
   // Sources
   'the content is empty': '内容为空',
   'the content has no page with text': '内容中没有带文字的页面',
@@ -91,4 +97,5 @@ export const SENTENCES_OF_ARTIFACTS: Record<string, string> = {
     '网页 S{1} 中没有 {2} 这些文字。请准确引用，或只引用网页而不引文字',
   'whether page S{} has the words {} cannot be checked any more, because its text was deleted. Read the page again, or cite it without the words':
     '无法再核对网页 S{1} 中是否有 {2} 这些文字，因为其文本已被删除。请重新读取网页，或只引用网页而不引文字',
+  'page {}: {}': '第 {1} 页：{+2}',
 }

@@ -214,7 +214,11 @@ ODD_TOOLS: list[Any] = [
 
 async def answer_oddly(receive: Receive, send: Send) -> None:
     """A server of the older revision whose list has wrong tools and no end, and whose answers are wrong."""
-    asked = json.loads((await receive())["body"] or b"{}")
+    body, is_more = b"", True
+    while is_more:
+        part = await receive()
+        body, is_more = body + part.get("body", b""), part.get("more_body", False)
+    asked = json.loads(body or b"{}")
     method, version = asked.get("method", ""), {"protocolVersion": "2025-11-25"}
     results: dict[str, Any] = {
         "initialize": version
@@ -223,8 +227,8 @@ async def answer_oddly(receive: Receive, send: Send) -> None:
         "tools/call": {"content": "no list"},
     }
     if method in results:
-        body = {"jsonrpc": "2.0", "id": asked["id"], "result": results[method]}
-        await answer(send, 200, json.dumps(body).encode(), **{"content-type": "application/json"})
+        result = {"jsonrpc": "2.0", "id": asked["id"], "result": results[method]}
+        await answer(send, 200, json.dumps(result).encode(), **{"content-type": "application/json"})
     else:
         await answer(send, 202 if method.startswith("notifications/") else 404, b"")
 

@@ -240,7 +240,8 @@ class AsyncApiClient:
 
     @staticmethod
     def _make(url: str) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        # Servers end idle connections after 5 seconds; a request on one that ends just then fails.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=2)
         # The server speaks plain HTTP; to load the certificates for TLS takes 20 ms.
         return httpx.AsyncClient(
             base_url=url, timeout=WAIT_SECONDS, limits=limits, trust_env=False, verify=False

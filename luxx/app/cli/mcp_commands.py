@@ -36,9 +36,6 @@ WAIT_SECONDS = 300
 POLL_SECONDS = 2.0
 MOST_NAME_CHARACTERS = 20
 REMOTE = tuple(one.value for one in ServerTransport if one != ServerTransport.STDIO)
-ASKS_WHO = "(status 401)"
-"""In the problem of a service that refuses those whom it does not know: it has accounts."""
-
 UNNAMED_PARTS = frozenset({"mcp", "api", "www", "docs", "app", "server", "remote"})
 """Parts of a host that say nothing about whose it is."""
 
@@ -126,11 +123,14 @@ async def _add(server: ServerApi, _screen: Screen, options: argparse.Namespace) 
     if project is not None:
         new = msgspec.structs.replace(new, project_id=project)
     added = await server.call("POST", "/mcp/servers", McpServerView, new)
-    if ASKS_WHO in added.problem and not options.credential and not options.header:
+    if added.status == ServerStatus.NEEDS_SIGN_IN and not options.credential and not options.header:
+        # It refuses those whom it does not know, so it has accounts.
         changes = McpServerChanges(credential=Credential.PER_USER)
         added = await server.call("PUT", f"/mcp/servers/{added.name}", McpServerView, changes)
     _print_server(added)
     if added.status == ServerStatus.NEEDS_SIGN_IN:
+        if added.credential == Credential.NONE:
+            return 1
         print(f"sign in there: luxx mcp login {added.name}")
     return 1 if added.status == ServerStatus.FAILED else 0
 

@@ -15,7 +15,7 @@ from luxx import __version__
 from luxx.domain.mcp.elicitation import MOST_ASKED, CallsInProgress, Elicit
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.domain.mcp.results import last_lines, reason_of_end, reason_of_silence
-from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool
+from luxx.domain.mcp.sdk import AnsweredWithError, AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool
 from luxx.errors import ToolFailed
 from luxx.infra.clock import utc_now
 from luxx.tools.sandbox.plan import ProgramLimits
@@ -181,7 +181,7 @@ class McpConnection:
             if self._ended.is_set():
                 raise AnswerLost(self.why) from error
             problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
-            kind = AnswerLost if cast(Any, error).data == _LOST else ToolFailed
+            kind = AnswerLost if cast(Any, error).data == _LOST else AnsweredWithError
             raise kind(problem) from error
         except (ValueError, RuntimeError) as error:
             # pydantic's ValidationError is a ValueError.

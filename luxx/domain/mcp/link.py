@@ -10,7 +10,7 @@ import msgspec
 
 from luxx.domain.mcp.inbox import Secrets
 from luxx.domain.mcp.models import Credential, ServerTransport
-from luxx.domain.mcp.sign_in import Authorization, Grants, NeedsSignIn, RefusedRequest
+from luxx.domain.mcp.sign_in import Authorization, Grants, NeedsSignIn, RefusedRequest, RefusedStranger
 from luxx.errors import InvalidInput, ProviderError, ToolFailed
 from luxx.infra.network.hosts import DEFAULT_PORTS, canonical_host
 from luxx.infra.network.urls import host_part
@@ -87,7 +87,7 @@ def parse_server_url(text: str, transport: ServerTransport) -> RemoteAddress:
 class Link:
     """The way to one server for one user, or for all (None). `problem`: why the last request had no answer.
 
-    `sign_in`: that its user has to sign in first. `headers`: those of the server's row.
+    `sign_in`: that its user has to sign in first, or that it needs a credential. `headers`: those of its row.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Link:
         self.address = parse_server_url(url, transport)
         self.headers = dict(headers)
         self.problem: LinkProblem | None = None
-        self.sign_in: NeedsSignIn | None = None
+        self.sign_in: NeedsSignIn | RefusedStranger | None = None
         self._server_id = server_id
         self._name = name
         self._credential = credential
@@ -148,7 +148,9 @@ class Link:
         """What authorizes a request that was refused. Raises LinkProblem."""
         if self._credential is Credential.NONE:
             advice = "give it a header Authorization, or a credential if it uses OAuth"
-            raise self.failed(LinkProblem(f"refused the request (status {refusal.status}): {advice}"))
+            problem = LinkProblem(f"refused the request (status {refusal.status}): {advice}")
+            self.sign_in = RefusedStranger(problem.message) if refusal.status == 401 else None
+            raise self.failed(problem)
         try:
             authorization = await self._grants.refused(self._server_id, self._user_id, refusal)
         except ToolFailed as error:

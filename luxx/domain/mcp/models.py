@@ -44,7 +44,8 @@ class ServerScope(StrEnum):
 
 class ServerStatus(StrEnum):
     """`stopped`: it is disabled, or has not been connected to yet. The next call of one of its tools starts
-    or connects it, also after a failure."""
+    or connects it, also after a failure. `needs_sign_in`, with the credential `none`: it refuses whom it does
+    not know, so it needs another credential or a header."""
 
     READY = "ready"
     STARTING = "starting"

@@ -25,7 +25,19 @@ from luxx.domain.mcp.elicitation import (
 from luxx.domain.mcp.link import LOST, UNSENT, Link
 from luxx.domain.mcp.models import ServerTransport
 from luxx.domain.mcp.results import images_of_answer, result_of_answer, unknown_outcome
-from luxx.domain.mcp.sdk import AnswerItems, AnswerLost, ListedTool, Sdk, listed_tool, load_sdk
+from luxx.domain.mcp.sdk import (
+    CLOSED,
+    SESSION_GONE,
+    AnsweredWithError,
+    AnswerItems,
+    AnswerLost,
+    ListedTool,
+    Sdk,
+    SessionGone,
+    listed_tool,
+    load_sdk,
+)
+from luxx.domain.mcp.sign_in import NeedsSignIn
 from luxx.errors import ToolFailed
 from luxx.wire.tool import ToolResult
 
@@ -49,21 +61,10 @@ MOST_PAGES = 50
 MOST_LISTED = 256
 """Listing stops after this many tools; further ones are ignored."""
 
-_SESSION_GONE = "Session terminated"
-"""What the SDK says for a session that the server does not know: the request was not carried out."""
-
-_CLOSED = -32000
-"""The code of errors that stand for an answer that cannot come any more."""
-
 _MOST_SHOWN = 500
 _CHANGED = "was changed or deleted; try again"
 
 logger = structlog.get_logger()
-
-
-class SessionGone(Exception):
-    """The server does not know the session any more; it has not carried out the request. The message is a
-    predicate that follows the server's name."""
 
 
 class RemoteServer:
@@ -105,11 +106,12 @@ class RemoteServer:
         self._begin()
         try:
             return await self._call(call)
-        except ToolFailed as error:
-            if self.link.sign_in is not None:
-                raise self.link.sign_in from error
+        except ToolFailed as failure:
+            error = self.link.sign_in or failure
+            if isinstance(error, NeedsSignIn):
+                raise error from failure
             problem = self.link.secrets.hidden(error.message)
-            raise ToolFailed(f"the MCP server {self.name} {problem}") from error
+            raise type(error)(f"the MCP server {self.name} {problem}") from error
         finally:
             self._calls -= 1
             self.used_at = self._clock()
@@ -355,16 +357,16 @@ class RemoteConnection:
 
     def _failure(self, error: Any) -> Exception:
         text: str = error.message
-        if text == _SESSION_GONE:
+        if text == SESSION_GONE:
             return SessionGone("has ended the session")
         if error.data == UNSENT:
             return ToolFailed(text)
         if error.data == LOST:
             return AnswerLost(text)
-        if error.code == _CLOSED and not isinstance(error.data, dict):
+        if error.code == CLOSED and not isinstance(error.data, dict):
             problem = self._link.problem
             return AnswerLost("closed the connection" if problem is None else problem.message)
-        return ToolFailed(f"answered with an error: {self._link.secrets.cut(text, _MOST_SHOWN)}")
+        return AnsweredWithError(f"answered with an error: {self._link.secrets.cut(text, _MOST_SHOWN)}")
 
     async def _run(self) -> None:
         """Holds the session open; it has to be closed by the task that opened it."""

@@ -18,9 +18,25 @@ _OWN_LOGGERS = ("mcp", "client", "httpx2", "httpcore2", "websockets.client")
 _MISSING = "the extra 'mcp' is not installed: pip install 'luxx[mcp]'"
 
 
+SESSION_GONE = "Session terminated"
+"""What the SDK says for a session that the server does not know: the request was not carried out."""
+
+CLOSED = -32000
+"""The code of errors that stand for an answer that cannot come any more."""
+
+
 class AnswerLost(Exception):
     """There is no answer that can be read, although the server may have got the request; the message is a
     predicate that follows the server's name."""
+
+
+class SessionGone(Exception):
+    """The server does not know the session any more; it has not carried out the request. The message is a
+    predicate that follows the server's name."""
+
+
+class AnsweredWithError(ToolFailed):
+    """The server works, and answered a request with an error."""
 
 
 class Sdk(msgspec.Struct, frozen=True, kw_only=True):

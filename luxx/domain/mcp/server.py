@@ -203,7 +203,7 @@ class McpServer:
             return unknown_outcome(self.config.name, self._secrets.hidden(str(error)))
         except ToolFailed as error:
             problem = self._secrets.hidden(error.message)
-            raise ToolFailed(f"the MCP server {self.config.name} {problem}") from error
+            raise type(error)(f"the MCP server {self.config.name} {problem}") from error
         if result.success:
             return result
         hidden = self._secrets.hidden_in

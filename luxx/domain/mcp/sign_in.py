@@ -23,6 +23,11 @@ class NeedsSignIn(ToolFailed):
         self.server = server
 
 
+class RefusedStranger(ToolFailed):
+    """A server without a credential refuses requests of those whom it does not know (status 401). The message
+    is a predicate that follows the server's name."""
+
+
 class Authorization(msgspec.Struct, frozen=True, kw_only=True):
     """The value of the header `Authorization`, and the version of the grant that it is from."""
 

@@ -28,7 +28,8 @@ from luxx.domain.mcp.owners.rows import (
 )
 from luxx.domain.mcp.owners.service import McpOwners, ProcessLeases
 from luxx.domain.mcp.results import unknown_outcome
-from luxx.domain.mcp.sign_in import NeedsSignIn
+from luxx.domain.mcp.sdk import AnsweredWithError
+from luxx.domain.mcp.sign_in import NeedsSignIn, RefusedStranger
 from luxx.domain.mcp.stored import StoredServer, is_stateful, read_server
 from luxx.errors import LuxxError, ToolFailed
 from luxx.infra.bus.core import Bus
@@ -81,7 +82,7 @@ class McpCalls:
     async def _refresh_here(self, server: StoredServer, key: Key) -> None:
         try:
             await (await self._connections.server(server, key)).refresh()
-        except NeedsSignIn as error:
+        except (NeedsSignIn, RefusedStranger) as error:
             await self._note(key, ServerStatus.NEEDS_SIGN_IN, error.message)
         except LuxxError as error:
             await self._note(key, ServerStatus.FAILED, error.message)
@@ -225,10 +226,11 @@ class McpCalls:
         except NeedsSignIn as error:
             await self._note(key, ServerStatus.NEEDS_SIGN_IN, error.message)
             raise
+        except AnsweredWithError:
+            raise
         except LuxxError as error:
-            problem = error.message.removeprefix(f"the MCP server {server.name} ")
-            if " error: " not in problem:
-                await self._note(key, ServerStatus.FAILED, problem)
+            status = ServerStatus.NEEDS_SIGN_IN if isinstance(error, RefusedStranger) else ServerStatus.FAILED
+            await self._note(key, status, error.message.removeprefix(f"the MCP server {server.name} "))
             raise
         await self._note(key, ServerStatus.READY, "")
         return result

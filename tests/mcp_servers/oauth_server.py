@@ -24,7 +24,7 @@ from mcp.server.auth.provider import (
     TokenError,
     construct_redirect_uri,
 )
-from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions, RevocationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp_types import ToolAnnotations
@@ -127,6 +127,7 @@ class Issuer(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, A
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
         self.access.pop(token.token, None)
+        self.refresh.pop(token.token, None)
 
 
 class OAuthServer:
@@ -217,6 +218,7 @@ def _make_app(issuer: Issuer, origin: str) -> Any:
             client_registration_options=ClientRegistrationOptions(
                 enabled=True, valid_scopes=["people", "admin"], default_scopes=["people"]
             ),
+            revocation_options=RevocationOptions(enabled=True),
             required_scopes=["people"],
             validate_token_resource=True,
         ),

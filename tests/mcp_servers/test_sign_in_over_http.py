@@ -131,6 +131,36 @@ async def test_each_user_signs_in_and_calls_tools_as_themselves(
         assert (await bob.post("/mcp/servers/people/tools/call", {"name": "who_am_i"}))["success"] is True
 
 
+async def test_tokens_are_revoked_with_the_sign_in_or_the_server(
+    server: ServerProcess, oauth: OAuthServer
+) -> None:
+    def tokens(who: str) -> list[str]:
+        kept = [*oauth.issuer.access.values(), *oauth.issuer.refresh.values()]
+        return [token.token for token in kept if token.subject == who]
+
+    async with AsyncApiClient(server.url) as admin, person(server, "gina") as gina:
+        await add_server(admin, oauth, "left")
+        for client, who in ((admin, "the admin"), (gina, "gina at work")):
+            await sign_in(client, oauth, "left", who)
+            assert len(tokens(who)) == 2
+        assert (await gina.post("/mcp/servers/left/disconnect"))["problem"] == ""
+        assert (len(tokens("gina at work")), len(tokens("the admin"))) == (0, 2)
+        await sign_in(gina, oauth, "left", "gina at work")
+        oauth.replies["/revoke"] = (500, {}, b"")
+        try:
+            ended = await gina.post("/mcp/servers/left/disconnect")
+        finally:
+            oauth.replies.clear()
+        assert (ended["status"], "answered with the status 500" in ended["problem"]) == (
+            "needs_sign_in",
+            True,
+        )
+        await sign_in(gina, oauth, "left", "gina again")
+        deleted = await admin.ask("DELETE", "/mcp/servers/left")
+        assert (deleted.status_code, deleted.json()["message"]) == (200, "deleted")
+        assert (tokens("gina again"), tokens("the admin")) == ([], [])
+
+
 async def test_run_waits_for_the_sign_in_of_its_user_through_a_restart(
     server: ServerProcess, oauth: OAuthServer
 ) -> None:

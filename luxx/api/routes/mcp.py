@@ -144,9 +144,9 @@ class McpController(Controller):
     async def delete_server(
         self, caller: InjectedCaller, mcp_editor: InjectedEditor, name: ServerNameInPath
     ) -> Success[None]:
-        """With its tools, approvals, sign-ins, and the directory of a program."""
-        await mcp_editor.delete(caller, name)
-        return success(None, "deleted")
+        """With its tools, approvals, sign-ins, whose tokens are revoked, and the directory of a program."""
+        problem = await mcp_editor.delete(caller, name)
+        return success(None, f"deleted; {problem}" if problem else "deleted")
 
     @get("/servers/{name:str}/status", summary="What an MCP server does")
     async def get_status(
@@ -237,7 +237,8 @@ class McpController(Controller):
     async def disconnect_server(
         self, caller: InjectedCaller, mcp_registry: InjectedRegistry, name: ServerNameInPath
     ) -> Success[McpServerStatus]:
-        """Also ends your sign-in at it. A connection that all users share is ended by an ADMIN."""
+        """Also ends your sign-in at it, and revokes its tokens; `problem` says if that failed. A connection
+        that all users share is ended by an ADMIN."""
         return success(await mcp_registry.disconnect(caller, name))
 
     @get("/tools", summary="The tools of all your MCP servers")

@@ -5,7 +5,7 @@ tenant and for a user, who cannot take a name of the tenant's.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -43,6 +43,7 @@ from luxx.domain.mcp.models import (
 )
 from luxx.domain.mcp.pool import McpPool
 from luxx.domain.mcp.registry import McpRegistry
+from luxx.domain.mcp.sign_in import EndedSignIn
 from luxx.domain.mcp.stored import ServerSecrets, StoredServer, approval_name, open_secrets, seal_secrets
 from luxx.domain.mcp.views import is_editable
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
@@ -162,20 +163,24 @@ class McpEditor:
         row.updated_at = utc_now()
         session.flush()
 
-    async def delete(self, caller: Caller, name: str) -> None:
-        """Deletes a server with its grants, tools and directory. Raises NotFound, NotAllowed or Conflict."""
+    async def delete(self, caller: Caller, name: str) -> str:
+        """Deletes a server with its grants, tools and directory, and revokes its tokens; returns why some may
+        still be valid. Raises NotFound, NotAllowed or Conflict."""
         server = await self._editable(caller, name)
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> Sequence[EndedSignIn]:
             row = self._locked(session, caller, server.id)
             _record(session, caller, Action.MCP_SERVER_DELETE, row)
+            ended = self._pool.places.grants.forget(session, server.id, None)
             session.delete(row)
+            return ended
 
-        await self._write(work)
+        ended: Sequence[EndedSignIn] = await self._write(work)
         await self._pool.drop(server.id, None)
         if server.transport is ServerTransport.STDIO:
             workspace = self._pool.connections.workspace_of(server)
             await asyncio.to_thread(remove_tree, str(workspace))
+        return await self._pool.places.grants.revoke(ended)
 
     async def _editable(self, caller: Caller, name: str) -> StoredServer:
         server = await self._registry.server(caller, name)

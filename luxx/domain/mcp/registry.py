@@ -4,6 +4,7 @@ Not here: adding and changing them (`editing`), their tools in runs and connecti
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import update
@@ -21,7 +22,7 @@ from luxx.domain.mcp.models import (
 )
 from luxx.domain.mcp.pool import BuiltTools, McpPool
 from luxx.domain.mcp.service import McpServers, McpStatus
-from luxx.domain.mcp.sign_in import SignIns
+from luxx.domain.mcp.sign_in import EndedSignIn, SignIns
 from luxx.domain.mcp.stored import StoredServer, TenantServers
 from luxx.domain.mcp.views import (
     configured_tools,
@@ -152,8 +153,8 @@ class McpRegistry:
         return await self.saved(caller, server_id, name)
 
     async def disconnect(self, caller: Caller, name: str) -> McpServerStatus:
-        """Ends the caller's sign-in and connection, of a server with one for all those. Raises NotFound,
-        NotAllowed or Conflict."""
+        """Ends the caller's sign-in and connection, of a server with one for all those, and revokes its
+        tokens; `problem` says so if that failed. Raises NotFound, NotAllowed or Conflict."""
         server = await self.server(caller, name)
         holder = server.holder(caller.user_id)
         if holder is None:
@@ -161,8 +162,8 @@ class McpRegistry:
         if holder is None and not is_editable(server, caller):
             raise NotAllowed("all users of the tenant use this connection; only an ADMIN ends it")
 
-        def work(session: Session) -> None:
-            self._pool.places.grants.forget(session, server.id, holder)
+        def work(session: Session) -> Sequence[EndedSignIn]:
+            ended = self._pool.places.grants.forget(session, server.id, holder)
             status = (
                 ServerStatus.STOPPED if server.credential is Credential.NONE else ServerStatus.NEEDS_SIGN_IN
             )
@@ -171,11 +172,14 @@ class McpRegistry:
                 .where(McpManifestRow.server_id == server.id, held_by(McpManifestRow.user_id, holder))
                 .values(status=status.value, problem="")
             )
+            return ended
 
-        await self._store.write(work)
+        ended = await self._store.write(work)
         self._pool.has_changed()
         await self._pool.drop(server.id, holder)
-        return await self.status(caller, name)
+        problem = await self._pool.places.grants.revoke(ended)
+        status = await self.status(caller, name)
+        return msgspec.structs.replace(status, problem=problem) if problem else status
 
     def names(self, session: Session, caller: Caller) -> list[str]:
         """The names of the servers that the caller sees."""

@@ -3,6 +3,7 @@
 Not here: OAuth itself, which implements these protocols.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -47,6 +48,12 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None
 
 
+class EndedSignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A sign-in that has ended here, and who issued its tokens."""
+
+    issuer: str
+
+
 class Grants(Protocol):
     """The grants of servers with a credential. `user_id` None: the grant that all users share."""
 
@@ -64,9 +71,14 @@ class Grants(Protocol):
         """
         ...
 
-    def forget(self, session: Session, server_id: str, user_id: int | None) -> bool:
-        """Deletes the grant in this transaction, and with None those of all users; returns whether there was
-        one."""
+    def forget(self, session: Session, server_id: str, user_id: int | None) -> Sequence[EndedSignIn]:
+        """Deletes the grant in this transaction, and with None those of all users; returns what can be
+        revoked when it is committed."""
+        ...
+
+    async def revoke(self, ended: Sequence[EndedSignIn]) -> str:
+        """Revokes the tokens of ended sign-ins, within a bounded time. Returns why some may still be valid;
+        empty if none is."""
         ...
 
     async def is_complete(self, server_id: str, user_id: int | None) -> bool:

@@ -8,6 +8,7 @@ helps. Not here: signing in (`flows`).
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -22,7 +23,8 @@ from luxx.domain.mcp.oauth.http import NotSent, TokenRefused, TokensLost
 from luxx.domain.mcp.oauth.metadata import SignInFailed, read_challenge, scopes_of, union
 from luxx.domain.mcp.oauth.models import GrantState, McpClientRow, McpGrantRow
 from luxx.domain.mcp.oauth.requests import ClientIdentity, IssuedTokens, refresh_form
-from luxx.domain.mcp.sign_in import Authorization, NeedsSignIn, RefusedRequest
+from luxx.domain.mcp.oauth.revocation import EndedTokens, RevocationRequests, revoke_all
+from luxx.domain.mcp.sign_in import Authorization, EndedSignIn, NeedsSignIn, RefusedRequest
 from luxx.errors import ToolFailed, Unavailable, Unreachable
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.secrets import Vault
@@ -46,7 +48,7 @@ _users = table_of(User)
 logger = structlog.get_logger()
 
 
-class TokenRequests(Protocol):
+class TokenRequests(RevocationRequests, Protocol):
     """Sends token requests."""
 
     async def tokens(self, endpoint: str, client: ClientIdentity, form: dict[str, str]) -> IssuedTokens: ...
@@ -157,11 +159,30 @@ class McpGrants:
         """Whether the user need not sign in: there is a grant, and the server wants no more scopes."""
         return await self._store.read_rows(lambda connection: has_grant(connection, server_id, user_id))
 
-    def forget(self, session: Session, server_id: str, user_id: int | None) -> bool:
-        """Deletes the grant in this transaction, and with None those of all users; whether there was one."""
+    def forget(self, session: Session, server_id: str, user_id: int | None) -> list[EndedSignIn]:
+        """Deletes the grant in this transaction, and with None those of all users; returns what can be
+        revoked when it is committed."""
         condition = _grants.c.server_id == server_id if user_id is None else of_user(server_id, user_id)
-        deleted = session.connection().execute(delete(_grants).where(condition))
-        return bool(deleted.rowcount)
+        connection = session.connection()
+        columns = (_grants.c.id, _grants.c.issuer, _grants.c.secrets)
+        rows = connection.execute(select(*columns).where(condition).with_for_update()).all()
+        connection.execute(delete(_grants).where(condition))
+        ended: list[EndedSignIn] = []
+        for row in rows:
+            with suppress(Unavailable):
+                if row.secrets:
+                    found = self._opened(row.id, row.secrets)
+                    tokens = {"access": found.access, "refresh": found.refresh}
+                    ended.append(EndedTokens(issuer=row.issuer, client=found.client, **tokens))
+        return ended
+
+    async def revoke(self, ended: Sequence[EndedSignIn]) -> str:
+        """Revokes the tokens of ended sign-ins, within a bounded time. Returns why some may still be valid;
+        empty if none is."""
+        problem = await revoke_all(self._requests, ended)
+        if problem:
+            logger.warning("mcp_tokens_not_revoked", reason=problem)
+        return problem
 
     async def close(self) -> None:
         """Waits for the refreshes in progress, whose answers must be stored."""
@@ -188,9 +209,12 @@ class McpGrants:
 
     def _secrets(self, held: _Held) -> GrantSecrets:
         try:
-            text = self._vault.open(held.sealed, identity=identity_of(held.id))
+            return self._opened(held.id, held.sealed)
         except Unavailable as error:
             raise NeedsSignIn(held.server_id, held.server) from error
+
+    def _opened(self, grant_id: str, sealed: str) -> GrantSecrets:
+        text = self._vault.open(sealed, identity=identity_of(grant_id))
         return msgspec.json.decode(text, type=GrantSecrets)
 
     async def _widened(self, held: _Held, scopes: Sequence[str]) -> ToolFailed:

@@ -189,6 +189,17 @@ class OAuthHttp:
             f"{origin} refused the sign-in ({short(said)})", "" if error is None else error.error
         )
 
+    async def revoke(self, endpoint: str, client: ClientIdentity, form: Mapping[str, str]) -> None:
+        """Takes back a token. Raises SignInFailed and Unreachable."""
+        kind, headers = "application/x-www-form-urlencoded", client_headers(client)
+        answer = await self._post(endpoint, urlencode(form).encode(), kind, headers)
+        if answer.status == 400:
+            # Servers of the official SDK demand both fields, also of a client that has no secret.
+            own = {"client_id": client.client_id, "client_secret": client.client_secret}
+            answer = await self._post(endpoint, urlencode({**form, **own}).encode(), kind, headers)
+        if answer.status != 200:
+            raise SignInFailed(f"{origin_of(endpoint)} answered with the status {answer.status}")
+
     async def _get(self, url: str) -> _OAuthAnswer:
         """The answer, after redirects within its origin."""
 

@@ -81,6 +81,7 @@ class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     authorization_endpoint: str
     token_endpoint: str
     registration_endpoint: str | None = None
+    revocation_endpoint: str | None = None
     scopes_supported: list[str] | None = None
     code_challenge_methods_supported: list[str] | None = None
     token_endpoint_auth_methods_supported: list[str] | None = None
@@ -163,6 +164,8 @@ def read_issuer_metadata(body: bytes, issuer: str) -> IssuerMetadata:
     check_endpoint(found.token_endpoint, "token endpoint")
     if found.registration_endpoint:
         check_endpoint(found.registration_endpoint, "registration endpoint")
+    if found.revocation_endpoint:
+        check_endpoint(found.revocation_endpoint, "revocation endpoint")
     return found
 
 

@@ -235,6 +235,11 @@ def refresh_form(client: ClientIdentity, refresh_token: str, resource: str) -> d
     return {"grant_type": "refresh_token", "refresh_token": refresh_token, "resource": resource, **own}
 
 
+def revocation_form(client: ClientIdentity, token: str, kind: str) -> dict[str, str]:
+    """The request that takes back a token (RFC 7009). `kind`: `access_token` or `refresh_token`."""
+    return {"token": token, "token_type_hint": kind, **_own(client)}
+
+
 def _own(client: ClientIdentity) -> dict[str, str]:
     if client.method == "client_secret_basic":
         return {}

@@ -14,7 +14,8 @@ from functools import partial
 
 import msgspec
 import structlog
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
@@ -36,6 +37,10 @@ from luxx.runs.turn.run_rows import RunOwner
 from luxx.wire.run import Run, RunKind
 
 RUNS_AT_ONCE = 50
+WAITS_FOR_LIMIT = timedelta(minutes=10)
+GIVEN_UP_AFTER = timedelta(days=1)
+"""How long a run whose pattern no limit allows is tried again, and until when."""
+
 AGEING_SECONDS = 3600.0
 """How often a process looks for patterns that were not used for long."""
 
@@ -47,6 +52,13 @@ _due = (
     .limit(RUNS_AT_ONCE)
 )
 _forget = delete(_ended).where(_ended.c.reader == PATTERNS, _ended.c.run_id == bindparam("run"))
+_postpone = (
+    update(_ended)
+    .where(_ended.c.reader == PATTERNS, _ended.c.run_id == bindparam("run"))
+    .values(ended_at=bindparam("later"))
+)
+"""So that other runs are looked at meanwhile."""
+
 _encode = msgspec.json.Encoder().encode
 
 logger = structlog.get_logger()
@@ -73,8 +85,14 @@ class PatternLearning:
                 return  # This server stops; another one, or its next start, goes on.
             except (LimitReached, TooMany) as error:
                 logger.info("extraction_waits", run_id=row.run_id, kind=error.kind)
-            except LuxxError as error:
-                logger.info("nothing_learned", run_id=row.run_id, kind=error.kind)
+                later = {"run": row.run_id, "later": self.clock() + WAITS_FOR_LIMIT}
+                await store.write_rows(lambda connection, later=later: connection.execute(_postpone, later))
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception as error:
+                # Otherwise this run would keep all later ones from being looked at.
+                is_known = isinstance(error, LuxxError)
+                logger.warning("nothing_learned", run_id=row.run_id, exc_info=None if is_known else error)
                 await store.write(partial(_forget_run, row.run_id))
         if time.monotonic() >= self._next_ageing:
             self._next_ageing = time.monotonic() + AGEING_SECONDS
@@ -102,7 +120,8 @@ class PatternLearning:
         if found.used:
             self._count_used(session, run_id, found, now)
             return _forget_run(run_id, session)
-        if found.trace is None or found.signature is None:
+        is_old = run.finished_at is not None and run.finished_at < now - GIVEN_UP_AFTER
+        if found.trace is None or found.signature is None or is_old:
             return _forget_run(run_id, session)
         own = [f"u{run.user_id}"]
         similar = find_similar(session.connection(), own, found.signature, LEARNED_FROM, now)

@@ -378,9 +378,9 @@ async def asks_about_pattern(run: RunContext) -> bool:
     RunCancelled."""
     request, state = run.spec.request, run.log.state
     pattern = next((one for one in request.routed if one.kind == "pattern" and one.is_offered), None)
-    if pattern is None or request.when_asked == WhenAsked.DENY or state.notes:
+    if pattern is None or state.notes or not may_be_steered(run.spec, state):
         return False
-    if _asked_about(state, pattern) is not None:
+    if request.when_asked == WhenAsked.DENY or _asked_about(state, pattern) is not None:
         return False
     question = Question(
         kind=QuestionKind.DECISION,

@@ -201,6 +201,11 @@ def pages(owner: Person) -> dict[str, str]:
     deck = {"type": "ppt", "name": LONG, "content": f"# {SPACED}\n\n---\n\n{WIDE}", "conversation_id": chat}
     artifact = owner.post("/artifacts", deck)["id"]
     prompt = owner.post("/prompts", {"name": LONG[:40].lower(), "title": SPACED, "content": WIDE})["id"]
+    way = {"description": f"{SPACED} {LONG}", "tools": [LONG], "decision_points": [LONG]}
+    pattern = owner.post(
+        "/patterns",
+        {"name": LONG, "description": WIDE[:500], "goal": f"Make a report {LONG}", "steps": [way]},
+    )["id"]
     address = owner.server.url
     provider = owner.post(
         "/providers",
@@ -234,6 +239,7 @@ def pages(owner: Person) -> dict[str, str]:
         "/knowledge/:id/:documentId": f"/knowledge/{base}/{document}",
         "/artifacts/:id": f"/artifacts/{artifact}",
         "/prompts/:id": f"/prompts/{prompt}",
+        "/patterns/:id": f"/patterns/{pattern}",
         "/tools/skills/:id": f"/tools/skills/{skill}",
         "/tools/mcp/:name": f"/tools/mcp/{server['name']}",
         "/providers/:id(\\d+)": f"/providers/{provider}",

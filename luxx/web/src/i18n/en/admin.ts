@@ -57,6 +57,9 @@ const en = {
   registrationHint: 'Anybody who reaches the server can create an account, at the lowest level unless the configuration says otherwise.',
   ownProviders: 'Users may connect models',
   ownProvidersHint: 'If not, only administrators connect models. Providers that users connected before stay usable.',
+  learnPatterns: 'Learn patterns',
+  learnPatternsHint:
+    'Ways of working of successful answers are kept without names, numbers and files, and given to later requests. A new pattern asks a model once.',
   defaultProvider: 'Default provider',
   defaultProviderHint: 'Those who have no default of their own use it. It must be shared.',
   noDefaultProvider: 'Any shared provider',

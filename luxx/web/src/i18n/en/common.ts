@@ -14,6 +14,7 @@ const en = {
     knowledge: 'Knowledge',
     skills: 'Skills',
     prompts: 'Prompts',
+    patterns: 'Patterns',
     providers: 'Providers',
     usage: 'Usage',
     settings: 'Settings',

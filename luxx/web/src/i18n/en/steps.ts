@@ -98,7 +98,6 @@ const en = {
   skillMatched: (name: string, score: string) => `Skill ${name} is active: the words of the message ask for it (score ${score})`,
   agentMatched: (name: string, score: string) => `${name} answers: the words of the message ask for this agent (score ${score})`,
   skillAsked: (name: string) => `The words of the message ask for the skill ${name}.`,
-  patternGiven: 'A pattern that was learned from earlier work was given to the model',
   agentAsked: (name: string) => `${name} answered, because the words of the message ask for this agent.`,
   skillGiven: (name: string) => `You activated the skill ${name}.`,
 }

@@ -56,6 +56,8 @@ const zh: AdminText = {
   registrationHint: '任何能访问服务器的人都可以创建账户；除非配置另有规定，级别为最低。',
   ownProviders: '用户可以连接模型',
   ownProvidersHint: '关闭后只有管理员可以连接模型。用户之前连接的服务商仍可使用。',
+  learnPatterns: '学习模式',
+  learnPatternsHint: '成功回答的工作方式会在去掉名称、数字和文件后保留，并提供给之后的请求。每个新模式会调用一次模型。',
   defaultProvider: '默认服务商',
   defaultProviderHint: '没有自己默认服务商的人使用它。它必须是共享的。',
   noDefaultProvider: '任一共享的服务商',

@@ -46,6 +46,7 @@ const zh: CommonText = {
     knowledge: '知识库',
     skills: '技能',
     prompts: '提示词',
+    patterns: '模式',
     providers: '服务商',
     usage: '用量',
     settings: '设置',

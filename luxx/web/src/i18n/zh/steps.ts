@@ -91,7 +91,6 @@ const zh: StepsText = {
   skillMatched: (name, score) => `已启用技能 ${name}：消息的用词与它相符（得分 ${score}）`,
   agentMatched: (name, score) => `由 ${name} 回答：消息的用词与这个智能体相符（得分 ${score}）`,
   skillAsked: (name) => `消息的用词与技能 ${name} 相符。`,
-  patternGiven: '已把从以往工作中学到的模式提供给模型',
   agentAsked: (name) => `由 ${name} 回答，因为消息的用词与这个智能体相符。`,
   skillGiven: (name: string) => `已启用技能 ${name}。`,
 }

@@ -9,6 +9,7 @@ export interface TenantDraft {
   agentId: string
   providerId: string
   extraction: 'on' | 'off'
+  learnsPatterns: boolean
 }
 
 export function draftOf(tenant: Tenant | null): TenantDraft {
@@ -20,6 +21,7 @@ export function draftOf(tenant: Tenant | null): TenantDraft {
     // The id stays while a lost one exists: it is valid when it is shared again.
     providerId: tenant?.default_provider_id && tenant.lost_default_provider === null ? String(tenant.default_provider_id) : '',
     extraction: tenant?.extraction ?? 'off',
+    learnsPatterns: tenant?.learn_patterns ?? false,
   }
 }
 
@@ -34,6 +36,7 @@ export function changesOf(tenant: Tenant, draft: TenantDraft): Schema<'TenantBod
     ...(draft.agentId === before.agentId ? {} : { default_agent_id: idOf(draft.agentId) }),
     ...(draft.providerId === before.providerId ? {} : { default_provider_id: idOf(draft.providerId) }),
     ...(draft.extraction === before.extraction ? {} : { extraction: draft.extraction }),
+    ...(draft.learnsPatterns === before.learnsPatterns ? {} : { learn_patterns: draft.learnsPatterns }),
   }
 }
 

@@ -62,8 +62,6 @@ export const SENTENCES_OF_ARTIFACTS: Record<string, string> = {
     '有一部分并非所有系统都能保存：设备名，或以句点或空格结尾',
   'is in the list twice (upper and lower case are the same on some systems)': '在列表中出现了两次（有些系统不区分大小写）',
   'the content is no list of files {"files": [{"path", "content"}]}: {}': '内容不是文件列表 {"files": [{"path", "content"}]}：{1}',
-  'a chart is one JSON object, and this is no JSON: {}': '图表是一个 JSON 对象，而这不是 JSON：{1}',
-  'a chart is one JSON object': '图表是一个 JSON 对象',
   'a chart is JSON, and this is none: {}': '图表是 JSON，而这不是：{1}',
   'a chart is a JSON object with type, labels and series': '图表是含有 type、labels 和 series 的 JSON 对象',
   'a chart needs series: [{name, values}]': '图表需要 series: [{name, values}]',

@@ -1,0 +1,64 @@
+"""Learned patterns in the web UI: one is written, changed, turned off, judged and deleted."""
+
+import pytest
+from playwright.sync_api import expect
+
+from web_ui.axe import check_both_themes
+from web_ui.browser import PHONE
+from web_ui.person import Person
+
+pytestmark = pytest.mark.heavy
+
+CHART = {
+    "name": "Chart of the sales",
+    "description": "Makes a chart of sales.",
+    "goal": "Make a chart of the sales in sales.csv",
+    "steps": [{"description": "Read the file", "tools": ["file_read"], "decision_points": ["by month"]}],
+}
+
+
+def test_a_pattern_is_written_changed_turned_off_and_deleted(person: Person) -> None:
+    with person.tab() as tab:
+        page = tab.open("/ui/patterns")
+        expect(page.get_by_text("Ways of working that went well")).to_be_visible()
+        page.get_by_role("button", name="Write a pattern").click()
+        page.get_by_label("Name", exact=True).fill("Chart of the sales")
+        page.get_by_label("A request that it is for").fill("4711")
+        page.get_by_label("What is done").fill("Read the file")
+        page.get_by_role("textbox", name="Tools").fill("file_read, python_execute")
+        tab.expected_problems.append("400")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("has no general word by which")).to_be_visible()
+        expect(page.get_by_label("What is done")).to_have_value("Read the file")
+        page.get_by_label("A request that it is for").fill("Make a chart of the sales of Anna Vogel")
+        page.get_by_role("button", name="Add a step").click()
+        page.get_by_label("What is done").last.fill("Draw the chart")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("heading", name="Chart of the sales")).to_be_visible()
+        (pattern,) = person.get("/patterns")["items"]
+        assert [step["tools"] for step in pattern["steps"]] == [["file_read", "python_execute"], []]
+        assert "Vogel" not in pattern["signature"]
+        expect(page.get_by_text("chart sale | name")).to_be_visible()
+        check_both_themes(tab, "pattern")
+
+        page.get_by_role("button", name="Archive").click()
+        expect(page.get_by_text("Archived: it is not used")).to_be_visible()
+        expect(page.get_by_text("changed the status")).to_be_visible()
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_text("Active: it is given")).to_be_visible()
+        page.get_by_role("button", name="Delete the pattern").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        expect(page).to_have_url(f"{tab.url}/ui/patterns")
+    assert person.get("/patterns")["items"] == []
+
+
+def test_the_pattern_of_an_answer_leads_to_its_page_on_a_phone(person: Person) -> None:
+    pattern = person.post("/patterns", CHART)
+    with person.tab(size=PHONE) as tab:
+        page = tab.open(f"/ui/patterns/{pattern['id']}")
+        expect(page.get_by_text("Decided before: by month")).to_be_visible()
+        check_both_themes(tab, "pattern-phone")
+        page.get_by_label("Name", exact=True).fill("Chart of sales by month")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("changed the name")).to_be_visible()
+    assert person.get(f"/patterns/{pattern['id']}")["steps"][0]["decision_points"] == ["by month"]

@@ -265,7 +265,7 @@ def test_the_manifest_of_a_backup_lists_its_contents(make: Any, tmp_path: Path) 
         newest_step(),
     )
     assert [json.loads(line)[2] for line in users] == ["ann"]
-    assert "words" not in str(claimed_count)
+    assert "'words'" not in str(claimed_count)
     last = last_backup(here.data_dir)
     assert last is not None
     assert last.file == str(tmp_path / "backup.zip")

@@ -123,9 +123,9 @@ def test_replay_notes_usage_and_every_field_of_a_step_are_exported(ann: ApiClien
         "conversation": {
             "id": "c", "title": "t", "model": "m", "system_prompt": None, "temperature": None,
             "max_tokens": None, "thinking_enabled": None, "reasoning_effort": "high",
-            "planning": "auto", "routing": "off", "sliding_window": None, "memory": "off", "pinned": False,
-            "archived": False, "tags": [], "selected_leaf_id": "m1", "created_at": "2025-01-02T03:04:05Z",
-            "updated_at": "2025-01-03T00:00:00Z",
+            "planning": "auto", "routing": "off", "sliding_window": None, "memory": "off", "record": False,
+            "pinned": False, "archived": False, "tags": [], "selected_leaf_id": "m1",
+            "created_at": "2025-01-02T03:04:05Z", "updated_at": "2025-01-03T00:00:00Z",
         },
         "messages": [asked, message],
     }  # fmt: skip

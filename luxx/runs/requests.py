@@ -107,8 +107,10 @@ class RequestResolver:
         elif acting is not None or (mode != RoutingMode.OFF and _CHOOSING.intersection(request.tools)):
             values |= routed_values(find(), acting, request.tools, agent)
         if isinstance(options, NewMessage) and conversation.record is not False:
-            used = self.router.patterns_for(session, caller, text, request.tools)
-            values["routed"] = [*values.get("routed", ()), *used]
+            who = {"user": caller.user_id, "tenant": caller.tenant_id}
+            if session.connection().execute(self.router.patterns.may_find, who).first() is not None:
+                used = self.router.patterns.find(session, caller, text(), request.tools)
+                values["routed"] = [*values.get("routed", ()), *used]
         memory = strictest(request.memory, conversation.memory)
         return msgspec.structs.replace(request, origin=origin, memory=memory, **values)
 

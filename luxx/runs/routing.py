@@ -85,15 +85,6 @@ class RequestRouter:
     skills: SkillLayers
     patterns: PatternFinder
 
-    def patterns_for(
-        self, session: Session, caller: Caller, text: Callable[[], str], tools: Collection[str]
-    ) -> Sequence[RoutedChoice]:
-        """The learned pattern that the answer to a text is given, or none."""
-        values = {"user": caller.user_id, "tenant": caller.tenant_id}
-        if session.connection().execute(self.patterns.may_find, values).first() is None:
-            return ()
-        return self.patterns.find(session, caller, text(), tools)
-
     async def match(
         self, caller: Caller, text: str, kind: Literal["skill", "agent"], project_id: str | None = None
     ) -> MatchedItems:

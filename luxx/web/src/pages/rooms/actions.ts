@@ -4,7 +4,7 @@ import { useRouter } from 'vue-router'
 import { api, ask, asApiError } from '@/api/client'
 import type { Schema } from '@/api/types'
 import { useBusy } from '@/components/busy'
-import type { SentMark } from '@/components/forms/useSent'
+import type { SentMark } from '@/stores/useSent'
 import { pathOf, resumeRoom, type Seat, startRoom, useRoomLists } from './rooms'
 import type { LiveRoom } from './useRoom'
 

@@ -270,7 +270,7 @@ class Services(CoreServices):
         self.documents = DocumentService(
             self.store, self.files, self.uploads, indexing, self.embedding_source, self.config.files.quota_mb
         )
-        learning = PatternLearning(self.admission, self.config.patterns.wait_seconds)
+        learning = PatternLearning(self.admission, requests.resolve_turn, self.config.patterns.wait_seconds)
         for work in (self.chat_queue.start_due, learning.look):
             self.run_driver.heartbeat.on_each_heartbeat(work)
         for work in (self.ingestion.start_due, indexing.start_due, self.base_deletion.finish_due):

@@ -59,6 +59,6 @@ def run_loaders(
         RunKind.TASK: orchestrated(partial(load_task_run, planner=planner)),
         RunKind.MEMORY: orchestrated(load_memory),
         RunKind.ARTIFACT: orchestrated(partial(load_regeneration, pages=pages)),
-        RunKind.PATTERN: orchestrated(partial(load_extraction, resolve=resolve)),
+        RunKind.PATTERN: orchestrated(load_extraction),
         RunKind.INDEX: partial(load_index_run, reader, VectorProgress(embedding)),
     }

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from api.client import ApiClient, document_of
 from api.conftest import answering
 from api.server_process import ServerProcess
 
-from luxx.providers.scripted import Call, Counts, Finish, Rule, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, ScriptedProvider, Text, When
 
 READER = "You describe a way of working"
 SECRETS = ("Anneliese Vogel", "ACME-77123", "4111 1111 1111 1111", "anneliese@vogel.example")
@@ -57,14 +58,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
+def connect(person: ApiClient, model: ScriptedProvider) -> None:
+    """Makes the model the default of an administrator."""
+    person.good("PUT", "/admin/allowed-hosts", json={"hosts": [model.url.removeprefix("http://")]})
+    body = {"name": "scripted", "provider_type": "openai", "base_url": f"{model.url}/v1"}
+    keys = {"api_key": "sk-a-key", "default_model": "scripted"}
+    provider = person.good("POST", "/providers", json={**body, **keys})
+    person.good("PUT", "/settings", json={"default_provider_id": provider["id"]})
+
+
 @pytest.fixture(scope="module")
 def admin(server: ServerProcess, model: ScriptedProvider) -> Iterator[ApiClient]:
     with ApiClient(server, document_of(server)).sign_in() as person:
-        person.good("PUT", "/admin/allowed-hosts", json={"hosts": [model.url.removeprefix("http://")]})
-        body = {"name": "scripted", "provider_type": "openai", "base_url": f"{model.url}/v1"}
-        keys = {"api_key": "sk-a-key", "default_model": "scripted"}
-        provider = person.good("POST", "/providers", json={**body, **keys})
-        person.good("PUT", "/settings", json={"default_provider_id": provider["id"]})
+        connect(person, model)
         yield person
 
 
@@ -202,3 +208,31 @@ def test_short_tainted_and_left_out_runs_teach_nothing(
     assert [one for one in events if one["type"] == "pattern_used"] == []
     until_looked_at(server)
     assert rows(server, "SELECT count(*), sum(usage_count) FROM patterns") == known
+
+
+def test_a_server_killed_while_it_learns_makes_one_pattern(tmp_path: Path) -> None:
+    finish = Finish(reason="tool_calls")
+    rules = [
+        Rule(when=When(system=READER, call=1), reply=[Gate(name="learning"), Text(text="too late")]),
+        Rule(when=When(system=READER), reply=[Text(text=json.dumps(WRITTEN)), USAGE, Finish()]),
+        Rule(when=When(user="chart", has_tool_result=False), reply=[*calls(), finish]),
+        Rule(reply=[Text(text="Done."), USAGE, Finish()]),
+    ]
+    with answering(rules) as model, ServerProcess(tmp_path, LUXX_PATTERNS__WAIT_SECONDS="0") as server:
+        with ApiClient(server, document_of(server)).sign_in() as person:
+            connect(person, model)
+            person.good("PUT", "/tenant", json={"learn_patterns": True})
+            say(person, CHART)
+        asked = 0
+        for _ in range(200):
+            if asked := sum(READER in one.body.decode() for one in model.requests):
+                break
+            time.sleep(0.1)
+        assert asked == 1
+        server.kill()
+        server.start()
+        until_looked_at(server)
+        assert rows(server, "SELECT status FROM runs WHERE kind = 'pattern'") == [("completed",)]
+        assert rows(server, "SELECT status, success_count, usage_count FROM patterns") == [("draft", 1, 1)]
+        assert rows(server, "SELECT count(*) FROM pattern_uses") == [(1,)]
+        assert sum(READER in one.body.decode() for one in model.requests) == 2

@@ -3,39 +3,30 @@
 The version is made and checked after the turn, and written in the transaction of the events that end the run.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import LuxxError, ProviderFailed
 from luxx.features.artifacts.new_page import NewPage, PageRegeneration, request_decoder
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.failure import FailedRun, RunFailure
-from luxx.runs.orchestration.inputs import RunInput
 from luxx.runs.orchestration.interface import (
-    Begin,
     Decision,
     End,
-    InputEffect,
     NotYet,
-    Opening,
-    RunTotals,
     TurnStart,
-    Wait,
     Work,
 )
-from luxx.runs.turn.context import Heard
+from luxx.runs.orchestration.single_turn import SingleTurn
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import TurnState
 from luxx.runs.turn.turn_log import (
     CANCELLED,
-    Closing,
     Ending,
-    cost_entries,
     ending_events,
     ending_for,
     failure_ending,
@@ -51,29 +42,22 @@ from luxx.wire.turn_event import Warning
 UNCHANGED = "The answer of the model is the page as it is, so no version was made."
 
 
-class RegenerationOrchestration:
-    """One run in one drive. See `Orchestration`. Its only turn has the key ""."""
+class RegenerationOrchestration(SingleTurn):
+    """One run in one drive. See `Orchestration`."""
 
     def __init__(self, head: RunHead, pages: PageRegeneration) -> None:
+        super().__init__()
         self._head, self._pages = head, pages
         self._request = request_decoder.decode(head.request)
         self._usage = Usage()
-        self._has_begun = False
-        self._answer: tuple[TurnState, Ending] | None = None
         self._end: End | None = None
 
     def apply(self, logged: LoggedEvent) -> None:
-        self._has_begun = True
+        super().apply(logged)
         if isinstance(logged.event, CostUpdate):
             self._usage = logged.event.usage
 
-    def is_open(self, key: str) -> bool:
-        return not key and self._answer is None
-
-    def open_turns(self) -> list[TurnStart]:
-        return [self._turn()] if self._has_begun and self._answer is None else []
-
-    def _turn(self) -> TurnStart:
+    def turn(self) -> TurnStart:
         return TurnStart(
             turn=CHAT_TURN,
             request=self._request.request,
@@ -81,38 +65,11 @@ class RegenerationOrchestration:
             tainted_by="read_artifact" if self._request.is_tainted else None,
         )
 
-    def heard(self, key: str) -> Sequence[Heard]:
-        del key
-        return ()
+    def after(self, state: TurnState, ending: Ending) -> Decision:
+        return Work(partial(self._finish, state, ending)) if self._end is None else self._end
 
-    def to_cut(self) -> Collection[str]:
-        return ()
-
-    @property
-    def max_turns(self) -> int | None:
-        return 1
-
-    def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
-        del waiting, totals
-        if running:
-            return Wait()
-        if self._answer is None:
-            return Begin()
-        return Work(self._finish) if self._end is None else self._end
-
-    def prepare(self, session: Session, begin: Begin, most: int, totals: RunTotals) -> Opening:
-        del session, begin, most, totals
-        return Opening(turns=[self._turn()])
-
-    def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
-        self._answer = state, ending
-        entries = cost_entries(start.purpose, cut)
-        return Closing(events=entries, changes={}, write=_write_nothing, size=0)
-
-    async def _finish(self) -> None:
+    async def _finish(self, state: TurnState, ending: Ending) -> None:
         """Makes the end of the run, with the version if the turn has a whole answer."""
-        assert self._answer is not None
-        state, ending = self._answer
         if ending.status != RunStatus.COMPLETED or ending.error is not None:
             self._end = self._end_with(ending)
             return
@@ -165,10 +122,6 @@ class RegenerationOrchestration:
     def _count(self, page: NewPage) -> None:
         self._pages.service.storage.add(page.owner_id, page.size)
 
-    def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
-        del session, inputs  # No route gives this run any.
-        return InputEffect()
-
     def on_stop(self, error: LuxxError | None) -> End:
         return self._end_with(CANCELLED if error is None else ending_for(error))
 
@@ -186,7 +139,3 @@ def fail_regeneration(connection: Connection, run: FailedRun, error: LuxxError) 
     del connection
     events: list[Event] = [*ending_events("", run.usage, failure_ending(error))]
     return RunFailure(events=events, status=RunStatus.FAILED)
-
-
-def _write_nothing(_connection: Connection) -> None:
-    """The end of the turn changes no row."""

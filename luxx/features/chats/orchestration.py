@@ -308,18 +308,18 @@ class ChatOrchestration:
         key = start.turn.key
         if key == PLAN_KEY:
             entries = [*cost_entries(start.purpose, cut), *self._plan_entries(state, ending)]
-            return Closing(events=entries, changes={}, write=_write_nothing, size=0)
+            return Closing(events=entries)
         if not key:
             # The end of the run follows at once; a message that comes in between goes to the queue.
             self._answer = state, replace(ending, takes_steers=False, takes_todos=False)
             entries = cost_entries(start.purpose, cut)
-            return Closing(events=entries, changes={}, write=_write_nothing, size=0)
+            return Closing(events=entries)
         if isinstance(ending.error, LimitReached):
             self._limit = ending.error
         closed = self._graph.close(start, state, ending, cut)
         output = full_output_row(self._head.id, output_ref(key), closed.end.output)
         write = partial(_write_step, self._head.id, output, closed.questions)
-        return Closing(events=closed.events, changes={}, write=write, size=len(closed.end.output))
+        return Closing(events=closed.events, write=write, size=len(closed.end.output))
 
     def _plan_entries(self, state: TurnState, ending: Ending) -> list[LogEntry]:
         """The event of a valid plan of enough steps; without one, the message is answered directly."""
@@ -352,10 +352,6 @@ def load_planned_chat(
         return ChatOrchestration(head, planner, spec, services.engine().request_maintenance)
 
     return load_orchestrated(services, load, session, head)
-
-
-def _write_nothing(_connection: Connection) -> None:
-    """The end of a turn that changes no row."""
 
 
 def _write_step(

@@ -4,8 +4,6 @@ The pattern is stored in the transaction of the events that end the run. An answ
 nothing, and nothing is repeated.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
 from functools import partial
 from importlib.resources import files
 from typing import Any
@@ -15,49 +13,35 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
-from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.context.messages import PastMessage
-from luxx.domain.usage.ledger import UsageEntry
 from luxx.errors import InvalidInput, LuxxError
-from luxx.features.patterns.matching import OFFERED
 from luxx.features.patterns.models import NAME_LENGTH, UseKind
-from luxx.features.patterns.rows import find_similar, record_use
+from luxx.features.patterns.rows import learn_from, record_use
 from luxx.features.patterns.service import MAX_STEPS, MAX_TEXT, NewPattern, PatternStep, add_pattern
-from luxx.features.patterns.slots import PatternSignature, signature_text, slotted
+from luxx.features.patterns.slots import signature_text, slotted
 from luxx.features.patterns.traces import Trace
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.infra.written_json import written_values
 from luxx.runs.log.events import LogEntry
 from luxx.runs.log.failure import FailedRun, RunFailure
-from luxx.runs.orchestration.inputs import RunInput
 from luxx.runs.orchestration.interface import (
-    Begin,
     Decision,
     End,
-    InputEffect,
-    Opening,
     Orchestration,
-    ResolveTurn,
-    RunTotals,
     TurnStart,
-    Wait,
 )
-from luxx.runs.turn.context import Heard
+from luxx.runs.orchestration.single_turn import SingleTurn
 from luxx.runs.turn.run_rows import RunHead
 from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.runs.turn.turn_log import Closing, Ending, cost_entries
-from luxx.wire.event import CallPurpose, ErrorEvent, Event, LoggedEvent
+from luxx.runs.turn.turn_log import Ending
+from luxx.wire.event import CallPurpose, ErrorEvent, Event
 from luxx.wire.message import UserContent
 from luxx.wire.orchestration_event import PatternComplete
-from luxx.wire.patterns import PatternStatus
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import CHAT_TURN, steps_text
 
 PROMPT = files("luxx.features.patterns").joinpath("extraction.md").read_text("utf-8").strip()
-
-LEARNED_FROM = (PatternStatus.DRAFT, PatternStatus.ACTIVE, PatternStatus.UNTRUSTED)
-"""Patterns that a similar run counts for."""
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _STEP: dict[str, Any] = {
@@ -87,12 +71,10 @@ SCHEMA: dict[str, Any] = {
 
 
 class PatternRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored request of a run: the trace, and the provider and model that made the answer."""
+    """The stored request of a run."""
 
     trace: Trace
-    signature: PatternSignature
-    provider_id: int | None = None
-    model: str | None = None
+    request: ChatRequest
 
 
 class WrittenStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,85 +94,38 @@ class WrittenPattern(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[WrittenStep]
 
 
-request_decoder = msgspec.json.Decoder(PatternRequest)
-_encode = msgspec.json.Encoder().encode
+_request = msgspec.json.Decoder(PatternRequest)
 
 
-class ExtractionOrchestration:
-    """One run in one drive. See `Orchestration`. Its only turn has the key ""."""
+class ExtractionOrchestration(SingleTurn):
+    """One run in one drive. See `Orchestration`."""
 
-    def __init__(self, head: RunHead, resolve: ResolveTurn, clock: Callable[[], datetime] = utc_now) -> None:
-        self._head, self._resolve, self._clock = head, resolve, clock
-        self._request = request_decoder.decode(head.request)
-        self._chat_request: ChatRequest | None = None
-        self._end: End | None = None
+    def __init__(self, head: RunHead) -> None:
+        super().__init__()
+        self._head = head
+        self._request = _request.decode(head.request)
 
-    def apply(self, logged: LoggedEvent) -> None:
-        del logged  # A run that a crash interrupted begins its only turn anew.
-
-    def is_open(self, key: str) -> bool:
-        return not key and self._end is None
-
-    def open_turns(self) -> list[TurnStart]:
-        return []
-
-    def heard(self, key: str) -> Sequence[Heard]:
-        del key
-        return ()
-
-    def to_cut(self) -> Collection[str]:
-        return ()
-
-    @property
-    def max_turns(self) -> int | None:
-        return 1
-
-    def decide(self, running: Collection[str], waiting: int, totals: RunTotals) -> Decision:
-        del waiting, totals
-        if running:
-            return Wait()
-        return Begin() if self._end is None else self._end
-
-    def prepare(self, session: Session, begin: Begin, most: int, totals: RunTotals) -> Opening:
-        del begin, most, totals
-        request = self._request
-        settings = AgentSettings(
-            provider_id=request.provider_id, model=request.model, system_prompt=PROMPT, tools=[]
+    def turn(self) -> TurnStart:
+        past = [PastMessage(user=UserContent(text=shown(self._request.trace)))]
+        return TurnStart(
+            turn=CHAT_TURN, request=self._request.request, past=past, purpose=CallPurpose.EXTRACTION
         )
-        try:
-            chat_request = self._resolve(session, self._head.user_id, settings, response_schema=SCHEMA)
-        except LuxxError as error:
-            self._end = self._failed(f"no model can be asked: {error.message}", error)
-            return Opening()
-        past = [PastMessage(user=UserContent(text=shown(request.trace)))]
-        turn = TurnStart(turn=CHAT_TURN, request=chat_request, past=past, purpose=CallPurpose.EXTRACTION)
-        return Opening(turns=[turn])
 
-    def close(self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None) -> Closing:
-        entries = cost_entries(start.purpose, cut)
+    def after(self, state: TurnState, ending: Ending) -> Decision:
         if ending.status == RunStatus.CANCELLED:
-            self._end = self._cancelled()
-        elif ending.error is not None:
-            self._end = self._failed(ending.error.message, ending.error)
-        else:
-            try:
-                new = read_pattern(steps_text(state.steps), self._request.trace)
-            except InvalidInput as error:
-                self._end = self._failed(f"the model's answer cannot be used: {error.message}", error)
-            else:
-                complete = PatternComplete(status=RunStatus.COMPLETED.value, name=new.name)
-                self._end = End(
-                    entries=[complete], status=RunStatus.COMPLETED, stop_reason=StopReason.FINISHED.value,
-                    write=partial(self._store, new),
-                )  # fmt: skip
-        return Closing(events=entries, changes={}, write=_write_nothing, size=0)
-
-    def _store(self, new: NewPattern, connection: Connection) -> None:
-        store_pattern(connection, self._head.user_id, self._request, new, self._clock())
-
-    def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
-        del session, inputs  # No route gives this run any.
-        return InputEffect()
+            return self._cancelled()
+        if ending.error is not None:
+            return self._failed(ending.error.message, ending.error)
+        try:
+            new = read_pattern(steps_text(state.steps), self._request.trace)
+        except InvalidInput as error:
+            return self._failed(f"the model's answer cannot be used: {error.message}", error)
+        return End(
+            entries=[PatternComplete(status=RunStatus.COMPLETED.value, name=new.name)],
+            status=RunStatus.COMPLETED,
+            stop_reason=StopReason.FINISHED.value,
+            write=partial(store_pattern, self._head.user_id, self._request.trace, new),
+        )
 
     def on_stop(self, error: LuxxError | None) -> End:
         return self._cancelled() if error is None else self._failed(error.message, error)
@@ -207,24 +142,17 @@ class ExtractionOrchestration:
         return End(entries=entries, status=RunStatus.FAILED, stop_reason=StopReason.ERROR.value, error=error)
 
 
-def store_pattern(
-    connection: Connection, user_id: int, request: PatternRequest, new: NewPattern, now: datetime
-) -> None:
+def store_pattern(user_id: int, trace: Trace, new: NewPattern, connection: Connection) -> None:
     """Stores a draft with one success; if a similar pattern was stored meanwhile, the run counts for that."""
     lock_until_commit(connection, Lock.USER_NAMES, user_id)
-    session = Session(bind=connection, join_transaction_mode="create_savepoint")
-    caller = user_as_caller(connection, user_id)
-    similar = find_similar(connection, [f"u{user_id}"], request.signature, LEARNED_FROM, now)
-    if similar and similar[0].similarity >= OFFERED:
-        pattern_id = similar[0].id
-    else:
-        signature = signature_text(request.signature)
-        pattern_id = add_pattern(session, caller, new, now, signature=signature).id
-    record_use(
-        session, pattern_id, request.trace.run_id, UseKind.LEARNED, is_success=True,
-        duration_ms=request.trace.duration_ms, now=now,
-    )  # fmt: skip
-    session.flush()
+    session, now = Session(bind=connection, join_transaction_mode="create_savepoint"), utc_now()
+    if not learn_from(session, user_id, trace.signature, trace.run_id, trace.duration_ms, now):
+        caller, signature = user_as_caller(connection, user_id), signature_text(trace.signature)
+        row = add_pattern(session, caller, new, now, signature=signature)
+        record_use(
+            session, row.id, trace.run_id, UseKind.LEARNED, is_success=True,
+            duration_ms=trace.duration_ms, now=now,
+        )  # fmt: skip
     session.commit()
 
 
@@ -284,10 +212,10 @@ def _pattern(written: WrittenPattern, trace: Trace) -> NewPattern:
     )
 
 
-def load_extraction(session: Session, head: RunHead, *, resolve: ResolveTurn) -> Orchestration:
+def load_extraction(session: Session, head: RunHead) -> Orchestration:
     """The orchestration of a run of the kind `pattern`."""
-    del session
-    return ExtractionOrchestration(head, resolve)
+    del session  # Its request has what it needs of the database.
+    return ExtractionOrchestration(head)
 
 
 def fail_extraction(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
@@ -298,7 +226,3 @@ def fail_extraction(connection: Connection, run: FailedRun, error: LuxxError) ->
         PatternComplete(status=RunStatus.FAILED.value),
     ]
     return RunFailure(events=events, status=RunStatus.FAILED)
-
-
-def _write_nothing(connection: Connection) -> None:
-    """For a turn that changes no rows."""

@@ -7,7 +7,6 @@ user; if there is none, a run of the kind `pattern` makes one.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,18 +20,19 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
+from luxx.domain.agents.queries import AgentSettings
 from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import LimitReached, LuxxError, TooMany, Unavailable
-from luxx.features.patterns.extraction import LEARNED_FROM, PatternRequest
-from luxx.features.patterns.matching import OFFERED
+from luxx.features.patterns.extraction import PROMPT, SCHEMA, PatternRequest
 from luxx.features.patterns.models import UseKind
-from luxx.features.patterns.rows import archive_unused, find_similar, record_use
-from luxx.features.patterns.traces import Looked, Verdicts, look_at
+from luxx.features.patterns.rows import archive_unused, learn_from, record_use
+from luxx.features.patterns.traces import Looked, Trace, TraceOutcome, look_at
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.admission import Admission
 from luxx.runs.log.endings import PATTERNS, RunEndedRow
 from luxx.runs.models import RunRow
+from luxx.runs.orchestration.interface import ResolveTurn
 from luxx.runs.turn.run_rows import RunOwner
 from luxx.wire.run import Run, RunKind
 
@@ -64,19 +64,27 @@ _encode = msgspec.json.Encoder().encode
 logger = structlog.get_logger()
 
 
+class LearnedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that a new pattern is made of, with the provider and model of its answer."""
+
+    trace: Trace
+    provider_id: int | None
+    model: str | None
+
+
 @dataclass(slots=True, repr=False)
 class PatternLearning:
     """One per process. `wait_seconds`: how long after the end of a run it is looked at."""
 
     admission: Admission
+    resolve: ResolveTurn
     wait_seconds: float
-    clock: Callable[[], datetime] = utc_now
     _next_ageing: float = field(default=0.0)
 
     async def look(self) -> None:
         """Looks at the runs that are due; called at heartbeats."""
         store = self.admission.services.store
-        until = self.clock() - timedelta(seconds=self.wait_seconds)
+        until = utc_now() - timedelta(seconds=self.wait_seconds)
         due = await store.read_rows(lambda connection: connection.execute(_due, {"until": until}).all())
         for row in due:
             try:
@@ -85,18 +93,19 @@ class PatternLearning:
                 return  # This server stops; another one, or its next start, goes on.
             except (LimitReached, TooMany) as error:
                 logger.info("extraction_waits", run_id=row.run_id, kind=error.kind)
-                later = {"run": row.run_id, "later": self.clock() + WAITS_FOR_LIMIT}
+                later = {"run": row.run_id, "later": utc_now() + WAITS_FOR_LIMIT}
                 await store.write_rows(lambda connection, later=later: connection.execute(_postpone, later))
             except (OperationalError, InterfaceError):
                 raise
             except Exception as error:
                 # Otherwise this run would keep all later ones from being looked at.
                 is_known = isinstance(error, LuxxError)
-                logger.warning("nothing_learned", run_id=row.run_id, exc_info=None if is_known else error)
+                problem, trace = str(error), None if is_known else error
+                logger.warning("nothing_learned", run_id=row.run_id, problem=problem, exc_info=trace)
                 await store.write(partial(_forget_run, row.run_id))
         if time.monotonic() >= self._next_ageing:
             self._next_ageing = time.monotonic() + AGEING_SECONDS
-            await store.write(lambda session: archive_unused(session, self.clock()))
+            await store.write(lambda session: archive_unused(session, utc_now()))
 
     async def _look_at(self, run_id: str, user_id: int) -> None:
         services = self.admission.services
@@ -104,49 +113,49 @@ class PatternLearning:
         if found is None:
             return
         caller = await services.store.read_rows(lambda connection: user_as_caller(connection, user_id))
-        run = await self.admission.admit(caller, partial(self._insert, caller, run_id, found))
+        run = await self.admission.admit(caller, partial(self._insert, caller, found))
         if run is not None:
             await self.admission.begin(run)
 
-    def _count(self, run_id: str, session: Session) -> PatternRequest | None:
-        """Counts what the run says about patterns. Returns the request of a run that makes one; until that is
-        inserted, the row stays."""
+    def _count(self, run_id: str, session: Session) -> LearnedRun | None:
+        """Counts what the run says about patterns. Returns what a new one is made of; the row stays until the
+        run that makes it is inserted."""
         run = session.get(RunRow, run_id)
         conversation = None if run is None else session.get(ConversationRow, run.subject_id)
         tenant = None if run is None else session.get(Tenant, run.tenant_id)
         if run is None or conversation is None or tenant is None or not tenant.learn_patterns:
             return _forget_run(run_id, session)
-        found, now = look_at(session, run, conversation), self.clock()
+        found, now = look_at(session, run, conversation), utc_now()
         if found.used:
             self._count_used(session, run_id, found, now)
             return _forget_run(run_id, session)
         is_old = run.finished_at is not None and run.finished_at < now - GIVEN_UP_AFTER
-        if found.trace is None or found.signature is None or is_old:
+        if found.trace is None or is_old:
             return _forget_run(run_id, session)
-        own = [f"u{run.user_id}"]
-        similar = find_similar(session.connection(), own, found.signature, LEARNED_FROM, now)
-        if similar and similar[0].similarity >= OFFERED:
-            record_use(
-                session, similar[0].id, run_id, UseKind.LEARNED, is_success=True,
-                duration_ms=found.duration_ms, now=now,
-            )  # fmt: skip
+        if learn_from(session, run.user_id, found.trace.signature, run_id, found.duration_ms, now):
             return _forget_run(run_id, session)
-        return PatternRequest(
-            trace=found.trace, signature=found.signature, provider_id=run.provider_id, model=run.model
-        )
+        return LearnedRun(trace=found.trace, provider_id=run.provider_id, model=run.model)
 
     def _count_used(self, session: Session, run_id: str, found: Looked, now: datetime) -> None:
-        if found.outcome == Verdicts.DOUBTFUL:
+        if found.outcome == TraceOutcome.DOUBTFUL:
             return
         for used in found.used:
             record_use(
                 session, used.pattern_id, run_id, UseKind.USED, similarity=used.similarity, now=now,
-                is_success=found.outcome == Verdicts.SUCCESS, duration_ms=found.duration_ms,
+                is_success=found.outcome == TraceOutcome.SUCCESS, duration_ms=found.duration_ms,
             )  # fmt: skip
 
-    def _insert(self, caller: Caller, run_id: str, request: PatternRequest, session: Session) -> Run | None:
+    def _insert(self, caller: Caller, learned: LearnedRun, session: Session) -> Run | None:
+        run_id = learned.trace.run_id
         if session.connection().execute(_forget, {"run": run_id}).rowcount != 1:
             return None  # Another process was faster.
+        settings = AgentSettings(
+            provider_id=learned.provider_id, model=learned.model, system_prompt=PROMPT, tools=[]
+        )
+        request = PatternRequest(
+            trace=learned.trace,
+            request=self.resolve(session, caller.user_id, settings, response_schema=SCHEMA),
+        )
         owner, stored = RunOwner(caller.user_id, caller.tenant_id), _encode(request).decode()
         return self.admission.insert(session, owner, RunKind.PATTERN, run_id, stored)
 

@@ -1,7 +1,6 @@
 """Which learned pattern a request is given; see `PatternFinder` in `runs/routing.py`."""
 
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import BindParameter, Select, and_, bindparam, exists, literal, or_, select
@@ -11,16 +10,13 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
 from luxx.features.patterns.matching import OFFERED, REFERENCED
 from luxx.features.patterns.models import PatternRow
-from luxx.features.patterns.rows import find_similar, owners_of
-from luxx.features.patterns.service import PatternStep, steps_of
+from luxx.features.patterns.rows import find_similar
+from luxx.features.patterns.service import MAX_GOAL, PatternStep, steps_of
 from luxx.features.patterns.slots import signature_of
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.wire.patterns import PatternStatus
 from luxx.wire.run import RoutedChoice
-
-MOST_TEXT = 20_000
-"""Characters of a message that are matched, from its beginning."""
 
 _patterns, _tenants = table_of(PatternRow), table_of(Tenant)
 
@@ -42,17 +38,17 @@ def _may_find() -> Select[Any]:
 class PatternReuse:
     """One per process."""
 
-    def __init__(self, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self) -> None:
         self.may_find = _may_find()
-        self._clock = clock
 
     def find(
         self, session: Session, caller: Caller, text: str, tools: Collection[str]
     ) -> Sequence[RoutedChoice]:
         """The best pattern from REFERENCED points on whose tools the answer has."""
-        request = signature_of(text[:MOST_TEXT])
-        owners = owners_of(caller)
-        found = find_similar(session.connection(), owners, request, [PatternStatus.ACTIVE], self._clock())
+        found = find_similar(
+            session.connection(), signature_of(text[:MAX_GOAL]), caller.user_id, caller.tenant_id,
+            [PatternStatus.ACTIVE], utc_now(),
+        )  # fmt: skip
         for one in found:
             if one.similarity < REFERENCED:
                 break

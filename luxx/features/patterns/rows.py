@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, and_, case, delete, func, insert, select
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.features.patterns.matching import (
     ARCHIVED_AFTER,
+    OFFERED,
     MatchedPattern,
     SimilarityParts,
     best,
@@ -20,7 +21,6 @@ from luxx.features.patterns.matching import (
     status_after,
 )
 from luxx.features.patterns.models import (
-    OWNER_LENGTH,
     WORD_LENGTH,
     PatternChangeRow,
     PatternRow,
@@ -41,10 +41,24 @@ MOST_WORDS = 50
 MOST_PATTERNS = 10_000
 """Patterns of a user that are not archived; beyond, those that were not used for longest are archived."""
 
-_patterns, _words = table_of(PatternRow), table_of(PatternWordRow)
-_encode = msgspec.json.Encoder().encode
+LEARNED_FROM = (PatternStatus.DRAFT, PatternStatus.ACTIVE, PatternStatus.UNTRUSTED)
+"""Patterns that a similar run counts for."""
 
-assert len(f"u{2**63}") - 1 <= OWNER_LENGTH
+_patterns, _words = table_of(PatternRow), table_of(PatternWordRow)
+_is_unarchived = _patterns.c.status != PatternStatus.ARCHIVED.value
+_count_usable = (
+    select(func.count())
+    .select_from(_patterns)
+    .where(
+        or_(
+            and_(_patterns.c.user_id == bindparam("user"), _is_unarchived),
+            and_(_patterns.c.tenant_id == bindparam("tenant"), _patterns.c.is_shared),
+        )
+    )
+)
+"""The patterns of a user and those shared in a tenant; null: in none."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class SimilarPattern(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,42 +72,33 @@ class SimilarPattern(msgspec.Struct, frozen=True, kw_only=True):
         return self.parts.total
 
 
-def owners_of(caller: Caller, *, is_shared_too: bool = True) -> list[str]:
-    """Whose patterns the caller is given."""
-    return [f"u{caller.user_id}", *([f"t{caller.tenant_id}"] if is_shared_too else [])]
-
-
 def find_similar(
     connection: Connection,
-    owners: Sequence[str],
     request: PatternSignature,
+    user_id: int,
+    tenant_id: int | None,
     statuses: Collection[PatternStatus],
     now: datetime,
 ) -> list[SimilarPattern]:
-    """The patterns of these owners that fit the request, the best first."""
+    """The patterns of the user and, if one is given, those shared in the tenant that fit the request, the
+    best first."""
     words = request.words[:MOST_WORDS]
-    if not words:
-        return []
-    of_owner = _words.c.owner.in_(owners)
+    owners = [f"u{user_id}", *([] if tenant_id is None else [f"t{tenant_id}"])]
     counts = _counts(connection, owners, words)
     if not counts:
         return []
-    total = connection.scalar(select(func.count()).select_from(_patterns).where(_owned_by(owners))) or 1
+    total = connection.scalar(_count_usable, {"user": user_id, "tenant": tenant_id}) or 1
     rarities = {word: rarity(counts.get(word, 0), total) for word in words}
     weight = func.sum(case({word: rarities[word] for word in counts}, value=_words.c.word))
-    candidates = (
-        select(_words.c.pattern_id)
-        .join(_patterns, _patterns.c.id == _words.c.pattern_id)
-        .where(of_owner, _words.c.word.in_(list(counts)), _patterns.c.status.in_([*statuses]))
-        .group_by(_words.c.pattern_id)
-        .order_by(weight.desc(), _words.c.pattern_id)
-        .limit(MOST_CANDIDATES)
-        .subquery()
-    )
     rows = connection.execute(
-        select(_patterns.c.id, _patterns.c.signature, _patterns.c.success_rate, _patterns.c.used_at).where(
-            _patterns.c.id.in_(select(candidates.c.pattern_id))
+        select(_patterns.c.id, _patterns.c.signature, _patterns.c.success_rate, _patterns.c.used_at)
+        .join(_words, _words.c.pattern_id == _patterns.c.id)
+        .where(
+            _words.c.owner.in_(owners), _words.c.word.in_(list(counts)), _patterns.c.status.in_([*statuses])
         )
+        .group_by(_patterns.c.id)
+        .order_by(weight.desc(), _patterns.c.id)
+        .limit(MOST_CANDIDATES)
     ).all()
     matched = [
         MatchedPattern(
@@ -120,16 +125,6 @@ def _counts(connection: Connection, owners: Sequence[str], words: Collection[str
         .group_by(_words.c.word)
     )
     return {word: count for word, count in connection.execute(counted)}  # noqa: C416
-
-
-def _owned_by(owners: Sequence[str]) -> Any:
-    users = [int(owner[1:]) for owner in owners if owner[0] == "u"]
-    tenants = [int(owner[1:]) for owner in owners if owner[0] == "t"]
-    own = and_(_patterns.c.user_id.in_(users), _patterns.c.status != PatternStatus.ARCHIVED.value)
-    if not tenants:
-        return own
-    shared = and_(_patterns.c.tenant_id.in_(tenants), _patterns.c.is_shared)
-    return own | shared
 
 
 def index_words(session: Session, row: PatternRow) -> None:
@@ -172,16 +167,32 @@ def record_use(
     row.success_rate = row.success_count / row.usage_count
     row.used_at = row.updated_at = now
     session.flush()
-    set_status(session, row, _next_status(row), now)
+    apply_rules(session, row, now)
 
 
-def _next_status(row: PatternRow) -> PatternStatus:
-    return status_after(
+def learn_from(
+    session: Session, user_id: int, signature: PatternSignature, run_id: str, duration_ms: int, now: datetime
+) -> bool:
+    """Counts a successful run for the pattern of its user that is similar enough; false: there is none."""
+    similar = find_similar(session.connection(), signature, user_id, None, LEARNED_FROM, now)
+    if not similar or similar[0].similarity < OFFERED:
+        return False
+    record_use(
+        session, similar[0].id, run_id, UseKind.LEARNED, is_success=True, duration_ms=duration_ms, now=now
+    )
+    return True
+
+
+def apply_rules(session: Session, row: PatternRow, now: datetime) -> None:
+    """Gives the pattern the status that its counts and the time since its last use ask for."""
+    status = status_after(
         PatternStatus(row.status),
         success_count=row.success_count,
         failure_count=row.failure_count,
         failures_in_row=row.failures_in_row,
+        unused=now - row.used_at,
     )
+    set_status(session, row, status, now)
 
 
 def set_status(session: Session, row: PatternRow, status: PatternStatus, now: datetime) -> None:
@@ -210,21 +221,17 @@ def note_change(
     )
 
 
-def archive_unused(session: Session, now: datetime) -> int:
-    """Archives patterns that nothing used for ARCHIVED_AFTER, and those of a user that are too many. Returns
-    how many."""
-    old = select(PatternRow).where(
-        PatternRow.used_at < now - ARCHIVED_AFTER, PatternRow.status != PatternStatus.ARCHIVED.value
-    )
-    rows = session.scalars(old.order_by(PatternRow.used_at).limit(500)).all()
-    for row in rows:
-        set_status(session, row, PatternStatus.ARCHIVED, now)
-    return len(rows)
+def archive_unused(session: Session, now: datetime) -> None:
+    """Archives patterns that nothing used for ARCHIVED_AFTER, some of them at a time."""
+    aged = PatternRow.status.in_([PatternStatus.DRAFT.value, PatternStatus.ACTIVE.value])
+    old = select(PatternRow).where(PatternRow.used_at <= now - ARCHIVED_AFTER, aged)
+    for row in session.scalars(old.order_by(PatternRow.used_at).limit(500)).all():
+        apply_rules(session, row, now)
 
 
 def make_room(session: Session, user_id: int, now: datetime) -> None:
     """Archives the pattern of a user that was not used for longest, if there are as many as possible."""
-    own = PatternRow.user_id == user_id, PatternRow.status != PatternStatus.ARCHIVED.value
+    own = PatternRow.user_id == user_id, _is_unarchived
     count = session.scalar(select(func.count()).select_from(PatternRow).where(*own)) or 0
     if count < MOST_PATTERNS:
         return

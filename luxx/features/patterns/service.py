@@ -4,7 +4,7 @@ A user sees their own patterns and those shared in the tenant. Only an ADMIN sha
 learned (`learning.py`) and which one a run uses (`reuse.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -16,13 +16,13 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.owned import Shared, SharedService, given_fields, view_of
 from luxx.errors import Conflict, InvalidInput
+from luxx.features.patterns.matching import SimilarityParts
 from luxx.features.patterns.models import NAME_LENGTH, PatternChangeRow, PatternRow, PatternUseRow, UseKind
 from luxx.features.patterns.rows import (
     find_similar,
     index_words,
     make_room,
     note_change,
-    owners_of,
     record_use,
 )
 from luxx.features.patterns.slots import signature_of, signature_text
@@ -36,6 +36,8 @@ MAX_TEXT = 1_000
 """Characters of a step's text."""
 
 MAX_GOAL = 20_000
+"""Characters of a request that are read, from its beginning."""
+
 MOST_SOURCES, MOST_CHANGES = 100, 100
 
 PatternName = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH, pattern=LINE, description=IN_LINE)]
@@ -119,23 +121,13 @@ class PatternChange(Struct, frozen=True, kw_only=True):
     before: dict[str, Any]
 
 
-class SimilarityView(Struct, frozen=True, kw_only=True):
-    """The points of each part: of the words at most 50, of the kinds of slots 20, of the age and of the
-    success 15 each."""
-
-    signature: float
-    slots: float
-    recency: float
-    success: float
-
-
 class PatternMatch(Struct, frozen=True, kw_only=True):
     """A pattern that fits a text. `similarity`: 0 to 100."""
 
     id: str
     name: str
     similarity: float
-    parts: SimilarityView
+    parts: SimilarityParts
 
 
 class PatternMatches(Struct, frozen=True, kw_only=True):
@@ -161,7 +153,7 @@ def check_steps(steps: Sequence[PatternStep]) -> None:
 def _check(values: NewPattern | PatternChanges) -> None:
     if values.steps is not UNSET:
         check_steps(values.steps)
-    if values.goal is not UNSET and not signature_of(values.goal, _tools_of(values)).words:
+    if values.goal is not UNSET and not signature_of(values.goal).words:
         raise InvalidInput(
             "has no general word by which a request could be found; describe the kind of task, such as "
             "“write a report of the sales”",
@@ -171,15 +163,11 @@ def _check(values: NewPattern | PatternChanges) -> None:
         raise InvalidInput("only failures make a pattern untrusted", field="$.status")
 
 
-def _tools_of(values: NewPattern | PatternChanges) -> list[str]:
-    return [] if values.steps is UNSET else [tool for step in values.steps for tool in step.tools]
-
-
 def _columns(values: NewPattern | PatternChanges) -> dict[str, Any]:
     columns = given_fields(values)
     goal = columns.pop("goal", None)
     if goal is not None:
-        columns["signature"] = signature_text(signature_of(goal, _tools_of(values)))
+        columns["signature"] = signature_text(signature_of(goal))
     for name in ("steps", "tool_chains"):
         if name in columns:
             columns[name] = _encode(columns[name]).decode()
@@ -209,9 +197,8 @@ PATTERNS = Shared(
 class PatternService(SharedService[PatternRow, PatternView]):
     """One per process."""
 
-    def __init__(self, store: Store, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, store: Store) -> None:
         super().__init__(store, PATTERNS, _view)
-        self._clock = clock
 
     async def list_by_status(
         self, caller: Caller, *, part: str | None, status: PatternStatus | None, page: int, page_size: int
@@ -243,7 +230,7 @@ class PatternService(SharedService[PatternRow, PatternView]):
 
         def work(session: Session) -> PatternView:
             PATTERNS.check_sharing(session, caller, new.is_shared)
-            row = add_pattern(session, caller, new, self._clock(), status=PatternStatus.ACTIVE.value)
+            row = add_pattern(session, caller, new, utc_now(), status=PatternStatus.ACTIVE.value)
             return _view(row, caller)
 
         return await self._store.write(work)
@@ -258,11 +245,11 @@ class PatternService(SharedService[PatternRow, PatternView]):
             columns = _columns(changes)
             before = {name: getattr(row, name) for name, new in columns.items() if getattr(row, name) != new}
             if before:
-                note_change(session, row, _readable(before), caller, self._clock())
+                note_change(session, row, _readable(before), caller, utc_now())
                 PATTERNS.set(session, row, changes)
             if "status" in before:
                 row.failures_in_row = 0
-                row.used_at = self._clock()
+                row.used_at = utc_now()
             session.flush()
             index_words(session, row)
             return _view(row, caller, _sources(session, row, caller))
@@ -307,7 +294,7 @@ class PatternService(SharedService[PatternRow, PatternView]):
 
         def work(session: Session) -> None:
             row = PATTERNS.visible(session, caller, pattern_id, is_locked=True)
-            now = self._clock()
+            now = utc_now()
             if not is_useful and row.user_id == caller.user_id:
                 session.delete(row)
                 return
@@ -322,8 +309,9 @@ class PatternService(SharedService[PatternRow, PatternView]):
 
         def work(session: Session) -> PatternMatches:
             found = find_similar(
-                session.connection(), owners_of(caller), request, [PatternStatus.ACTIVE], self._clock()
-            )
+                session.connection(), request, caller.user_id, caller.tenant_id,
+                [PatternStatus.ACTIVE], utc_now(),
+            )  # fmt: skip
             names = select(PatternRow.id, PatternRow.name).where(PatternRow.id.in_([one.id for one in found]))
             by_id = {row.id: row.name for row in session.execute(names)}
             matches = [
@@ -331,12 +319,7 @@ class PatternService(SharedService[PatternRow, PatternView]):
                     id=one.id,
                     name=by_id[one.id],
                     similarity=round(one.similarity, 1),
-                    parts=SimilarityView(
-                        signature=round(one.parts.signature, 1),
-                        slots=round(one.parts.slots, 1),
-                        recency=round(one.parts.recency, 1),
-                        success=round(one.parts.success, 1),
-                    ),
+                    parts=one.parts.rounded(),
                 )
                 for one in found
             ]

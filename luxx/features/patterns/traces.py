@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.features.patterns.service import MAX_GOAL
 from luxx.features.patterns.slots import PatternSignature, signature_of, slotted
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
@@ -23,11 +24,10 @@ from luxx.wire.turn_event import DoomLoopDetected, PatternUsed, PlanUpdated, Tai
 LEAST_CALLS = 3
 """Tool calls of a run that a pattern is learned from."""
 
-MOST_GOAL = 20_000
-"""Characters of a message that are read."""
-
 MOST_SHOWN, MOST_CALL, MOST_RESULT = 30, 300, 1_000
 """Calls of a run that a model is shown, and characters of the arguments of one and of the answer."""
+
+ASKING_TOOLS = frozenset({"ask_clarification", "ask_decision"})
 
 _events, _messages = table_of(RunEventRow), table_of(MessageRow)
 _read = (
@@ -41,7 +41,7 @@ _read = (
 _event = msgspec.json.Decoder(Event)
 
 
-class Verdicts(StrEnum):
+class TraceOutcome(StrEnum):
     """How a run ended, for patterns. `doubtful` teaches nothing."""
 
     SUCCESS = "success"
@@ -57,11 +57,12 @@ class TracedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did. All texts are slotted; the calls are those that succeeded. `decisions`: questions and
-    their answers; `corrections`: what a person wrote meanwhile."""
+    """What a run did. All texts are slotted; the calls are those that succeeded. `signature`: of the request;
+    `decisions`: questions and their answers; `corrections`: what a person wrote meanwhile."""
 
     run_id: str
     goal: str
+    signature: PatternSignature
     calls: list[TracedCall]
     plan: list[str] = []
     decisions: list[str] = []
@@ -79,11 +80,10 @@ class Looked(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in a run. `used`: the patterns that it was given. `trace` null: nothing is learned from
     it."""
 
-    outcome: Verdicts
+    outcome: TraceOutcome
     duration_ms: int
     used: list[PatternUsed]
     trace: Trace | None = None
-    signature: PatternSignature | None = None
 
 
 def look_at(session: Session, run: RunRow, conversation: ConversationRow) -> Looked:
@@ -94,24 +94,24 @@ def look_at(session: Session, run: RunRow, conversation: ConversationRow) -> Loo
     outcome = _outcome(session, run, events)
     found = Looked(outcome=outcome, duration_ms=_duration_ms(run), used=used)
     is_tainted = any(isinstance(one, Tainted) for one in events)
-    if outcome != Verdicts.SUCCESS or used or is_tainted or conversation.record is False:
+    if outcome != TraceOutcome.SUCCESS or used or is_tainted or conversation.record is False:
         return found
     question = session.get(MessageRow, run.question_id or "")
     answer = session.get(MessageRow, run.message_id or "")
     if question is None or answer is None:
         return found
-    steps, goal = assistant_steps(answer.content), user_content(question.content).text[:MOST_GOAL]
+    steps, goal = assistant_steps(answer.content), user_content(question.content).text[:MAX_GOAL]
     calls = _calls(steps)
     if len(calls) < LEAST_CALLS:
         return found
-    tools = sorted({call.tool for call in calls})
-    signature = signature_of(goal, tools)
+    tools, signature = sorted({call.tool for call in calls}), signature_of(goal)
     if not signature.words:
         return found
     plans = [one for one in events if isinstance(one, PlanUpdated)]
     trace = Trace(
         run_id=run.id,
         goal=slotted(goal, tools),
+        signature=signature,
         calls=calls[:MOST_SHOWN],
         plan=[slotted(todo.title, tools) for todo in plans[-1].todos] if plans else [],
         decisions=_slotted(_decisions(steps), tools),
@@ -119,17 +119,17 @@ def look_at(session: Session, run: RunRow, conversation: ConversationRow) -> Loo
         result=slotted(steps_text(steps)[:MOST_RESULT], tools),
         duration_ms=found.duration_ms,
     )
-    return msgspec.structs.replace(found, trace=trace, signature=signature)
+    return msgspec.structs.replace(found, trace=trace)
 
 
-def _outcome(session: Session, run: RunRow, events: Sequence[Event]) -> Verdicts:
+def _outcome(session: Session, run: RunRow, events: Sequence[Event]) -> TraceOutcome:
     if run.status == RunStatus.CANCELLED.value or _is_regenerated(session, run):
-        return Verdicts.DOUBTFUL
+        return TraceOutcome.DOUBTFUL
     is_invalid = any(isinstance(one, Verdict) and one.result == VerdictResult.INVALID for one in events)
     is_in_loop = any(isinstance(one, DoomLoopDetected) for one in events)
     if run.status == RunStatus.FAILED.value or is_invalid or is_in_loop:
-        return Verdicts.FAILURE
-    return Verdicts.SUCCESS if run.stop_reason == StopReason.FINISHED.value else Verdicts.DOUBTFUL
+        return TraceOutcome.FAILURE
+    return TraceOutcome.SUCCESS if run.stop_reason == StopReason.FINISHED.value else TraceOutcome.DOUBTFUL
 
 
 def _is_regenerated(session: Session, run: RunRow) -> bool:
@@ -162,9 +162,6 @@ def _values(arguments: Any) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""
     return " ; ".join(str(value) for value in decoded.values() if isinstance(value, str | int | float))
-
-
-ASKING_TOOLS = frozenset({"ask_clarification", "ask_decision"})
 
 
 def _decisions(steps: Sequence[Step]) -> Iterable[str]:

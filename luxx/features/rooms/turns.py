@@ -207,7 +207,7 @@ def close_choice(
         why = "named no seat that can speak" if ending.error is None else f"failed: {ending.error.message}"
         text = f"The model that chooses who speaks next {why}. The next seat in order speaks."
         events += [Warning(message=text), FloorGiven(seat_id=choose.fallback, by="fallback")]
-    return Closing(events=events, changes={}, write=lambda _connection: None, size=0)
+    return Closing(events=events)
 
 
 def close_message(
@@ -256,7 +256,7 @@ def close_message(
             close_questions(connection, run_id, questions)
 
     size = sum(len(step.content) for step in state.steps) if stored is not None and is_stored else 0
-    closing = Closing(events=events, changes={}, write=write, size=size)
+    closing = Closing(events=events, write=write, size=size)
     return closing, None if stored is None else _entry_after(message, start, state, text)
 
 

@@ -30,7 +30,6 @@ from luxx.features.tasks.run_rows import (
     TaskValues,
     write_begun,
     write_ended,
-    write_nothing,
     write_plan,
     write_result,
     write_skipped,
@@ -307,7 +306,7 @@ class TaskOrchestration:
         closed = self._graph.close(start, state, ending, cut, is_skipped=step_id in self._skipping)
         self._skipping.discard(step_id)
         write = partial(write_ended, self._task.task_id, self._head.id, state, closed)
-        return Closing(events=closed.events, changes={}, write=write, size=len(closed.end.output))
+        return Closing(events=closed.events, write=write, size=len(closed.end.output))
 
     def _close_result(self, start: TurnStart, end: StepEnd, cut: UsageEntry | None) -> Closing:
         events = cost_entries(start.purpose, cut)
@@ -320,7 +319,7 @@ class TaskOrchestration:
         else:
             self._has_result_turn = False  # It was cut by a pause and is written after it.
         complete = StepComplete(step_id=RESULT, status=end.status.value, duration_ms=0, finish=end.finish)
-        return Closing(events=[*events, complete], changes={}, write=write_nothing, size=0)
+        return Closing(events=[*events, complete])
 
     def _close_plan(
         self, start: TurnStart, state: TurnState, ending: Ending, cut: UsageEntry | None
@@ -330,11 +329,11 @@ class TaskOrchestration:
         outcome = plan_outcome(self._task.task_id, start, self._graph.open[step_id], state, ending)
         self._error = self._error or outcome.error
         if outcome.steps is None:
-            return Closing(events=[*events, *outcome.entries], changes={}, write=write_nothing, size=0)
+            return Closing(events=[*events, *outcome.entries])
         steps = outcome.steps
         self._graph.plan(steps, {})
         write = partial(write_plan, self._task.task_id, steps)
-        return Closing(events=[*events, *outcome.entries], changes={}, write=write, size=0)
+        return Closing(events=[*events, *outcome.entries], write=write)
 
     # Inputs
 

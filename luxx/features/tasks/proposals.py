@@ -32,7 +32,7 @@ from luxx.features.tasks.planning import (
     plan_turn,
     planning_entry,
 )
-from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task, write_nothing
+from luxx.features.tasks.run_rows import ChosenModels, pause_steps, read_task
 from luxx.runs.admission import Admission
 from luxx.runs.log.events import LogEntry, read_last_error, read_log
 from luxx.runs.log.failure import FailedRun, RunFailure
@@ -167,7 +167,7 @@ class PlanOrchestration:
         events = cost_entries(start.purpose, cut)
         outcome = plan_outcome(None, start, self._open[1], state, ending)
         self._error = outcome.error
-        return Closing(events=[*events, *outcome.entries], changes={}, write=write_nothing, size=0)
+        return Closing(events=[*events, *outcome.entries])
 
     def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
         del session, inputs  # No route gives this run any.

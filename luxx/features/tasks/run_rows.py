@@ -193,10 +193,6 @@ def skip_steps(
         connection.execute(_skip, values)
 
 
-def write_nothing(_connection: Connection) -> None:
-    """A turn that changes no row."""
-
-
 def write_result(task_id: str, text: str, connection: Connection) -> None:
     """Stores the final result of a task."""
     connection.execute(_set_result, {"b_id": task_id, "text": text})

@@ -375,9 +375,9 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     """What the ending of a turn writes: events, values of the run's row, and other rows of `size` bytes."""
 
     events: list[LogEntry]
-    changes: dict[str, Any]
-    write: Callable[[Connection], None]
-    size: int
+    changes: dict[str, Any] = {}
+    write: Callable[[Connection], None] = lambda _connection: None
+    size: int = 0
 
 
 def cost_entries(purpose: CallPurpose, cut: UsageEntry | None) -> list[LogEntry]:

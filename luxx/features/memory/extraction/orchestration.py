@@ -211,7 +211,7 @@ class MemoryOrchestration:
         is_limit = isinstance(ending.error, LimitReached)
         if ending.status == RunStatus.CANCELLED or (is_limit and self._synced):
             self._error = ending.error
-            return Closing(events=entries, changes={}, write=_write_nothing, size=0)
+            return Closing(events=entries)
         if ending.error is not None:
             # An episode that no limit allows would begin each run anew.
             if is_limit or self._failures + 1 >= MAX_FAILURES_IN_ROW:
@@ -239,13 +239,13 @@ class MemoryOrchestration:
     def _again(self, entries: list[LogEntry], uid: str, start: TurnStart, note: EpisodeNote) -> Closing:
         key = f"{uid}-{len(note.exchanges) + 1}"
         entry = _start_entry(uid, key, start.request, note)
-        return Closing(events=[*entries, entry], changes={}, write=_write_nothing, size=0)
+        return Closing(events=[*entries, entry])
 
     def _failed(self, entries: list[LogEntry], uid: str, reason: str) -> Closing:
         status = EpisodeStatus.FAILED
         event = EpisodeSynced(episode_id=uid, status=status.value, reason=reason)
         write = self._ending([uid], status, reason)
-        return Closing(events=[*entries, event], changes={}, write=write, size=0)
+        return Closing(events=[*entries, event], write=write)
 
     def _synced_closing(self, entries: list[LogEntry], uid: str, found: FoundFacts, size: int) -> Closing:
         retired = [old.uid for fact in found.facts if (old := fact.retires()) is not None]
@@ -257,7 +257,7 @@ class MemoryOrchestration:
             events.append(FactsRetired(episode_id=uid, facts=retired))
         events.append(EpisodeSynced(episode_id=uid, facts=len(found.facts), entities=len(found.entities)))
         store = partial(self._store, uid, found)
-        return Closing(events=events, changes={}, write=store, size=size)
+        return Closing(events=events, write=store, size=size)
 
     def _store(self, uid: str, found: FoundFacts, connection: Connection) -> None:
         self._episodes.store(connection, self._head.id, self._request.scope_id, uid, found)
@@ -338,7 +338,3 @@ def _start_entry(uid: str, key: str, request: ChatRequest, note: EpisodeNote) ->
         attempt=len(note.exchanges) + 1,
     )
     return event, stored
-
-
-def _write_nothing(connection: Connection) -> None:
-    """For endings that change no rows."""

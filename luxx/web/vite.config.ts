@@ -34,7 +34,13 @@ function compressed(): Plugin {
 export default defineConfig({
   base: '/ui/',
   plugins: [vue(), tailwindcss(), compressed()],
-  resolve: { alias: { '@': fileURLToPath(new URL('./src', import.meta.url)) } },
+  resolve: {
+    alias: {
+      '@': fileURLToPath(new URL('./src', import.meta.url)),
+      // markdown-it imports one function of this package.
+      entities: fileURLToPath(new URL('./src/markdown/entities.ts', import.meta.url)),
+    },
+  },
   build: {
     target: 'es2023',
     assetsInlineLimit: 0,

@@ -186,3 +186,11 @@ test('a long text of open formulas is parsed in time that grows with it', () => 
   const open = '\\[ a\n'.repeat(20_000)
   expect(renderMarkdown(`${open}b \\] c`)).toContain('math')
 })
+
+test.each([
+  ['&copy; &amp;amp; &AMP; &semi;', '© &amp;amp; &amp; ;'],
+  ['&NotEqualTilde; &ngE; &#169; &#x1F600;', '≂̸ ≧̸ © 😀'],
+  ['&notit; &copy &unknown; &;', '&amp;notit; &amp;copy &amp;unknown; &amp;;'],
+])('character references are read as HTML reads them: %s', (source, html) => {
+  expect(renderMarkdown(source)).toBe(`<p>${html}</p>\n`)
+})

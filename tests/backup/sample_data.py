@@ -24,6 +24,10 @@ from luxx.domain.skills.document import read_document
 from luxx.domain.skills.files import digest_of, store_files
 from luxx.domain.skills.models import SkillRow
 from luxx.domain.usage.ledger import UsageRow
+from luxx.features.artifacts.citations import CitedSource
+from luxx.features.artifacts.rows import NewVersion, add_artifact, add_version
+from luxx.features.artifacts.source import SourcePage
+from luxx.features.artifacts.views import ArtifactSettings, AuthorKind, VersionAuthorRow
 from luxx.features.knowledge.chunks import chunks_of
 from luxx.features.knowledge.indexing import (
     ChunkChanges,
@@ -56,6 +60,7 @@ from luxx.providers.models import ProviderRow
 from luxx.providers.queries import key_identity
 from luxx.runs.models import RunEventRow, RunRow, SubjectMemberRow
 from luxx.tools.permissions.service import Owner, replace_list
+from luxx.wire.artifacts import ArtifactProblem, ArtifactType
 from luxx.wire.memory import EpisodeStatus
 from luxx.wire.message import AssistantContent, UserContent
 from luxx.wire.tool import PermissionRule, RuleAction
@@ -169,6 +174,30 @@ def _teach(session: Any, project_id: str) -> None:
     store_files(session.connection(), 1, digest, SKILL_FILES)
 
 
+def _make_artifacts(session: Any, conversation_id: str, run_id: str) -> None:
+    """A report of a run with two versions that share a page, and a program that belongs to nothing."""
+    connection = session.connection()
+    report = {"id": new_id(), "tenant_id": 1, "user_id": 1, "type": "report", "name": "Lage 概况",
+              "conversation_id": conversation_id}  # fmt: skip
+    source = CitedSource(number=3, address="https://example.org/ä", title="Read ✍")
+    settings = ArtifactSettings(theme="forest", language="de", sources=[source])
+    writer = VersionAuthorRow(kind=AuthorKind.MODEL, name="m", run_id=run_id, call_id="c")
+    pages = [SourcePage("# Eins\n\nText [S3]."), SourcePage("# Zwei ✍\n\n机器学习")]
+    new = NewVersion(base=0, pages=pages, settings=settings, author=writer, is_tainted=True)
+    add_artifact(connection, report, new)
+    problem = ArtifactProblem(page=2, kind="missing_glyphs", text="A character has no glyph: ✍.")
+    person = VersionAuthorRow(kind=AuthorKind.PERSON, name="ann", user_id=1)
+    changed = NewVersion(
+        base=1, pages=[pages[0], SourcePage("# Zwei\n\nEnde.")], settings=settings, author=person,
+        problems=[problem], note="by hand",
+    )  # fmt: skip
+    add_version(connection, str(report["id"]), ArtifactType.REPORT, changed, most=5)
+    program = {"id": new_id(), "tenant_id": 1, "user_id": 1, "type": "code", "name": "tool"}
+    files = [SourcePage("print(1)\n", "src/ä.py"), SourcePage("", "src/empty.txt")]
+    first = NewVersion(base=0, pages=files, settings=ArtifactSettings(), author=person)
+    add_artifact(connection, program, first)
+
+
 def _fill(session: Any, data_paths: DataPaths) -> None:
     add_user(session)
     now = utc_now()
@@ -230,6 +259,7 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
         id=new_id(), user_id=1, path=b"not \xff text", path_hash="h", size=5, modified_ns=2**62,
         media_type="x/y", created_at=now,
     ))  # fmt: skip
+    _make_artifacts(session, conversation_id, run_id)
     _add_task(session, project["id"])
     _add_room(session)
     for number in range(1200):

@@ -14,9 +14,10 @@ from luxx.app.serve import database_errors
 from luxx.domain.backup.backup import DataPaths, create_backup
 from luxx.domain.backup.restore import restore
 from luxx.domain.backup.skill_export import SKILL_EXPORT
-from luxx.domain.backup.user_export import check_database_revision, export_of, export_user
+from luxx.domain.backup.user_export import FeatureExport, check_database_revision, export_of, export_user
 from luxx.domain.backup.user_import import import_user
 from luxx.errors import LuxxError
+from luxx.features.artifacts.user_export import artifact_export
 from luxx.features.knowledge.indexing import reindex_chunks
 from luxx.features.knowledge.user_export import KNOWLEDGE_EXPORT
 from luxx.features.memory.lexical import reindex_memory
@@ -42,6 +43,12 @@ FEATURES = (
     SKILL_EXPORT,
     *(export_of(shared) for shared in SHARED if shared.new is not None),
 )
+"""The data of features that no configuration limits."""
+
+
+def features_of(config: Config) -> tuple[FeatureExport, ...]:
+    """The data of all features in exports and imports."""
+    return (*FEATURES, artifact_export(config.artifacts, config.limits.storage_mb_per_user))
 
 
 def add_backup_options(parser: argparse.ArgumentParser) -> None:
@@ -115,8 +122,8 @@ def _restore(data_paths: DataPaths, options: argparse.Namespace, _config: Config
     return result.notes
 
 
-def _export(data_paths: DataPaths, options: argparse.Namespace, _config: Config) -> list[str]:
-    manifest = export_user(data_paths, options.username, options.file, FEATURES)
+def _export(data_paths: DataPaths, options: argparse.Namespace, config: Config) -> list[str]:
+    manifest = export_user(data_paths, options.username, options.file, features_of(config))
     size = options.file.stat().st_size / 2**20
     print(f"{options.file}: all of {options.username}, {manifest.file_count} files, {size:.1f} MiB")
     return manifest.left_out
@@ -125,7 +132,9 @@ def _export(data_paths: DataPaths, options: argparse.Namespace, _config: Config)
 def _import(data_paths: DataPaths, options: argparse.Namespace, config: Config) -> list[str]:
     check_database_revision(data_paths)
     with closing(Store(data_paths.engine)) as store:
-        result = import_user(data_paths, store, options.file, options.username, config.files, FEATURES)
+        result = import_user(
+            data_paths, store, options.file, options.username, config.files, features_of(config)
+        )
     report = result.report
     print(
         f"{result.username} has {report.conversations} conversations with {report.messages} messages, "

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.backup.user_export import FeatureExport, ImportedIds
 from luxx.domain.skills.changes import set_document
 from luxx.domain.skills.document import FILE, read_document
 from luxx.domain.skills.files import digest_of, read_files, store_files
@@ -66,7 +66,7 @@ def read_skills(session: Session, caller: Caller, project_ids: Sequence[str]) ->
     return exported
 
 
-def add_skills(session: Session, caller: Caller, project_ids: Sequence[str], value: Any) -> list[str]:
+def add_skills(session: Session, caller: Caller, ids: ImportedIds, value: Any) -> list[str]:
     """Adds the skills to the projects. Returns notes about what was left out. Raises LuxxError for what no
     server has exported."""
     try:
@@ -78,17 +78,17 @@ def add_skills(session: Session, caller: Caller, project_ids: Sequence[str], val
     used: dict[str, set[str]] = {}
     left = MOST_BYTES
     for one in exported:
-        if one.project >= len(project_ids):
+        if one.project >= len(ids.projects):
             raise LuxxError("the skills in it cannot be read (one is of a project that the file lacks)")
         if one.files is None:
             notes.append(f"the files of the skill {one.name} were left out: they are too large")
             continue
         left -= sum(map(len, one.files.values()))
-        names = used.setdefault(project_ids[one.project], set())
+        names = used.setdefault(ids.projects[one.project], set())
         if left < 0 or len(names) >= MOST_SKILLS:
             notes.append(f"the skill {one.name} was left out: there are too many, or they are too large")
         else:
-            _add(session, caller, project_ids[one.project], one, one.files, names)
+            _add(session, caller, ids.projects[one.project], one, one.files, names)
     return notes
 
 

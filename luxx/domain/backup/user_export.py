@@ -3,7 +3,7 @@
 Increase `VERSION` when current readers could misread the new format.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, cast
@@ -63,7 +63,7 @@ CONVERSATIONS = "conversations.json"
 
 USAGE = "usage.jsonl"
 FILES = "files.tar"
-MAX_PROFILE_BYTES = 256 * 1024 * 1024
+MAX_PROFILE_BYTES = 512 * 1024 * 1024
 
 
 class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
@@ -97,17 +97,25 @@ class ExportedAgent(msgspec.Struct, frozen=True, kw_only=True):
     project: int | None = None
 
 
+class ImportedIds(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import has added: `projects`, in the order in which the file has them, and `conversations` by
+    their ids in the file."""
+
+    projects: Sequence[str]
+    conversations: Mapping[str, str]
+
+
 class FeatureExport(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a feature in an export of one user's data, under `name`.
 
-    `read` returns a value that JSON can hold. `add` stores such a value for the user of the other server and
-    returns notes about what was left out; it raises LuxxError for a value that is not valid. Both get the ids
-    of the user's projects, in the order in which the file has them.
+    `read` gets the ids of the user's projects, in the order in which the file has them, and returns a value
+    that JSON can hold. `add` stores such a value for the user of the other server and returns notes about
+    what was left out; it raises LuxxError for a value that is not valid.
     """
 
     name: str
     read: Callable[[Session, Caller, Sequence[str]], Any]
-    add: Callable[[Session, Caller, Sequence[str], Any], list[str]]
+    add: Callable[[Session, Caller, ImportedIds, Any], list[str]]
 
 
 class UserProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -306,7 +314,7 @@ def export_of(shared: Shared[Any]) -> FeatureExport:
             for row in session.scalars(own)
         ]
 
-    def add(session: Session, caller: Caller, _project_ids: Sequence[str], value: Any) -> list[str]:
+    def add(session: Session, caller: Caller, _ids: ImportedIds, value: Any) -> list[str]:
         try:
             exported = msgspec.convert(value, list[exported_type])
             for one in exported:

@@ -31,6 +31,7 @@ from luxx.domain.backup.user_export import (
     VERSION,
     ExportedProject,
     FeatureExport,
+    ImportedIds,
     UserManifest,
     UserProfile,
     check_database_revision,
@@ -291,10 +292,12 @@ class _UserImporter:
                 session.execute(statement.values(links[key]))
         self._fill_settings(session, user_id)
         self._add_compositions(session, user_id)
-        self._add_features(session, user_id, project_ids)
+        conversations = {key: id_ for id_, key in reader.keys.items() if key is not None}
+        ids = ImportedIds(projects=project_ids, conversations=conversations)
+        self._add_features(session, user_id, ids)
         reveal(session, user_id, import_id)
 
-    def _add_features(self, session: Session, user_id: int, project_ids: list[str]) -> None:
+    def _add_features(self, session: Session, user_id: int, ids: ImportedIds) -> None:
         caller = caller_without_sign_in(session.get_one(User, user_id))
         known = {feature.name: feature for feature in self.features}
         for name, value in self.profile.features.items():
@@ -302,7 +305,7 @@ class _UserImporter:
             if feature is None:
                 self._notes.append(f"{name[:100]!r} was left out: this version does not know it")
             else:
-                self._notes += feature.add(session, caller, project_ids, value)
+                self._notes += feature.add(session, caller, ids, value)
 
     def _add_project(self, session: Session, user_id: int, project: ExportedProject) -> str:
         fields = msgspec.structs.asdict(project)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.backup.user_export import FeatureExport, ImportedIds
 from luxx.domain.files.names import safe_name
 from luxx.domain.knowledge_bases import BASES, KnowledgeBaseRow
 from luxx.errors import LuxxError, TooLarge
@@ -69,7 +69,7 @@ def read_knowledge(session: Session, caller: Caller, project_ids: Sequence[str])
     return exported
 
 
-def add_knowledge(session: Session, caller: Caller, project_ids: Sequence[str], value: Any) -> list[str]:
+def add_knowledge(session: Session, caller: Caller, ids: ImportedIds, value: Any) -> list[str]:
     """Adds bases whose names are free, not shared. Returns notes about what was left out. Raises LuxxError
     for what no server has exported."""
     try:
@@ -82,8 +82,8 @@ def add_knowledge(session: Session, caller: Caller, project_ids: Sequence[str], 
         if not BASES.is_importable(one.name, names, notes):
             continue
         names.add(one.name)
-        has_project = one.project is not None and 0 <= one.project < len(project_ids)
-        project_id = project_ids[one.project or 0] if has_project else None
+        has_project = one.project is not None and 0 <= one.project < len(ids.projects)
+        project_id = ids.projects[one.project or 0] if has_project else None
         columns = BaseColumns(
             name=one.name, description=one.description, is_shared=False, project_id=project_id
         )

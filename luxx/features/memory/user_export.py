@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.backup.user_export import FeatureExport, ImportedIds
 from luxx.errors import Conflict, InvalidInput, LuxxError
 from luxx.features.memory.entities import NewEntity
 from luxx.features.memory.facts import Author, FactWriter
@@ -74,7 +74,7 @@ def _exported(fact: Fact, scope: str) -> ExportedFact:
     )
 
 
-def add_memory(session: Session, caller: Caller, project_ids: Sequence[str], value: Any) -> list[str]:
+def add_memory(session: Session, caller: Caller, ids: ImportedIds, value: Any) -> list[str]:
     """Adds facts with the origin `import`; those that are remembered in the same words already are left out.
     Returns notes about what did not fit. Raises LuxxError for what no server has exported."""
     try:
@@ -82,7 +82,7 @@ def add_memory(session: Session, caller: Caller, project_ids: Sequence[str], val
     except msgspec.ValidationError as error:
         raise LuxxError(f"the memory in it cannot be read ({error})") from error
     connection, writer = session.connection(), FactWriter()
-    names = _scope_names(project_ids)
+    names = _scope_names(ids.projects)
     left_out = 0
     for written, name in names.items():
         wanted = [fact for fact in exported if fact.scope == written]

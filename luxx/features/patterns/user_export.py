@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.backup.user_export import FeatureExport, ImportedIds
 from luxx.errors import InvalidInput, LuxxError
 from luxx.features.patterns.models import PatternRow
 from luxx.features.patterns.rows import MOST_PATTERNS, index_words, make_room
@@ -70,7 +70,7 @@ def read_patterns(session: Session, caller: Caller, _project_ids: Sequence[str])
     ]
 
 
-def add_patterns(session: Session, caller: Caller, _project_ids: Sequence[str], value: Any) -> list[str]:
+def add_patterns(session: Session, caller: Caller, _ids: ImportedIds, value: Any) -> list[str]:
     """Adds patterns, not shared. Returns notes about what was left out. Raises LuxxError for what no server
     has exported."""
     try:

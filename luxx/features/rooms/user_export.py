@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.backup.user_export import FeatureExport, ImportedIds
 from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.transfer.draft import ORIGIN_DETAILS
@@ -124,7 +124,7 @@ def _messages(session: Session, room: ChatRoomRow) -> Iterator[ExportedRoomMessa
         )
 
 
-def add_rooms(session: Session, caller: Caller, _project_ids: Sequence[str], value: Any) -> list[str]:
+def add_rooms(session: Session, caller: Caller, _ids: ImportedIds, value: Any) -> list[str]:
     """Adds rooms with their seats and messages. Returns notes about what was left out.
 
     Providers that the user does not have are left out. Unknown tools and skills stay: a run offers only those

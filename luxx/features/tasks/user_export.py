@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.backup.user_export import FeatureExport
+from luxx.domain.backup.user_export import FeatureExport, ImportedIds
 from luxx.errors import LuxxError
 from luxx.features.tasks.changes import add_task
 from luxx.features.tasks.checks import TaskErrors, check_graph, check_metadata
@@ -105,7 +105,7 @@ def read_tasks(session: Session, caller: Caller, project_ids: Sequence[str]) -> 
     )
 
 
-def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], value: Any) -> list[str]:
+def add_tasks(session: Session, caller: Caller, ids: ImportedIds, value: Any) -> list[str]:
     """Adds tasks and templates, which are not shared. Returns notes about what was left out.
 
     Agents and providers that the user does not have are left out. Unknown tools and skills stay. Raises
@@ -123,8 +123,8 @@ def add_tasks(session: Session, caller: Caller, project_ids: Sequence[str], valu
         _check(document.name, new)
         for error in missing:
             notes[f"the task {document.name}: {error.problem.partition(';')[0]}; it was left out"] = None
-        if task.project is not None and 0 <= task.project < len(project_ids):
-            new = replace(new, project_id=project_ids[task.project])
+        if task.project is not None and 0 <= task.project < len(ids.projects):
+            new = replace(new, project_id=ids.projects[task.project])
         row = add_task(session, caller, new)
         _keep_names(session, row, document)
         row.due_at, row.snoozed_until = task.due_at, task.snoozed_until

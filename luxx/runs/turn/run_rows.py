@@ -297,6 +297,12 @@ _in_queues = select(func.coalesce(func.sum(_queued.c.stored_bytes), 0)).where(
 _of_user = (_of_runs, _said_in_rooms, _in_queues)
 
 
+def bytes_of_runs(connection: Connection, user_id: int) -> int:
+    """The bytes of the logs of a user's runs and of what is written in their rooms and queues."""
+    first, *rest = (one.scalar_subquery() for one in _of_user)
+    return int(connection.scalar(select(sum(rest, start=first)), {"user_id": user_id}) or 0)
+
+
 class StorageUse:
     """The stored bytes of users, cached in this process; it recounts before it refuses anything.
 

@@ -53,7 +53,7 @@ install: $(RUN_STAMP) ## Install if needed, and link luxx into ~/.local/bin (BIN
 	  echo "$(BIN) is not on your PATH; add it with: export PATH=\"$(BIN):\$$PATH\"" ;; \
 	esac
 
-demo: $(RUN_STAMP) ## Show a room and a task on a scripted model: no key, no network, under a minute
+demo: $(RUN_STAMP) ## Show a room, a task and artifacts on a scripted model: no key, no network, about a minute
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" docs/examples/demo.sh
 
 ui: $(RUN_STAMP) ## Build the web UI, also where that failed before

@@ -789,7 +789,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.heavy
-def test_the_demo_runs_a_room_and_a_task_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_runs_a_room_and_a_task_makes_artifacts_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environ = plain_environ(TMPDIR=str(tmp_path), LUXX_URL="http://127.0.0.1:1", OPENAI_API_KEY="sk-unused")
     finished = subprocess.run(
         ["make", "demo"],
@@ -798,7 +798,7 @@ def test_the_demo_runs_a_room_and_a_task_and_leaves_nothing_behind(tmp_path: Pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert finished.returncode == 0, finished
@@ -807,4 +807,12 @@ def test_the_demo_runs_a_room_and_a_task_and_leaves_nothing_behind(tmp_path: Pat
     assert "AGREED\n" in finished.stdout
     assert "The station pays off" in finished.stdout
     assert "6 of 6 steps done" in finished.stderr
+    gallery = [line.split("\t")[1:] for line in finished.stdout.splitlines() if "\tversion 1\t" in line]
+    assert sorted(gallery) == [
+        ["ppt", "version 1", "4 pages", "Open day of the observatory"],
+        ["report", "version 1", "4 pages", "A solar station on the balcony"],
+    ]
+    assert finished.stdout.endswith(
+        "\nOpen day of the observatory.pptx\nA solar station on the balcony.pdf\n"
+    )
     assert [*tmp_path.iterdir()] == []

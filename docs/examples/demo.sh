@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the room and the task of this folder on a server and a scripted model of its own: no key, no network.
+# Runs the room and the task of this folder, and a chat that makes a deck and a report, on a server and a
+# scripted model of its own: no key, no network.
 # Everything that it starts ends with it, and its data lies in a temporary directory. See docs/use/terminal.md.
 set -euo pipefail
 
@@ -48,6 +49,14 @@ export LUXX_URL LUXX_PASSWORD="$LUXX_ADMIN_PASSWORD"
 luxx room run "$examples/room.yaml" --username admin
 echo
 luxx task run "$examples/task.yaml" --username admin
+echo
+luxx chat "Make a deck for the visitors of the open day, and a report on the solar station." --username admin
+echo
+luxx artifact list --username admin
+for name in "Open day of the observatory" "A solar station on the balcony"; do
+  # Without the extra 'artifacts' there are no Office files and PDF.
+  luxx artifact get "$name" --username admin || luxx artifact get "$name" --username admin --format md
+done
 
 # The scripted provider fails if the runs did not use all of its answers.
 kill "${jobs_of_demo[0]}"

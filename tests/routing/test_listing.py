@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from luxx.domain.context.tokens import text_tokens
-from luxx.domain.routing.listing import MOST_CHANGES, ListedPart, continued, listing
+from luxx.domain.routing.listing import MOST_CHANGES, ListedPart, continued, listing, use_rank
 from luxx.wire.message import KeptList
 
 SKILLS = tuple((f"skill-{number}", f"Does the work number {number} " * 12) for number in range(200))
@@ -28,6 +28,20 @@ def test_a_long_list_takes_two_percent_of_the_window_has_all_names_and_says_what
     assert "- skill-199\n" in text
     assert "- Agent 0: Answers" in text
     assert listing(PARTS, None) == text
+
+
+def test_entries_that_are_used_most_keep_their_descriptions_and_all_stay_where_they_are() -> None:
+    used = {190: 5, 195: 1, 3: 1}
+    ranks = tuple(use_rank(used.get(number, 0)) for number in range(200))
+    text = listing((replace(PARTS[0], ranks=ranks), PARTS[1]), 128_000)
+    listed = [line for line in text.splitlines() if line.startswith("- skill-")]
+    assert [line.partition(":")[0] for line in listed] == [f"- skill-{number}" for number in range(200)]
+    described = [number for number, line in enumerate(listed) if ": " in line]
+    assert described[-2:] == [190, 195]
+    # After those the first ones, as without uses.
+    assert described[:-2] == list(range(len(described) - 2))
+    assert listing((replace(PARTS[0], ranks=(0,) * 200), PARTS[1]), 128_000) == listing(PARTS, 128_000)
+    assert [use_rank(uses) for uses in (0, 1, 2, 3, 4, 1_000_000)] == [0, 1, 2, 2, 3, 20]
 
 
 def test_a_list_that_fits_is_whole_and_names_stay_in_the_smallest_window() -> None:

@@ -153,3 +153,36 @@ def test_unknown_skills_and_skills_that_an_agent_has_not_are_refused(admin: ApiC
     )
     assert refused["detail"]["kind"] == "skill_refused"
     assert admin.good("GET", "/messages", params={"conversation_id": conversation})["items"] == []
+
+
+def test_a_skill_that_is_used_keeps_its_description_where_the_list_has_no_room(
+    admin: ApiClient, model: ScriptedProvider
+) -> None:
+    """Without uses the first entries keep theirs; the kept list of a conversation does not change."""
+
+    def new_skill(name: str) -> dict[str, Any]:
+        body = {"name": name, "description": f"Of {name}. " * 80, "content": "Do it.", "scope": "tenant"}
+        return admin.good("POST", "/skills", json=body)
+
+    skills = [new_skill(f"long-{number:02}") for number in range(100)]
+
+    def listed(conversation: str, **more: Any) -> list[str]:
+        sent(admin, conversation, "hello", tools=["activate_skill"], **more)
+        system = model.requests[-1].json["messages"][0]["content"]
+        return [line[:16] for line in system.splitlines() if line.startswith("- long-")]
+
+    first, second = (admin.good("POST", "/conversations", json={})["id"] for _ in range(2))
+    before = listed(first)
+    assert (before[0], before[-1]) == ("- long-00: Of lo", "- long-99")
+    listed(first, skills=["long-99"])
+    # Uses are read again after two seconds, or when skills change.
+    new_skill("other")
+    after = listed(second)
+    assert len(after) == len(before) == 100
+    assert after[-1] == "- long-99: Of lo"
+    assert listed(first) == before
+    # The count ends with the skill.
+    admin.good("DELETE", f"/skills/{skills[-1]['id']}")
+    new_skill("long-99")
+    third = admin.good("POST", "/conversations", json={})["id"]
+    assert listed(third)[-1] == "- long-99"

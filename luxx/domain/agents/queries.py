@@ -7,7 +7,7 @@ from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Row, bindparam, case, func, or_, select, update
+from sqlalchemy import Row, String, and_, bindparam, case, cast, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -24,8 +24,9 @@ from luxx.domain.agents.models import (
     TurnSettings,
 )
 from luxx.domain.owned import Shared, given_fields, view_of
-from luxx.domain.routing.listing import ListedPart
+from luxx.domain.routing.listing import ListedPart, use_rank
 from luxx.domain.routing.matching import RoutedItem, Trigger, TriggerType
+from luxx.domain.routing.uses import RoutedUseRow
 from luxx.errors import AmbiguousName, Conflict, InvalidInput, NotFound
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, keep_name, table_of
@@ -149,11 +150,20 @@ def settings_of(row: AgentRow) -> AgentSettings:
     )
 
 
-_agents = table_of(AgentRow)
+_agents, _uses = table_of(AgentRow), table_of(RoutedUseRow)
 _routed = (
     select(
         _agents.c.id, _agents.c.name, _agents.c.role, _agents.c.description, _agents.c.trigger_type,
         _agents.c.trigger_patterns, _agents.c.is_shared, _agents.c.shipped_name, _agents.c.enabled,
+        _uses.c.uses,
+    )
+    .outerjoin(
+        _uses,
+        and_(
+            _uses.c.tenant_id == bindparam("tenant"),
+            _uses.c.kind == "agent",
+            _uses.c.name == cast(_agents.c.id, String),
+        ),
     )
     .where(
         AGENTS.is_visible(bindparam("tenant"), bindparam("user")),
@@ -183,6 +193,7 @@ def routed_agents(session: Session, caller: Caller, project_id: str | None = Non
             scope="system" if row.shipped_name is not None else "tenant" if row.is_shared else "user",
             trigger_type=TriggerType(row.trigger_type),
             triggers=tuple(decode_triggers(row.trigger_patterns)),
+            uses=row.uses or 0,
         )
         found.setdefault(row.name.lower(), item if row.enabled else None)
     return [item for item in found.values() if item is not None]
@@ -190,8 +201,10 @@ def routed_agents(session: Session, caller: Caller, project_id: str | None = Non
 
 def listed_agents(agents: Iterable[RoutedItem]) -> ListedPart:
     """What the system prompt says of the agents to which a model can delegate."""
-    entries = tuple((one.name, " ".join(one.description.split())) for one in agents)
-    return ListedPart(noun="agent", introduction=INTRODUCTION, entries=entries)
+    listed = tuple(agents)
+    entries = tuple((one.name, " ".join(one.description.split())) for one in listed)
+    ranks = tuple(use_rank(one.uses) for one in listed)
+    return ListedPart(noun="agent", introduction=INTRODUCTION, entries=entries, ranks=ranks)
 
 
 def with_knowledge(agent: AgentSettings, named: list[str]) -> AgentSettings:

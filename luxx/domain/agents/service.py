@@ -35,6 +35,7 @@ from luxx.domain.agents.queries import (
 )
 from luxx.domain.conversations.service import own_project
 from luxx.domain.knowledge_bases import check_named, named_in
+from luxx.domain.routing.uses import forget_uses
 from luxx.domain.skills.layers import SkillLayers
 from luxx.errors import InvalidInput, NotFound, UnlistedModel
 from luxx.infra.clock import utc_now
@@ -146,6 +147,7 @@ class AgentService:
             self._before_loss(session, row, True)
             keep_name(session.connection(), AgentRow, row.id, row.name)
             end_default(session, row)
+            forget_uses(session.connection(), caller.tenant_id, "agent", str(row.id))
             session.delete(row)
             return uses
 

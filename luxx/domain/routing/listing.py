@@ -27,12 +27,27 @@ MOST_CHANGES = 10
 
 
 class ListedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands before the entries, of which each is a `noun`, and their names and descriptions: those that
-    lose their description first come last."""
+    """What stands before the entries, of which each is a `noun`, and their names and descriptions.
+
+    `ranks`: how much each entry is used, as `use_rank` has it, in the order of the entries; without it none
+    is. Those that are used least lose their description first, of equal ones the last.
+    """
 
     noun: str
     introduction: str
     entries: tuple[tuple[str, str], ...]
+    ranks: tuple[int, ...] = ()
+
+    def described(self, count: int) -> set[int]:
+        """The indexes of the entries that keep their description, if so many do."""
+        ranks = self.ranks or (0,) * len(self.entries)
+        return set(sorted(range(len(ranks)), key=lambda index: -ranks[index])[:count])
+
+
+def use_rank(uses: int) -> int:
+    """0, 1, 2, 3 … for 0, 1, 2 to 3, 4 to 7 … uses: coarse, so that few uses change a list, because a
+    provider's cache begins with it."""
+    return uses.bit_length()
 
 
 @lru_cache(maxsize=50)
@@ -103,7 +118,8 @@ def _text(parts: Sequence[ListedPart], described: int, total: int) -> str:
         count = len(part.entries)
         with_description = left * count // rest if rest else 0
         left, rest = left - with_description, rest - count
-        lines = [_lines(*entry)[at >= with_description] for at, entry in enumerate(part.entries)]
+        kept = part.described(with_description)
+        lines = [_lines(*entry)[index not in kept] for index, entry in enumerate(part.entries)]
         texts.append("\n".join([part.introduction, "", *lines]))
     if described < total:
         texts.append(CUT.format(total - described, total))

@@ -78,7 +78,8 @@ TriggerPatterns = Annotated[list[Trigger], Meta(max_length=MAX_TRIGGERS)]
 
 
 class RoutedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill or an agent as requests are matched with it. `id`: for the caller only."""
+    """A skill or an agent as requests are matched with it. `id`: for the caller only. `uses`: of an agent, by
+    the caller's tenant."""
 
     kind: Literal["skill", "agent"]
     name: str
@@ -87,6 +88,7 @@ class RoutedItem(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = "system"
     trigger_type: TriggerType = TriggerType.HYBRID
     triggers: tuple[Trigger, ...] = ()
+    uses: int = 0
 
 
 class RoutingMatch(msgspec.Struct, frozen=True, kw_only=True):

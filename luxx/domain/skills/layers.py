@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ProjectRow
 from luxx.domain.routing.matching import Trigger, TriggerType
+from luxx.domain.routing.uses import read_uses
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.models import SkillRow, TenantSkillConfigRow
 from luxx.domain.skills.registry import SkillDirectories, SkillFolders
@@ -55,11 +56,13 @@ class SkillConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant has: its skills, its changes by key, and the users whose projects have skills."""
+    """What a tenant has: its skills, its changes by key, the users whose projects have skills, and how often
+    skills were used, by key."""
 
     skills: tuple[Skill, ...] = ()
     configs: Mapping[str, SkillConfig] = {}
     owners: frozenset[int] = frozenset()
+    uses: Mapping[str, int] = {}
 
 
 class ProjectLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +182,7 @@ class SkillLayers:
             skills=tuple(self.skill_of(row) for row in rows),
             configs={row.system_skill_key: config_of(row) for row in configs},
             owners=frozenset(owners),
+            uses=read_uses(session, tenant_id, "skill"),
         )
 
     def _read_project(self, session: Session, project_id: str) -> ProjectLayer:

@@ -5,7 +5,7 @@ A broken skill becomes a BrokenSkill with a sentence, and does not affect the ot
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ from threading import Lock
 import msgspec
 import structlog
 
-from luxx.domain.routing.listing import ListedPart
+from luxx.domain.routing.listing import ListedPart, use_rank
 from luxx.domain.skills.document import (
     FILE,
     MAX_FILE_BYTES,
@@ -62,11 +62,15 @@ class SkillFolders(msgspec.Struct, frozen=True, kw_only=True):
     missing: Sequence[str] = ()
 
 
-def listed_skills(skills: SkillSet, names: Collection[str] | None = None) -> ListedPart:
-    """What the system prompt says of the skills, all or those of these names, the nearer layers first."""
+def listed_skills(
+    skills: SkillSet, names: Collection[str] | None = None, uses: Mapping[str, int] | None = None
+) -> ListedPart:
+    """What the system prompt says of the skills, all or those of these names, the nearer layers first.
+    `uses`: of the tenant, by name in the form in which names are compared."""
     listed = sorted(skills.named(names), key=lambda skill: skill.scope.distance)
     entries = tuple((skill.name, skill.description) for skill in listed)
-    return ListedPart(noun="skill", introduction=INTRODUCTION, entries=entries)
+    ranks = tuple(use_rank(uses.get(skill_key(skill.name), 0)) for skill in listed) if uses else ()
+    return ListedPart(noun="skill", introduction=INTRODUCTION, entries=entries, ranks=ranks)
 
 
 def _file_in(folder: Path) -> str:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.audit import Action
 from luxx.domain.conversations.service import own_project
+from luxx.domain.routing.uses import forget_uses
 from luxx.domain.skills.changes import (
     NewSkill,
     SkillChanges,
@@ -182,6 +183,7 @@ class SkillService:
             session.delete(row)
             session.flush()
             note_unused(session.connection(), caller.tenant_id)
+            forget_uses(session.connection(), caller.tenant_id, "skill", skill_key(row.name))
 
         await self._store.write(work)
         self._layers.has_changed()

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from luxx.domain.routing.uses import count_use
 from luxx.domain.skills.document import FILE, MAX_FILE_BYTES, OTHER_FILE, read_document
 from luxx.domain.skills.files import SkillCopies
 from luxx.domain.skills.skill import Skill, SkillSet
@@ -31,7 +32,7 @@ from luxx.tools.permissions.programs import runs_other_programs
 from luxx.tools.permissions.rules import ACTIVATE_TOOL, ALWAYS_ALLOWED, READ_TOOL
 from luxx.tools.permissions.subjects import is_wild
 from luxx.wire.run import ChosenBy
-from luxx.wire.tool import ActiveSkill
+from luxx.wire.tool import ActiveSkill, skill_key
 
 _NAME = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The skill's name"}
 _SHOWN = 50
@@ -62,6 +63,13 @@ class SkillPlaces:
         skills = skills_in(context)
         await self._copies.make(self._store, skills.values())
         return await asyncio.to_thread(_real_folders, skills)
+
+    async def count_use(self, skill: Skill, tenant_id: int | None) -> None:
+        """Counts that the tenant has used the skill."""
+        key = skill_key(skill.name)
+        if tenant_id is None:
+            return
+        await self._store.write_rows(lambda connection: count_use(connection, tenant_id, "skill", key))
 
     def shown(self, skill: Skill) -> str | None:
         """The path at which programs find the folder of the skill."""
@@ -157,6 +165,7 @@ async def load_skill(places: SkillPlaces, context: ToolContext, name: str) -> Lo
         scope=skill.scope.value,
         digest=skill.digest,
     )
+    await places.count_use(skill, context.caller.tenant_id)
     return LoadedSkill(skill=active, is_reviewed=skill.is_reviewed, content=content)
 
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
+from luxx.domain.routing.uses import count_use
 from luxx.errors import Conflict, InvalidInput, NotFound, ToolFailed
 from luxx.infra.clock import new_id
 from luxx.runs.cancel import mark_cancelled
@@ -363,6 +364,8 @@ class Delegator:
 
         def extra_write(connection: Connection) -> None:
             insert_run(connection, run, request, spec, self.engine.process)
+            if agent_id := append_request.event.agent_id:
+                count_use(connection, spec.tenant_id, "agent", str(agent_id))
 
         await self.run.log.append([append_request.event], extra_write=extra_write)
         await self.engine.begin(run)

@@ -3,7 +3,7 @@ that the user may use, the rules and the workspace; and which provider and model
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -133,8 +133,9 @@ class RunResources(PromptResources, frozen=True, kw_only=True):
 
 class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What the user of a run may use at the start of a drive: the provider, tools (None: the run has none),
-    skills, the agents to delegate to, and the rules for these; what is attached (`knowledge`) and may be
-    remembered (`may_recall`). `pins`: what the turn's prompts began with in an earlier drive."""
+    skills and their `uses`, the agents to delegate to, and the rules for these; what is attached
+    (`knowledge`) and may be remembered (`may_recall`). `pins`: what the turn's prompts began with in an
+    earlier drive."""
 
     caller: Caller
     provider_choice: ProviderSelection
@@ -142,6 +143,7 @@ class UserAccess(msgspec.Struct, frozen=True, kw_only=True):
     tools: ToolSet | None
     skills: SkillSet
     agents: Sequence[RoutedItem] = ()
+    uses: Mapping[str, int] = {}
     knowledge: str = ""
     pins: Pins | None = None
     may_recall: bool = False
@@ -187,6 +189,7 @@ class ResourceFinder:
             agents=routed_agents(session, caller, request.project_id)
             if pins is None and DELEGATE_TOOL in request.tools
             else (),
+            uses=self.skills.tenant_layer(session, caller.tenant_id).uses if request.tools else {},
             knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
             pins=pins,
             may_recall=self._may_recall(session.connection(), spec),
@@ -277,7 +280,8 @@ class ResourceFinder:
             # A subagent that was given some sees these.
             offered = with_search(offered, known, access.provider_choice.choice.card.known_window)
         named = {tool.name for tool in offered}
-        parts = [listed_skills(access.skills, spec.request.skills)] if ACTIVATE_TOOL in named else []
+        shown = access.skills, spec.request.skills, access.uses
+        parts = [listed_skills(*shown)] if ACTIVATE_TOOL in named else []
         parts += [listed_agents(access.agents)] if DELEGATE_TOOL in named else []
         text = changes = ""
         if parts:

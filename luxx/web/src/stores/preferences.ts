@@ -1,4 +1,4 @@
-/** What this browser remembers: the theme, which panes are open, and what becomes of a message during an answer. The language is in `i18n/text.ts`. */
+/** What this browser remembers: the theme, which panes are open, whether the rail has labels, and what becomes of a message during an answer. The language is in `i18n/text.ts`. */
 import { defineStore } from 'pinia'
 import { computed, ref, watch, watchEffect } from 'vue'
 
@@ -6,6 +6,7 @@ export type Theme = 'system' | 'light' | 'dark'
 
 const THEME = 'luxx.theme'
 const LIST = 'luxx.list'
+const RAIL = 'luxx.rail'
 const WHEN_BUSY = 'luxx.whenBusy'
 
 export const usePreferences = defineStore('preferences', () => {
@@ -40,5 +41,20 @@ export const usePreferences = defineStore('preferences', () => {
     isNarrow.value = event.matches
   })
 
-  return { theme, isDark, isListOpen, whenBusy, isInspectorOpen, isNarrow }
+  const wide = window.matchMedia('(min-width: 80rem)')
+  const isWide = ref(wide.matches)
+  wide.addEventListener('change', (event) => {
+    isWide.value = event.matches
+  })
+  const chosenRail = ref(localStorage.getItem(RAIL))
+  /** Whether the areas in the rail have labels: without a choice, where the screen is wide. */
+  const isRailOpen = computed({
+    get: () => (chosenRail.value ? chosenRail.value === 'open' : isWide.value),
+    set: (isOpen: boolean) => {
+      chosenRail.value = isOpen ? 'open' : 'closed'
+      localStorage.setItem(RAIL, chosenRail.value)
+    },
+  })
+
+  return { isRailOpen, theme, isDark, isListOpen, whenBusy, isInspectorOpen, isNarrow }
 })

@@ -53,6 +53,7 @@ const en = {
   send: 'Send',
   stop: 'Stop',
   attach: 'Attach files',
+  files: 'Files',
   dropHere: 'Drop files to attach them',
   skills: 'Skills of this message',
   removeSkill: (name: string) => `Do not use ${name}`,

@@ -53,6 +53,7 @@ const zh: ChatText = {
   send: '发送',
   stop: '停止',
   attach: '添加附件',
+  files: '附件',
   dropHere: '松开以添加附件',
   skills: '此消息使用的技能',
   removeSkill: (name) => `不使用 ${name}`,

@@ -40,7 +40,7 @@ from luxx.runs.routing import (
     with_demanded,
     with_given_skills,
 )
-from luxx.runs.turn.rights import by_failures, check_skills, has_tool, lost_names_error
+from luxx.runs.turn.rights import by_failures, check_skills, has_tool, lost_names_error, project_of
 from luxx.runs.turn.state import ChatRequest, FallbackTarget
 from luxx.tools.core import ToolSet
 from luxx.tools.permissions.rules import ACTIVATE_TOOL
@@ -55,7 +55,6 @@ _CHOOSING = frozenset({ACTIVATE_TOOL, DELEGATE_TOOL})
 """The tools with which a model chooses a skill or an agent."""
 
 SETTINGS = (*MODEL_SETTINGS, "sliding_window")
-
 
 Source = AnswerOptions | ConversationRow | AgentSettings
 """What may choose a provider and a model."""
@@ -210,7 +209,7 @@ class RequestResolver:
         self._check(choice, attached)
         if agent.skills:
             check_skills(self._skills(session, caller, defaults), agent.skills, _chooser(agent))
-        tools = self._tools(session, caller, options.tools, agent, choice.card)
+        tools = self._tools(session, caller, options.tools, agent, choice.card, defaults)
         sources = (*defaults, settings if last_defaults is None else last_defaults)
         order, warnings = [_target(choice), *self._fallbacks(session, caller, agent)], list[str]()
         if len(order) > 1:
@@ -267,6 +266,7 @@ class RequestResolver:
         wanted_tools: bool | list[str] | None,
         agent: AgentSettings,
         card: ModelCard,
+        defaults: Defaults,
     ) -> list[str]:
         """The names of the tools to offer: the wanted ones, else those of the agent that the caller may use,
         and the search of named bases. An unknown model gets tools only if the request or agent names them."""
@@ -276,6 +276,7 @@ class RequestResolver:
             return []
         if agent.tools is not None and not (names_some or agent.knowledge or isinstance(wanted_tools, list)):
             return []
+        caller = msgspec.structs.replace(caller, project_id=project_of(defaults))
         tools = self.tools.for_caller(session, caller)
         late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, tools)
         available = [tool.name for tool in tools.available_to(caller.permission_level)]
@@ -307,9 +308,7 @@ class RequestResolver:
         return with_demanded(session, known, self.tools.on_demand, names, text, asked.skills, subject)
 
     def _skills(self, session: Session, caller: Caller, defaults: Defaults) -> SkillSet:
-        places = (one.project_id if isinstance(one, ConversationRow) else one.in_project for one in defaults)
-        project_id = next((place for place in places if place is not None), None)
-        return self.router.skills.for_caller(session, caller, project_id)
+        return self.router.skills.for_caller(session, caller, project_of(defaults))
 
     def _late_tools(
         self, session: Session, caller: Caller, agent: AgentSettings, tools: ToolSet
@@ -322,8 +321,10 @@ class RequestResolver:
         if agent.tools is None or agent.is_shipped:
             return []
         missing = [name for name in agent.tools if not tools.lookup(name)]
-        if missing and agent.owner_id is not None and agent.owner_id != caller.user_id:
-            owner = msgspec.structs.replace(caller, user_id=agent.owner_id)
+        if missing:
+            # Those of the agent's owner and those of other projects are left out, and are not lost.
+            values = {"user_id": agent.owner_id or caller.user_id, "project_id": msgspec.UNSET}
+            owner = msgspec.structs.replace(caller, **values)
             tools_of_owner = self.tools.for_caller(session, owner, missing)
             missing = [name for name in missing if not tools_of_owner.lookup(name)]
         late = [name for name in missing if name.startswith(MCP_PREFIX)]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from luxx.domain.audit import Actor
 from luxx.errors import NotAllowed, TooMany
@@ -47,6 +48,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """A signed-in user, as read from the database at this request (never from the token alone).
 
     `key_scopes` is None for a token. For an API key it has the scopes, and `sign_in_id` is the key's id.
+    `project_id`: where a run acts for the user, None: in no project. UNSET: the user acts, with what all of
+    their projects have.
     """
 
     user_id: int
@@ -58,6 +61,15 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     must_change_password: bool = False
     has_default_password: bool = False
     peer: Peer | None = None
+    project_id: str | UnsetType | None = UNSET
+
+    def in_project(self, project_id: str | None) -> "Caller":
+        """The caller of a run in this project, or in none."""
+        return msgspec.structs.replace(self, project_id=project_id)
+
+    def may_use_in(self, project_id: str | None) -> bool:
+        """Whether what belongs to this project, or to none, is there for the caller."""
+        return project_id is None or self.project_id is UNSET or self.project_id == project_id
 
     @property
     def is_admin(self) -> bool:

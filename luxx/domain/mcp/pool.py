@@ -129,12 +129,14 @@ class McpPool(ToolSource):
             await self.calls.owners.look()
 
     def for_caller(self, session: Session, caller: Caller) -> ToolSet:
-        """The tools of the tenant's servers and of the caller's own, as they were listed last."""
+        """The tools of the tenant's servers and of the caller's own, as they were listed last; in a run, of
+        the servers of its project and of no other."""
         tenant = self.tenant_servers(session, caller.tenant_id)
         sets: list[ToolSet] = []
         for server in tenant.visible_to(caller.user_id):
             manifest = tenant.manifest_of(server, caller.user_id)
-            if server.enabled and manifest is not None and manifest.digest is not None:
+            is_here = server.enabled and caller.may_use_in(server.project_id)
+            if is_here and manifest is not None and manifest.digest is not None:
                 built = self.built(session, server, manifest)
                 withheld = withheld_names(built, tenant, server)
                 names = {server.prefix + name for name in withheld}

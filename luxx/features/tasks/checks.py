@@ -152,7 +152,7 @@ class ReferenceChecker:
         task."""
         known_agents = usable_agents(session, caller, {step.agent_id for step in steps if step.agent_id})
         names = {name for step in steps for name in step.required_tools or ()}
-        tools = self.tools.for_caller(session, caller, names)
+        tools = self.tools.for_caller(session, caller.in_project(project_id), names)
         known_tools = {name for name in names if tools.lookup(name)}
         known_skills = self.skills.for_caller(session, caller, project_id)
         for index, step in enumerate(steps):
@@ -165,6 +165,7 @@ class ReferenceChecker:
     def check_step(self, session: Session, caller: Caller, step: NewTaskStep, request: ChatRequest) -> None:
         """Raises InvalidInput if the turn of a step would lack a tool or a skill that the step requires."""
         required = step.required_tools or []
+        caller = caller.in_project(request.project_id)
         problems = [
             f"{name} ({self._why_missing(session, caller, name, request.model)})"
             for name in required
@@ -195,14 +196,14 @@ class ReferenceChecker:
     def _why_missing(self, session: Session, caller: Caller, name: str, model: str) -> str:
         found = self.tools.for_caller(session, caller, (name,)).lookup(name)
         if found is None:
-            return "does not exist any more"
+            return "does not exist any more, or is of another project"
         level = found[0].required_permission
         if level > caller.permission_level:
             return f"needs permission level {level.value}, yours is {caller.permission_level.value}"
         return f"the model {model} is not known to handle tools"
 
     def usable_tools(self, session: Session, caller: Caller) -> list[ToolDefinition]:
-        """The tools that the caller's steps may use, with the caller's own."""
+        """The tools that steps may use where the caller is, with the caller's own."""
         return self.tools.for_caller(session, caller).available_to(caller.permission_level)
 
 

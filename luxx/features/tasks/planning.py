@@ -122,7 +122,7 @@ class Planner:
 
         `settings` are those of the agent that plans, and of steps that have no agent.
         """
-        caller = user_as_caller(session.connection(), user_id)
+        caller = user_as_caller(session.connection(), user_id).in_project(settings.in_project)
         planning = replace(settings, system_prompt=PLAN_PROMPT, tools=[])
         request = self.resolve(session, user_id, planning)
         card = self.providers.select_provider(session, caller, request.provider_id, request.model).choice.card

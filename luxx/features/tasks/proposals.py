@@ -245,7 +245,7 @@ class PlanService:
             if agent_id not in known_agents:
                 add_missing_agent(f"$.agents[{index}]", agent_id, errors)
         if new.tools:
-            usable = self.planner.references.usable_tools(session, caller)
+            usable = self.planner.references.usable_tools(session, caller.in_project(None))
             check_names("$.tools", "tool", new.tools, {tool.name for tool in usable}, errors)
         errors.raise_if_any()
 

@@ -169,19 +169,19 @@ class ResourceFinder:
 
         Raises NotAllowed for a disabled user, Conflict for a lost provider, InvalidInput for a disabled one.
         """
-        caller, request = caller_of_turn(session, spec.user_id), spec.request
+        request, connection = spec.request, session.connection()
+        caller = replace(caller_of_turn(session, spec.user_id), project_id=request.project_id)
         try:
             selection = self.providers.select_provider(session, caller, request.provider_id, request.model)
         except NotFound as error:
             raise lost_provider_of_run(request) from error
-        pins = read_pins(session.connection(), spec.run_id, spec.turn.key) if request.tools else None
+        pins = read_pins(connection, spec.run_id, spec.turn.key) if request.tools else None
+        # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
+        rules = rules_for(connection, caller, spec.subject_id, request.rule_agents) if request.tools else ()
         return UserAccess(
             caller=caller,
             provider_choice=selection,
-            # A run without tools needs no rules yet; `read_context` reads them before any tool runs.
-            rules=rules_for(session.connection(), caller, spec.subject_id, request.rule_agents)
-            if request.tools
-            else (),
+            rules=rules,
             tools=self.tools.for_caller(session, caller, request.tools) if request.tools else None,
             skills=self.skills.for_run(session, caller, request.project_id, pins and pins.begun)
             if request.skills or request.tools or request.given_skills
@@ -192,7 +192,7 @@ class ResourceFinder:
             uses=self.skills.tenant_layer(session, caller.tenant_id).uses if request.tools else {},
             knowledge=attached_bases(session, caller, request.knowledge) if request.knowledge else "",
             pins=pins,
-            may_recall=self._may_recall(session.connection(), spec),
+            may_recall=self._may_recall(connection, spec),
         )
 
     def _may_recall(self, connection: Connection, spec: RunSpec) -> bool:

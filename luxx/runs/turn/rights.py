@@ -21,7 +21,8 @@ from luxx.domain.accounts.authentication import (
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import User
 from luxx.domain.agents.models import AgentRow
-from luxx.domain.agents.queries import AGENTS, agent_named, checked_enabled, settings_of
+from luxx.domain.agents.queries import AGENTS, AgentSettings, agent_named, checked_enabled, settings_of
+from luxx.domain.conversations.models import ConversationRow
 from luxx.domain.mcp.offering import server_of
 from luxx.errors import Conflict, NotFound, ToolFailed
 from luxx.infra.store.tables import first_given, lost_error
@@ -108,7 +109,7 @@ def read_rights(
     """
     values = {"user_id": user_id, "provider_id": request.provider_id, "agent_id": request.agent_id}
     row = active_user(connection, _choices_of_user, values)
-    caller = caller_without_sign_in(row)
+    caller = replace(caller_without_sign_in(row), project_id=request.project_id)
     if not row.has_provider:
         try:
             select_provider_row(Session(bind=connection), caller, request.provider_id, None)
@@ -123,6 +124,12 @@ def read_rights(
     if not row.has_rules and not request.rule_agents:
         return caller, ()
     return caller, rules_for(connection, caller, subject_id, request.rule_agents)
+
+
+def project_of(defaults: Sequence[ConversationRow | AgentSettings]) -> str | None:
+    """The project of a run with the values of these: that of its conversation or task."""
+    places = (one.project_id if isinstance(one, ConversationRow) else one.in_project for one in defaults)
+    return next((place for place in places if place is not None), None)
 
 
 def lost_names_error(what: str, names: Sequence[str], chosen_by: str) -> Conflict:

@@ -60,8 +60,7 @@ export function formatRelative(iso: string, now = Date.now()): string {
 /** A time in sight: tomorrow, 15:00 or 3 Nov, 15:00; with the year where it is another one. */
 export function formatMoment(iso: string, now = new Date()): string {
   const time = new Date(iso)
-  const midnight = (day: Date): number => new Date(day.getFullYear(), day.getMonth(), day.getDate()).getTime()
-  const days = Math.round((midnight(time) - midnight(now)) / DAY)
+  const days = daysBetween(now, time)
   const clock = new Intl.DateTimeFormat(locale(), { hour: '2-digit', minute: '2-digit' }).format(time)
   const isNear = Math.abs(days) <= 1
   const year = time.getFullYear() === now.getFullYear() ? {} : ({ year: 'numeric' } as const)
@@ -69,6 +68,24 @@ export function formatMoment(iso: string, now = new Date()): string {
     ? new Intl.RelativeTimeFormat(locale(), { numeric: 'auto' }).format(days, 'day')
     : new Intl.DateTimeFormat(locale(), { day: 'numeric', month: 'short', ...year }).format(time)
   return `${day} ${clock}`
+}
+
+function daysBetween(one: Date, other: Date): number {
+  const midnight = (day: Date): number => new Date(day.getFullYear(), day.getMonth(), day.getDate()).getTime()
+  return Math.round((midnight(other) - midnight(one)) / DAY)
+}
+
+/** Which days of the last thirty a time belongs to; null: it is longer ago. */
+export function nearDay(iso: string, now = new Date()): 'today' | 'yesterday' | 'lastWeek' | 'lastMonth' | null {
+  const days = daysBetween(new Date(iso), now)
+  if (days <= 0) return 'today'
+  if (days === 1) return 'yesterday'
+  return days <= 7 ? 'lastWeek' : days <= 30 ? 'lastMonth' : null
+}
+
+/** November 2026. */
+export function formatMonth(day: Date): string {
+  return new Intl.DateTimeFormat(locale(), { month: 'long', year: 'numeric' }).format(day)
 }
 
 /** 3 Nov 2026. */

@@ -30,6 +30,35 @@ export function listConversations(filter: ListFilter, words: string, pages: numb
   return firstPages(pages, PAGE_SIZE, (page) => ask(api.GET('/conversations', { params: { query: { ...query, page } } })))
 }
 
+/** A message of a conversation in which words were found. */
+export interface FoundMessage {
+  id: string
+  hit: Schema<'SearchHit'>
+}
+
+const MESSAGES_FOUND = 50
+
+/** The conversations with the words in their titles, and, where no filter is set, the newest messages that have them. */
+export async function findInConversations(
+  filter: ListFilter,
+  words: string,
+  pages: number,
+): Promise<{ items: (Conversation | FoundMessage)[]; hasMore: boolean }> {
+  const isFiltered = filter.isArchived || filter.projectId !== '' || filter.tag !== ''
+  const query = { q: words, kind: 'message' as const, sort: 'newest' as const, page_size: MESSAGES_FOUND }
+  const [titles, messages] = await Promise.all([
+    listConversations(filter, words, pages),
+    words.length < 2 || isFiltered ? null : ask(api.GET('/search', { params: { query } })).catch(() => null),
+  ])
+  // Of each conversation the newest: the others are in it.
+  const found = new Map<string, FoundMessage>()
+  for (const hit of messages?.items ?? []) {
+    const id = hit.conversation_id
+    if (id !== null && !found.has(id)) found.set(id, { id: `message:${hit.message_id}`, hit })
+  }
+  return { items: [...titles.items, ...found.values()], hasMore: titles.hasMore }
+}
+
 /** Saves a conversation on the reader's machine. */
 export function downloadConversation({ id, title }: Conversation, format: 'json' | 'md'): Promise<void> {
   return saveFile(`/conversations/${id}/export?format=${format}`, title || 'conversation', format)

@@ -89,6 +89,11 @@ class StaleBase(Conflict):
 
     kind = "artifact_changed"
 
+    @property
+    def version(self) -> int:
+        """The number of the newest version."""
+        return int(self.detail["version"])
+
 
 def version_not_found(number: int) -> NotFound:
     """The error for a version that does not exist, or not any more."""

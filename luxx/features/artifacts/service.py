@@ -18,6 +18,7 @@ from luxx.features.artifacts.downloads import diff_of
 from luxx.features.artifacts.rendering import ArtifactRendering
 from luxx.features.artifacts.rows import (
     NewVersion,
+    StaleBase,
     Version,
     add_artifact,
     add_version,
@@ -252,18 +253,20 @@ class ArtifactService:
         pages = await asyncio.to_thread(self.edited, type_, head, new, row.name)
         if pages == head.pages:
             return saved_content(head)
-        await self._check_storage(caller, row, pages)
+        await self.storage.check(row.user_id, size_of(pages), is_own=row.user_id == caller.user_id)
         version = NewVersion(base=head.number, pages=pages, settings=head.settings, author=author_of(caller))
 
         def work(session: Session) -> SavedContent:
             row = find_artifact(session, caller, artifact_id, ArtifactRight.EDIT)
-            current = read_version(session.connection(), artifact_id, row.head)
-            if current.number != head.number:
-                raise _stale_of(type_, current, new)
-            number = self._add(session, row, version)
+            try:
+                number = self._add(session, row, version)
+            except StaleBase as error:
+                current = read_version(session.connection(), artifact_id, error.version)
+                raise _stale_of(type_, current, new) from error
             return saved_content(read_version(session.connection(), artifact_id, number))
 
         saved = await self.store.write(work)
+        self.storage.add(row.user_id, size_of(pages))
         problems = await self.rendering.check_stored(artifact_id, saved.version, caller.user_id)
         return msgspec.structs.replace(saved, problems=problems)
 
@@ -351,9 +354,6 @@ class ArtifactService:
     def _add(self, session: Session, row: ArtifactRecord, version: NewVersion) -> int:
         type_, most = ArtifactType(row.type), self.config.versions
         return add_version(session.connection(), row.id, type_, version, most=most)
-
-    async def _check_storage(self, caller: Caller, row: ArtifactRecord, pages: Sequence[SourcePage]) -> None:
-        await self.storage.check(row.user_id, size_of(pages), is_own=row.user_id == caller.user_id)
 
 
 def _end_runs(connection: Connection, artifact_ids: Sequence[str]) -> None:

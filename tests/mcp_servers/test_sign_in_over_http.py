@@ -155,10 +155,25 @@ async def test_tokens_are_revoked_with_the_sign_in_or_the_server(
             "needs_sign_in",
             True,
         )
+        await sign_in(gina, oauth, "left", "gina once more")
+        changed = await admin.ask("PUT", "/mcp/servers/left", {"url": f"{oauth.url}?v=2"})
+        assert (changed.status_code, "revoked" in changed.json()["data"]["problem"]) == (200, False)
+        assert (tokens("gina once more"), tokens("the admin")) == ([], [])
+        assert (await gina.get("/mcp/servers/left"))["status"] == "needs_sign_in"
+        await admin.ask("PUT", "/mcp/servers/left", {"url": oauth.url})
         await sign_in(gina, oauth, "left", "gina again")
+        oauth.replies["/revoke"] = (500, {}, b"")
+        try:
+            changed = await admin.ask("PUT", "/mcp/servers/left", {"oauth": None})
+        finally:
+            oauth.replies.clear()
+        assert "answered with the status 500" in changed.json()["data"]["problem"]
+        await sign_in(gina, oauth, "left", "gina again")
+        await admin.ask("PUT", "/mcp/servers/left", {"trusted": True})
+        assert len(tokens("gina again")) == 4  # Two were not revoked above, and this change ends no sign-in.
         deleted = await admin.ask("DELETE", "/mcp/servers/left")
         assert (deleted.status_code, deleted.json()["message"]) == (200, "deleted")
-        assert (tokens("gina again"), tokens("the admin")) == ([], [])
+        assert (len(tokens("gina again")), tokens("the admin")) == (2, [])
 
 
 async def test_run_waits_for_the_sign_in_of_its_user_through_a_restart(

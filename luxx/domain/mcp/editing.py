@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
@@ -39,6 +40,7 @@ from luxx.domain.mcp.models import (
     McpServerView,
     NewMcpServer,
     ServerScope,
+    ServerStatus,
     ServerTransport,
 )
 from luxx.domain.mcp.pool import McpPool
@@ -93,7 +95,8 @@ class McpEditor:
         return await self._registry.saved(caller, await self._write(work), new.name)
 
     async def update(self, caller: Caller, name: str, changes: McpServerChanges) -> McpServerView:
-        """Changes a server, and connects to it anew. Raises what `create` raises."""
+        """Changes a server, and connects to it anew. Sign-ins that do not fit it any more end, and
+        their tokens are revoked; `problem` says so if that failed. Raises what `create` raises."""
         server = await self._editable(caller, name)
         check_fields(server.transport, changes)
         if changes.command is not UNSET and server.transport is ServerTransport.STDIO:
@@ -110,16 +113,19 @@ class McpEditor:
             newly_allowed = await self._check_address(caller, url, server.transport)
         has_moved = url != server.url and _origin(url, server) != _origin(server.url, server)
 
-        def work(session: Session) -> str:
+        def work(session: Session) -> Sequence[EndedSignIn]:
             row = self._locked(session, caller, server.id)
-            self._change(session, caller, row, changes, url, has_moved=has_moved)
+            ended = self._change(session, caller, row, changes, url, has_moved=has_moved)
             allow_host(session, caller, newly_allowed)
             _record(session, caller, Action.MCP_SERVER_CHANGE, row)
-            return row.id
+            return ended
 
-        return await self._registry.saved(
-            caller, await self._write(work), server.name if changes.name is UNSET else changes.name
+        ended: Sequence[EndedSignIn] = await self._write(work)
+        view, problem = await asyncio.gather(
+            self._registry.saved(caller, server.id, server.name if changes.name is UNSET else changes.name),
+            self._pool.places.grants.revoke(ended),
         )
+        return replace(view, problem=problem) if problem else view
 
     def _change(
         self,
@@ -130,7 +136,8 @@ class McpEditor:
         url: str,
         *,
         has_moved: bool,
-    ) -> None:
+    ) -> Sequence[EndedSignIn]:
+        """Returns the sign-ins that ended."""
         if changes.name not in (UNSET, row.name):
             self._check_name(session, caller, str(changes.name), row.user_id, is_new=False)
         if isinstance(changes.project_id, str):
@@ -154,14 +161,20 @@ class McpEditor:
         if given & CONNECTION_FIELDS:
             row.revision += 1
         url_changed = has_moved or changes.credential is not UNSET
+        ended: Sequence[EndedSignIn] = ()
         if is_new_url or url_changed or changes.oauth is not UNSET:
-            self._pool.places.grants.forget(session, row.id, None)
+            ended = self._pool.places.grants.forget(session, row.id, None)
+        if ended and credential is not Credential.NONE:
+            signed_out = {"status": ServerStatus.NEEDS_SIGN_IN.value, "problem": ""}
+            of_server = McpManifestRow.server_id == row.id
+            session.execute(update(McpManifestRow).where(of_server).values(signed_out))
         if url_changed or changes.command is not UNSET:
             session.execute(delete(McpManifestRow).where(McpManifestRow.server_id == row.id))
         renamed = approval_name(row.name, row.user_id)
         session.execute(update(McpToolRow).where(McpToolRow.server_id == row.id).values(server=renamed))
         row.updated_at = utc_now()
         session.flush()
+        return ended
 
     async def delete(self, caller: Caller, name: str) -> str:
         """Deletes a server with its grants, tools and directory, and revokes its tokens; returns why some may

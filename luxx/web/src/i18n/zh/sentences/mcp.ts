@@ -45,5 +45,7 @@ export const SENTENCES_OF_MCP: Record<string, string> = {
   'the MCP server {} asks: {}': 'MCP 服务器 {1} 询问：{2}',
   "only the run's owner can accept; answer decline or cancel, or wait": '只有运行的所有者可以接受；请拒绝、跳过或等待',
   'these values do not fit: {}': '这些值不合适：{+1}',
+  'signed out here, but {} of {} tokens were not revoked: {}': '已在此处退出登录，但 {2} 个令牌中有 {1} 个未被撤销：{+3}',
+  'the authorization server did not answer in time': '授权服务器没有及时作答',
   'sign in at the MCP server {}, so that its tools can work for you': '请登录 MCP 服务器 {1}，使它的工具可以为你工作',
 }

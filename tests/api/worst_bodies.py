@@ -339,7 +339,7 @@ def archive_of(entries: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-STEPS = [{"description": marks(400), "tools": ["t" * 200]} for n in range(20)]
+PATTERN_STEPS = [{"description": marks(400), "tools": ["t" * 200]} for _ in range(20)]
 WORST_GOALS = {
     "words": "sales chart report " * 1_000,
     "marks": "chart " + marks(9_000),
@@ -402,21 +402,21 @@ WORST_PARAMETERS = (
 SEARCHES = ("%e0%bd%b1%e0%bd%b2" * 500, "a%20" * 2_000, "%22a%22%20-" * 700, "a*" * 3_000, "(" * 5_000)
 """Texts to search for."""
 
-WORST: dict[str, list[Body]] = {
-    "POST /agents/import": documents(190_000, "version: 1\nname: a\n"),
-    "POST /agents/{agent_id}/invoke": texts_of_rooms(),
-    "POST /artifacts": artifact_sources(),
-    "POST /chat-rooms": [
+WORST: dict[str, Callable[[], list[Body]]] = {
+    "POST /agents/import": lambda: documents(190_000, "version: 1\nname: a\n"),
+    "POST /agents/{agent_id}/invoke": texts_of_rooms,
+    "POST /artifacts": artifact_sources,
+    "POST /chat-rooms": lambda: [
         Body("nested stop", lambda _: {**ROOM, "stop": nested(2)}),
         Body("deep stop", lambda _: {**ROOM, "stop": nested(3)}),
         Body("seats", lambda _: {**ROOM, "agents": SEATS}),
     ],
-    "POST /chat-rooms/import": documents(960_000, "version: 1\ntitle: t\ntask: t\n"),
-    "PUT /chat-rooms/{room_id}": [Body("nested stop", lambda _: {"stop": nested(2)})],
-    "POST /chat-rooms/{room_id}/messages": texts_of_rooms(),
-    "POST /conversations": EVERYWHERE,
-    "POST /conversations/import": [*imports()],
-    "POST /files": [
+    "POST /chat-rooms/import": lambda: documents(960_000, "version: 1\ntitle: t\ntask: t\n"),
+    "PUT /chat-rooms/{room_id}": lambda: [Body("nested stop", lambda _: {"stop": nested(2)})],
+    "POST /chat-rooms/{room_id}/messages": texts_of_rooms,
+    "POST /conversations": lambda: EVERYWHERE,
+    "POST /conversations/import": lambda: [*imports()],
+    "POST /files": lambda: [
         Body(name, lambda _ids, sent=sent: sent, media_type=f"{MULTIPART}; boundary=x")
         for name, sent in {
             "many": parts(b"a.txt", b"x", 5_000),
@@ -426,52 +426,55 @@ WORST: dict[str, list[Body]] = {
             "heads": b"--x\r\n" + b"a: b\r\n" * 3_000_000,
         }.items()
     ],
-    "POST /messages": messages(),
-    "POST /messages/stream": messages(),
-    "PUT /messages/{message_id}": texts_of_rooms(),
-    "PUT /permissions/rules": [Body("stars", lambda _: RULES)],  # type: ignore[list-item]
-    "POST /patterns": [
-        Body(name, lambda _ids, goal=goal: {"name": "p", "goal": goal, "steps": STEPS})
+    "POST /messages": messages,
+    "POST /messages/stream": messages,
+    "PUT /messages/{message_id}": texts_of_rooms,
+    "PUT /permissions/rules": lambda: [Body("stars", lambda _: RULES)],  # type: ignore[list-item]
+    "POST /patterns": lambda: [
+        Body(name, lambda _ids, goal=goal: {"name": "p", "goal": goal, "steps": PATTERN_STEPS})
         for name, goal in WORST_GOALS.items()
     ],
-    "POST /patterns/match": [
+    "POST /patterns/match": lambda: [
         Body(name, lambda _ids, goal=goal: {"text": goal}) for name, goal in WORST_GOALS.items()
     ],
-    "POST /prompts": [
+    "POST /prompts": lambda: [
         Body(f"braces {n}", lambda _ids, n=n, text=text: {"name": f"p{n}", "content": text})
         for n, text in enumerate(PROMPTS)
     ],
-    "POST /runs/{run_id}/questions/{question_id}/answer": [
+    "POST /runs/{run_id}/questions/{question_id}/answer": lambda: [
         Body("arguments", lambda _: {"answer": "once", "arguments": {f"k{n}": n for n in range(99_000)}})
     ],
-    "POST /setup": [Body("fields", lambda _: b"&".join(b"a%d=1" % n for n in range(8_000)), media_type=FORM)],
-    "POST /skills/upload": [*skill_uploads()],
-    "PUT /skills/{skill_id}/content": [
+    "POST /setup": lambda: [
+        Body("fields", lambda _: b"&".join(b"a%d=1" % n for n in range(8_000)), media_type=FORM)
+    ],
+    "POST /skills/upload": lambda: [*skill_uploads()],
+    "PUT /skills/{skill_id}/content": lambda: [
         Body(name, lambda _ids, sent=sent: sent, media_type="text/markdown")
         for name, sent in skill_texts().items()
     ],
-    "POST /task-templates": [
+    "POST /task-templates": lambda: [
         Body("steps", lambda _: {"name": "t", "document": {**TASK, "version": 1, "steps": STEPS}})
     ],
-    "POST /tasks": [
+    "POST /tasks": lambda: [
         Body("steps", lambda _: {**TASK, "metadata": {}, "steps": STEPS}),
         Body("metadata", lambda _: TASK),
     ],
-    "POST /tasks/import": [
+    "POST /tasks/import": lambda: [
         *documents(490_000, "version: 1\nname: t\ngoal: g\n"),
         Body("steps", lambda _: {**TASK, "version": 1, "steps": STEPS}),
     ],
-    "PUT /tasks/{task_id}": [Body("metadata", lambda _: TASK)],
-    "PUT /tasks/{task_id}/graph": [Body("steps", lambda _: {"steps": STEPS})],
-    "POST /tasks/{task_id}/steps": [Body("steps", lambda _: {"steps": STEPS})],
-    "POST /tools/compositions": [
+    "PUT /tasks/{task_id}": lambda: [Body("metadata", lambda _: TASK)],
+    "PUT /tasks/{task_id}/graph": lambda: [Body("steps", lambda _: {"steps": STEPS})],
+    "POST /tasks/{task_id}/steps": lambda: [Body("steps", lambda _: {"steps": STEPS})],
+    "POST /tools/compositions": lambda: [
         Body("members", lambda _: {"name": "worst", "description": "d", "members": MEMBERS})
     ],
-    "POST /tools/{name}/execute": [*tools()],
-    "POST /v1/chat/completions": [*chats()],
-    "POST /v1/responses": [*responses()],
+    "POST /tools/{name}/execute": lambda: [*tools()],
+    "POST /v1/chat/completions": lambda: [*chats()],
+    "POST /v1/responses": lambda: [*responses()],
 }
-"""By route: what is sent besides the largest body of its schema."""
+"""By route: what makes the bodies that are sent besides the largest one of its schema, when they are sent:
+together they have hundreds of megabytes."""
 
 ROUTES = sorted({*EXAMPLES, *WORST})
 """The routes that take a body."""

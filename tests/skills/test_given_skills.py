@@ -14,6 +14,10 @@ from luxx.providers.scripted import Call, Finish, Rule, ScriptedProvider, Text, 
 STRICT = (
     "---\nname: strict\ndescription: Reads only.\nallowed-tools: file_read\n---\n\nOnly read, never list.\n"
 )
+DEPLOY = (
+    "---\nname: deploy\ndescription: Deploys the web shop.\ntriggers: [deploy the web shop]\n"
+    "disable-model-invocation: true\n---\n\nAsk for the version first.\n"
+)
 LOOSE = "---\nname: own-style\ndescription: A style.\n---\n\nWrite in capitals.\n"
 
 
@@ -25,6 +29,9 @@ def model() -> Iterator[ScriptedProvider]:
         Rule(when=When(user=said, has_tool_result=False), reply=[called, Finish(reason="tool_calls")])
         for said in ("Only read, never list.", "list them")
     ]
+    activate = Call(name="activate_skill", arguments={"name": "deploy"}, id="call-2")
+    asked = When(user="activate it", has_tool_result=False)
+    rules.append(Rule(when=asked, reply=[activate, Finish(reason="tool_calls")]))
     rules += [
         Rule(reply=[Text(text="Done."), Finish()]),
     ]
@@ -35,8 +42,9 @@ def model() -> Iterator[ScriptedProvider]:
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory, model: ScriptedProvider) -> Iterator[ApiClient]:
     data_dir = tmp_path_factory.mktemp("given") / "data"
-    (data_dir / "skills" / "strict").mkdir(parents=True)
-    Path(data_dir / "skills" / "strict" / "SKILL.md").write_text(STRICT, "utf-8")
+    for name, content in (("strict", STRICT), ("deploy", DEPLOY)):
+        (data_dir / "skills" / name).mkdir(parents=True)
+        Path(data_dir / "skills" / name / "SKILL.md").write_text(content, "utf-8")
     with (
         ServerProcess(data_dir.parent, data_dir=data_dir) as server,
         ApiClient(server, document_of(server)).sign_in() as person,
@@ -186,3 +194,25 @@ def test_a_skill_that_is_used_keeps_its_description_where_the_list_has_no_room(
     new_skill("long-99")
     third = admin.good("POST", "/conversations", json={})["id"]
     assert listed(third)[-1] == "- long-99"
+
+
+def test_a_skill_for_people_is_activated_by_a_person_and_never_by_a_model(
+    admin: ApiClient, model: ScriptedProvider
+) -> None:
+    skills = admin.good("GET", "/skills", params={"page_size": 100})["items"]
+    (deploy,) = (skill for skill in skills if skill["name"] == "deploy")
+    assert (deploy["is_for_people"], deploy["warning"]) == (True, None)
+    assert [skill["name"] for skill in skills if skill["is_for_people"]] == ["deploy"]
+    text = "Please deploy the web shop: deploy the web shop now"
+    matches = admin.good("POST", "/skills/match", json={"text": text})["matches"]
+    assert "deploy" not in [match["name"] for match in matches]
+    conversation = admin.good("POST", "/conversations", json={"routing": "auto"})["id"]
+    answer = sent(admin, conversation, f"{text}. activate it", tools=["activate_skill"])
+    prompt = str(model.requests[-1].json["messages"])
+    assert "- strict: " in prompt
+    assert "Deploys the web shop." not in prompt
+    assert "Ask for the version first." not in prompt
+    (result,) = (step for step in answer["steps"] if step["type"] == "tool_result")
+    assert (result["success"], "only people activate the skill deploy" in result["content"]) == (False, True)
+    sent(admin, conversation, "now", skills=["deploy"])
+    assert "Ask for the version first." in model.requests[-1].json["messages"][-1]["content"]

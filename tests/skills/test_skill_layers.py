@@ -314,7 +314,7 @@ def test_content_comes_back_byte_for_byte_and_an_export_is_a_valid_skill(
     skill = admin.good("POST", "/skills/upload", **form)
     assert skill["name"] == "数据_分析"
     assert "its folder's is other" in skill["warning"]
-    assert "disable-model-invocation has no effect here" in skill["warning"]
+    assert skill["is_for_people"] is True
     assert (skill["version"], skill["tools"]) == ("2", ["file_read", "shell_execute(git *)"])
     path = f"/skills/{skill['id']}"
     assert admin.http.get(f"{path}/content").content == content.encode()

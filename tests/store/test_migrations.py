@@ -245,6 +245,34 @@ def test_what_was_stored_before_plans_checks_and_queues_has_none_of_them(engine:
     assert differences(engine) == []
 
 
+def test_skills_that_said_they_are_for_people_are_for_people(engine: Engine) -> None:
+    """Until 0076 a warning said that this had no effect."""
+    up_to(engine, "0075")
+    had = "disable-model-invocation has no effect here: models can activate it too"
+    folder = "its name is a, but its folder's is b; the name counts"
+    warnings = [had, f"{had}; {folder}", folder, None]
+    now = utc_now().replace(tzinfo=None)
+    rows = [{"id": str(number), "warning": warning, "now": now} for number, warning in enumerate(warnings)]
+    with engine.begin() as connection:
+        tenant = "INSERT INTO tenants (id, name, is_default, created_at) VALUES (1, 't', true, :now)"
+        connection.execute(text(tenant), {"now": now})
+        connection.execute(
+            text(
+                "INSERT INTO skills (id, tenant_id, scope, name, description, tags, trigger_type, triggers,"
+                " warning, enabled, digest, origin, created_at, updated_at)"
+                " VALUES (:id, 1, 'tenant', :id, 'd', '[]', 'hybrid', '[]', :warning, true, 'd', 'api',"
+                " :now, :now)"
+            ),
+            rows,
+        )
+    upgrade_database(engine)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT is_for_people, warning FROM skills ORDER BY id"))
+        assert [(bool(row[0]), row[1]) for row in found] == [
+            (True, None), (True, folder), (False, folder), (False, None),
+        ]  # fmt: skip
+
+
 def test_the_default_provider_of_a_tenant_is_the_one_that_was_in_force(engine: Engine) -> None:
     up_to(engine, "0036")
     now = utc_now().replace(tzinfo=None)

@@ -133,7 +133,7 @@ def _lacks(document: SkillDocument, key: str) -> bool:
 
 def set_document(row: SkillRow, document: SkillDocument) -> None:
     """Writes what a SKILL.md says into the columns of its row."""
-    for name in ("name", "display_name", "description", "license", "category", "version"):
+    for name in ("name", "display_name", "description", "license", "category", "version", "is_for_people"):
         setattr(row, name, getattr(document, name))
     row.trigger_type = document.trigger_type.value
     row.tags = _json(document.tags)

@@ -50,7 +50,7 @@ _NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class SkillDocument(SkillHead, frozen=True, kw_only=True):
-    """What a SKILL.md says. `is_for_people`: it asks that no model activates it, as other products do."""
+    """What a SKILL.md says. `is_for_people`: no model may activate it (`disable-model-invocation`)."""
 
     instructions: str
     is_for_people: bool = False
@@ -337,8 +337,6 @@ def check_entries(entries: Sequence[str]) -> None:
 def warning_of(document: SkillDocument, folder: str | None) -> str | None:
     """What is said about a skill that works otherwise than it was meant, or whose folder has another name."""
     found: list[str] = []
-    if document.is_for_people:
-        found.append(f"{_FOR_PEOPLE_KEY} has no effect here: models can activate it too")
     if folder is not None and skill_key(document.name) != skill_key(folder):
         found.append(f"its name is {document.name}, but its folder's is {folder}; the name counts")
     return printable("; ".join(found))[:500] or None

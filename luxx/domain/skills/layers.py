@@ -233,7 +233,7 @@ class SkillTools(ToolSource):
 
 _PLAIN = (
     "id", "tenant_id", "project_id", "name", "display_name", "description", "license", "category", "version",
-    "digest", "enabled", "warning",
+    "digest", "enabled", "is_for_people", "warning",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.infra.store.tables import Base, UtcDateTime
@@ -34,6 +34,7 @@ class SkillRow(Base):
     trigger_type: Mapped[str] = mapped_column(String(10))
     triggers: Mapped[str] = mapped_column(Text)
     tools: Mapped[str | None] = mapped_column(Text)
+    is_for_people: Mapped[bool] = mapped_column(default=False, server_default=false())
     warning: Mapped[str | None] = mapped_column(Text)
     enabled: Mapped[bool] = mapped_column()
     digest: Mapped[str] = mapped_column(String(64))

@@ -65,9 +65,11 @@ class SkillFolders(msgspec.Struct, frozen=True, kw_only=True):
 def listed_skills(
     skills: SkillSet, names: Collection[str] | None = None, uses: Mapping[str, int] | None = None
 ) -> ListedPart:
-    """What the system prompt says of the skills, all or those of these names, the nearer layers first.
+    """What the system prompt says of the skills, all or those of these names, the nearer layers first; not of
+    those that only people activate.
     `uses`: of the tenant, by name in the form in which names are compared."""
-    listed = sorted(skills.named(names), key=lambda skill: skill.scope.distance)
+    usable = (skill for skill in skills.named(names) if not skill.is_for_people)
+    listed = sorted(usable, key=lambda skill: skill.scope.distance)
     entries = tuple((skill.name, skill.description) for skill in listed)
     ranks = tuple(use_rank(uses.get(skill_key(skill.name), 0)) for skill in listed) if uses else ()
     return ListedPart(noun="skill", introduction=INTRODUCTION, entries=entries, ranks=ranks)

@@ -78,7 +78,7 @@ class SkillSet(Mapping[str, Skill]):
 
     @cached_property
     def routed(self) -> tuple[RoutedItem, ...]:
-        """The skills as requests are matched with them."""
+        """The skills as requests are matched with them: those that a model may activate."""
         return tuple(
             RoutedItem(
                 kind="skill",
@@ -90,6 +90,7 @@ class SkillSet(Mapping[str, Skill]):
                 triggers=tuple(skill.trigger_patterns),
             )
             for skill in self.listed
+            if not skill.is_for_people
         )
 
     @cached_property

@@ -107,7 +107,10 @@ def _activate_tool(places: SkillPlaces) -> ToolDefinition:
         keeps=cache_never,
     )
     async def activate_skill(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
-        loaded = await load_skill(places, context, arguments["name"])
+        skill = _find(skills_in(context), arguments["name"])
+        if skill.is_for_people and context.caller.run_id is not None:
+            raise ToolFailed(f"only people activate the skill {skill.name}: they name it with their message")
+        loaded = await load_skill(places, context, skill.name)
         context.actions.activate(loaded.skill)
         context.metadata.is_untrusted = not loaded.is_reviewed
         return loaded.content

@@ -44,6 +44,7 @@ class SkillView(msgspec.Struct, frozen=True, kw_only=True):
     was_reviewed: bool = False
     hides: str | None = None
     is_own: bool = False
+    is_for_people: bool = False
     digest: str | None = None
     warning: str | None = None
     problem: str | None = None
@@ -122,6 +123,7 @@ class Viewer:
             was_reviewed=skill.was_reviewed,
             hides=None if (hidden := self.hidden_by(skill)) is None else hidden.id,
             is_own=skill.owner_id == self._caller.user_id,
+            is_for_people=skill.is_for_people,
             digest=skill.digest,
             warning=skill.warning,
         )

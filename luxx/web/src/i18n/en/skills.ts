@@ -34,6 +34,7 @@ const en = {
     unreviewed: 'Only runs of the person who made it have it, until an administrator has read its present text.',
     unusable: '',
   },
+  forPeople: (name: string) => `Models do not activate it; only people do, with /${name}.`,
   allowedTools: (names: string) => `Tools while it is active: ${names}`,
   noTools: 'none',
   allTools: 'Tools as before while it is active',

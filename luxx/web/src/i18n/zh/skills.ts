@@ -27,6 +27,7 @@ const zh: SkillsText = {
     unreviewed: '在管理员阅读其当前内容之前，只有创建者的运行可以使用它。',
     unusable: '',
   },
+  forPeople: (name) => `模型不会激活它；只有人可以，用 /${name}。`,
   allowedTools: (names) => `激活时可用的工具：${names}`,
   noTools: '无',
   allTools: '激活时工具不变',

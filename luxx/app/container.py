@@ -48,6 +48,7 @@ from luxx.features.memory.vectors.texts import FACTS
 from luxx.features.patterns.learning import PatternLearning
 from luxx.features.patterns.reuse import PatternReuse
 from luxx.features.patterns.service import PatternService
+from luxx.features.patterns.suggestion import suggest_pattern
 from luxx.features.prompts import PromptService
 from luxx.features.rooms.calls import RoomCallService
 from luxx.features.rooms.document import RoomTransfer
@@ -287,7 +288,8 @@ class Services(CoreServices):
         resolve = requests.resolve_turn
         self.room_loader = partial(RoomOrchestration, resolve=resolve)
         references = ReferenceChecker(self.tools, self.skill_layers)
-        self.planner = Planner(resolve, references, self.providers, settings_for)
+        patterns = self.request_router.patterns
+        self.planner = Planner(resolve, references, self.providers, settings_for, patterns)
         return run_loaders(
             turn_services, resolve, planner=self.planner, load_room=self.room_loader,
             episodes=EpisodeRows(self.fact_writer, self.config.memory), memory=self.config.memory,
@@ -342,7 +344,7 @@ class Services(CoreServices):
         self.task_runs = TaskRunService(self.admission, self.runs, self.planner)
         self.run_driver.heartbeat.on_each_heartbeat(TaskSchedule(self.task_runs).start_due)
         self.plans = PlanService(self.admission, self.runs, self.planner)
-        self.task_templates = TaskTemplateService(self.store, references)
+        self.task_templates = TaskTemplateService(self.store, references, suggest_pattern)
 
     def _make_account_services(self) -> None:
         self.tenants = TenantService(self.store, check_default_agent, check_tenant_default)

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from luxx.wire.delegation import DelegationStrategy
 from luxx.wire.message import CompressionStrategy
-from luxx.wire.run import ChosenBy, LoopChoice, LoopKind, RunStatus
+from luxx.wire.run import ChosenBy, LoopChoice, LoopKind, RoutedChoice, RunStatus
 from luxx.wire.todos import TodoAuthor, TodoItem
 from luxx.wire.tool import MemberEnded
 from luxx.wire.turn import EventBase, Usage
@@ -147,6 +147,11 @@ class PatternUsed(EventBase, frozen=True, kw_only=True, tag="pattern_used"):
     pattern_id: str
     name: str
     similarity: float
+
+
+def pattern_used(pattern: RoutedChoice) -> PatternUsed:
+    """The event of a pattern that a model is given."""
+    return PatternUsed(pattern_id=pattern.id, name=pattern.name, similarity=pattern.score)
 
 
 class SubagentAssigned(EventBase, frozen=True, kw_only=True, tag="subagent_assigned"):

@@ -73,7 +73,7 @@ def resolve(
     return ChatRequest(provider_id=1, model="bench-model", response_schema=response_schema)
 
 
-PLANNER = Planner(resolve, cast("Any", None), cast("Any", None), settings_for)
+PLANNER = Planner(resolve, cast("Any", None), cast("Any", None), settings_for, cast("Any", None))
 """The graph has its steps, so nothing is planned."""
 
 

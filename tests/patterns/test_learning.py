@@ -165,6 +165,8 @@ def test_three_successes_make_a_pattern_active_which_the_fourth_message_is_given
     assert second[: len(first)] == first
     assert sum("stands for what the request names" in str(one["content"]) for one in second) == 1
     assert given(answer) == [pattern["id"]]
+    # Waiting for a person is no call that was lost.
+    assert rows(server, "SELECT 1 FROM run_events WHERE type IN ('retrying', 'warning')") == []
     events = admin.good("GET", f"/conversations/{conversation}/events", params={"limit": 200})["events"]
     (used,) = (one for one in events if one["type"] == "pattern_used")
     assert used["pattern_id"] == pattern["id"]

@@ -62,9 +62,14 @@ def test_only_an_admin_shares_and_others_use_what_is_shared(
     assert bob.good("GET", path)["sources"] == []
     bob.bad("PUT", path, 403, json={"name": "mine"})
     bob.bad("DELETE", path, 403)
-    bob.good("POST", f"{path}/feedback", json={"useful": False})
-    bob.good("POST", f"{path}/feedback", json={"useful": False})
-    assert admin.good("GET", path)["failure_count"] == 1
+    # One opinion of each person counts, the last one.
+    for useful in (False, False, True, True, False, True):
+        bob.good("POST", f"{path}/feedback", json={"useful": useful})
+        found = bob.good("GET", path)
+        assert (found["useful"], found["usage_count"]) == (useful, 1)
+        assert (found["success_count"], found["failure_count"]) == ((1, 0) if useful else (0, 1))
+        assert found["success_rate"] == found["success_count"]
+    assert admin.good("GET", path)["useful"] is None
     admin.good("PUT", path, json={"is_shared": False})
     bob.bad("GET", path, 404)
     assert bob.good("POST", "/patterns/match", json={"text": BODY["goal"]})["matches"] == []

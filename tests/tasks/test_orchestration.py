@@ -39,7 +39,7 @@ def resolve(*_: Any, **__: Any) -> ChatRequest:
     return ChatRequest(provider_id=1, model="m")
 
 
-PLANNER = Planner(resolve, None, None, lambda *_: NO_AGENT)  # type: ignore[arg-type]
+PLANNER = Planner(resolve, None, None, lambda *_: NO_AGENT, None)  # type: ignore[arg-type]
 
 
 @st.composite

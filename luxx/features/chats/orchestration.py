@@ -66,7 +66,7 @@ from luxx.wire.orchestration_event import (
 )
 from luxx.wire.run import RunStatus
 from luxx.wire.turn import CHAT_TURN, Step, StepType, Usage, steps_text, turn_of, written_artifacts
-from luxx.wire.turn_event import Tainted
+from luxx.wire.turn_event import Tainted, pattern_used
 
 PLAN_SECONDS = 5.0
 """How long the planning call may take; then the message is answered directly."""
@@ -110,6 +110,7 @@ class ChatOrchestration:
         self._head, self._planner, self._spec = head, planner, spec
         self._send_next, self._has_next = send_next, False
         self._asked = replace(spec.request, planning=PlanningMode.OFF)
+        self._pattern = next((one for one in spec.request.routed if one.kind == "pattern"), None)
         self._graph = StepGraph([], {}, StepResults())
         self._is_planned = False
         self._usage, self._cost = Usage(), None
@@ -283,7 +284,8 @@ class ChatOrchestration:
 
     def _plan_turn(self, session: Session) -> tuple[TurnStart, LogEntry]:
         request = self._planner.in_chat(session, self._head.user_id, self._step_request, PLAN_PROMPT + DIRECT)
-        given = TurnInput(text=_plan_question(self._spec))
+        reference = [] if self._pattern is None else [self._pattern.text]
+        given = TurnInput(text="\n\n".join([_plan_question(self._spec), *reference]))
         note = TurnNote(request=msgspec.Raw(_encode(request)), data=msgspec.Raw(_encode(given)))
         event = Planning(step_id=PLAN_KEY, task_id=None, attempt=1)
         return self._turn_of(PLAN_KEY, note), (event, note)
@@ -298,7 +300,7 @@ class ChatOrchestration:
         content = "\n\n".join(part for part in (ANSWER, _plan_text(steps), text, *missing) if part)
         return TurnStart(
             turn=CHAT_TURN,
-            request=self._asked,
+            request=replace(self._asked, routed=[one for one in self._asked.routed if one.kind != "pattern"]),
             past=[*self._spec.past, PastMessage(user=UserContent(text=content))],
             tainted_by=next(iter(results.tainted.values()), None),
             level=ThinkingLevel.WORK.value,
@@ -331,7 +333,8 @@ class ChatOrchestration:
             return []
         steps = planned_steps(plan, {})
         complexity = Complexity.MODERATE if len(steps) <= MAX_MODERATE else Complexity.COMPLEX
-        return [PlanCreated(task_id=None, complexity=complexity, steps=[step_info(step) for step in steps])]
+        created = PlanCreated(task_id=None, complexity=complexity, steps=[step_info(step) for step in steps])
+        return [created] if self._pattern is None else [pattern_used(self._pattern), created]
 
     def on_inputs(self, session: Session, inputs: Sequence[RunInput]) -> InputEffect:
         del session, inputs  # Answers to questions are the only inputs; the drive logs these.

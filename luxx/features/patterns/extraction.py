@@ -163,8 +163,8 @@ def shown(trace: Trace) -> str:
     sections = {
         "Plan": [f"- {item}" for item in trace.plan],
         "Calls": calls,
-        "Decisions of the person": [f"- {one}" for one in trace.decisions],
-        "Corrections by the person": [f"- {one}" for one in trace.corrections],
+        "Decisions of the person": [f"- {one.text}" for one in trace.decisions],
+        "Corrections by the person": [f"- {one.text}" for one in trace.corrections],
         "Beginning of the answer": [trace.result] if trace.result else [],
     }
     parts += ["\n".join([f"{title}:", *lines]) for title, lines in sections.items() if lines]

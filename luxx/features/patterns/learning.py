@@ -1,9 +1,10 @@
-"""Learning: what follows for patterns from a chat's run that has ended. Each heartbeat of any process looks
-at the runs whose `run_ended` row has waited long enough: an answer that is written anew meanwhile teaches
-nothing.
+"""Learning: what follows for patterns from the run of a chat or a task that has ended. Each heartbeat of any
+process looks at the runs whose `run_ended` row has waited long enough: an answer that is written anew
+meanwhile teaches nothing.
 
 A run that was given a pattern counts for it. A successful run without one counts for a similar pattern of its
-user; if there is none, a run of the kind `pattern` makes one.
+user; if there is none, a run of the kind `pattern` makes one. What a person decided and corrected in a run
+becomes a part of their pattern.
 """
 
 import time
@@ -21,10 +22,10 @@ from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
 from luxx.domain.agents.queries import AgentSettings
-from luxx.domain.conversations.models import ConversationRow
 from luxx.errors import LimitReached, LuxxError, TooMany, Unavailable
 from luxx.features.patterns.extraction import PROMPT, SCHEMA, PatternRequest
-from luxx.features.patterns.models import UseKind
+from luxx.features.patterns.models import PatternRow, UseKind
+from luxx.features.patterns.refining import refine
 from luxx.features.patterns.rows import archive_unused, learn_from, record_use
 from luxx.features.patterns.traces import Looked, Trace, TraceOutcome, look_at
 from luxx.infra.clock import utc_now
@@ -50,6 +51,11 @@ _due = (
     .where(_ended.c.reader == PATTERNS, _ended.c.ended_at <= bindparam("until"))
     .order_by(_ended.c.ended_at)
     .limit(RUNS_AT_ONCE)
+)
+_lock = (
+    select(_ended.c.run_id)
+    .where(_ended.c.reader == PATTERNS, _ended.c.run_id == bindparam("run"))
+    .with_for_update()
 )
 _forget = delete(_ended).where(_ended.c.reader == PATTERNS, _ended.c.run_id == bindparam("run"))
 _postpone = (
@@ -120,30 +126,42 @@ class PatternLearning:
     def _count(self, run_id: str, session: Session) -> LearnedRun | None:
         """Counts what the run says about patterns. Returns what a new one is made of; the row stays until the
         run that makes it is inserted."""
+        if session.execute(_lock, {"run": run_id}).first() is None:
+            return None  # Another process was faster.
         run = session.get(RunRow, run_id)
-        conversation = None if run is None else session.get(ConversationRow, run.subject_id)
         tenant = None if run is None else session.get(Tenant, run.tenant_id)
-        if run is None or conversation is None or tenant is None or not tenant.learn_patterns:
+        looked = look_at(session, run) if run is not None and tenant and tenant.learn_patterns else None
+        if run is None or looked is None:
             return _forget_run(run_id, session)
-        found, now = look_at(session, run, conversation), utc_now()
-        if found.used:
-            self._count_used(session, run_id, found, now)
+        now = utc_now()
+        if looked.used:
+            self._count_used(session, run, looked, now)
             return _forget_run(run_id, session)
         is_old = run.finished_at is not None and run.finished_at < now - GIVEN_UP_AFTER
-        if found.trace is None or is_old:
+        if looked.trace is None or looked.outcome != TraceOutcome.SUCCESS or is_old:
             return _forget_run(run_id, session)
-        if learn_from(session, run.user_id, found.trace.signature, run_id, found.duration_ms, now):
+        if self._count_similar(session, run, looked.trace, now) or not looked.makes_one:
             return _forget_run(run_id, session)
-        return LearnedRun(trace=found.trace, provider_id=run.provider_id, model=run.model)
+        return LearnedRun(trace=looked.trace, provider_id=run.provider_id, model=run.model)
 
-    def _count_used(self, session: Session, run_id: str, found: Looked, now: datetime) -> None:
-        if found.outcome == TraceOutcome.DOUBTFUL:
-            return
-        for used in found.used:
-            record_use(
-                session, used.pattern_id, run_id, UseKind.USED, similarity=used.similarity, now=now,
-                is_success=found.outcome == TraceOutcome.SUCCESS, duration_ms=found.duration_ms,
-            )  # fmt: skip
+    def _count_similar(self, session: Session, run: RunRow, trace: Trace, now: datetime) -> bool:
+        """Whether the run, which was given no pattern, counted for a similar one of its user."""
+        pattern_id = learn_from(session, run.user_id, trace.signature, run.id, trace.duration_ms, now)
+        row = None if pattern_id is None else session.get(PatternRow, pattern_id)
+        if row is not None:
+            refine(session, row, trace, now)
+        return row is not None
+
+    def _count_used(self, session: Session, run: RunRow, looked: Looked, now: datetime) -> None:
+        for used in looked.used:
+            if looked.outcome != TraceOutcome.DOUBTFUL:
+                record_use(
+                    session, used.pattern_id, run.id, UseKind.USED, similarity=used.similarity, now=now,
+                    is_success=looked.outcome == TraceOutcome.SUCCESS, duration_ms=looked.duration_ms,
+                )  # fmt: skip
+            row = session.get(PatternRow, used.pattern_id)
+            if row is not None and looked.trace is not None and row.user_id == run.user_id:
+                refine(session, row, looked.trace, now)
 
     def _insert(self, caller: Caller, learned: LearnedRun, session: Session) -> Run | None:
         run_id = learned.trace.run_id

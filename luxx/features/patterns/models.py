@@ -67,6 +67,9 @@ class UseKind(StrEnum):
     OPINION = "opinion"
 
 
+SUCCEEDED, FAILED = "success", "failure"
+
+
 class PatternUseRow(Base):
     """What counted for a pattern, once. `run_id` may name a run that was deleted. `similarity`: only of
     `used`. `outcome`: `success` or `failure`."""

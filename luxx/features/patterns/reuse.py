@@ -18,6 +18,9 @@ from luxx.infra.store.tables import table_of
 from luxx.wire.patterns import PatternStatus
 from luxx.wire.run import RoutedChoice
 
+MOST_REFERENCE = 8_000
+"""Characters that a model reads of a pattern: it is sent with every call of the run."""
+
 _patterns, _tenants = table_of(PatternRow), table_of(Tenant)
 
 
@@ -83,4 +86,5 @@ def reference(row: PatternRow, steps: Sequence[PatternStep]) -> str:
         output = f" Result: {step.expected_output}" if step.expected_output else ""
         lines.append(f"{number}. {step.description}{tools}{output}")
         lines += [f"   - decided before: {point}" for point in step.decision_points]
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return text if len(text) <= MOST_REFERENCE else f"{text[: MOST_REFERENCE - 1]}…"

@@ -21,6 +21,8 @@ from luxx.features.patterns.matching import (
     status_after,
 )
 from luxx.features.patterns.models import (
+    FAILED,
+    SUCCEEDED,
     WORD_LENGTH,
     PatternChangeRow,
     PatternRow,
@@ -141,21 +143,27 @@ def index_words(session: Session, row: PatternRow) -> None:
 def record_use(
     session: Session, pattern_id: str, run_id: str, kind: UseKind, *, is_success: bool,
     now: datetime, duration_ms: int | None = None, similarity: float | None = None,
-) -> None:  # fmt: skip
-    """Counts a run that used a pattern or that it is learned from, or an opinion, once."""
+) -> bool:  # fmt: skip
+    """Counts a run that used a pattern or that it is learned from, or an opinion, once; another opinion of
+    the same user takes the place of the one before. False: nothing changed."""
     row = session.get(PatternRow, pattern_id, with_for_update=True)
     if row is None:
-        return
-    outcome = "success" if is_success else "failure"
+        return False
+    outcome = SUCCEEDED if is_success else FAILED
     values = {
         "pattern_id": pattern_id, "run_id": run_id, "kind": kind.value, "similarity": similarity,
         "outcome": outcome, "used_at": now,
     }  # fmt: skip
     # The locked row of the pattern keeps another process from counting the run at the same time.
-    if session.get(PatternUseRow, (pattern_id, run_id)) is not None:
-        return
-    session.add(PatternUseRow(**values))
-    row.usage_count += 1
+    known = session.get(PatternUseRow, (pattern_id, run_id))
+    if known is not None and (kind != UseKind.OPINION or known.outcome == outcome):
+        return False
+    if known is None:
+        session.add(PatternUseRow(**values))
+        row.usage_count += 1
+    else:
+        _take_back(row, known)
+        known.outcome, known.used_at = outcome, now
     if is_success:
         row.success_count += 1
         if duration_ms is not None:
@@ -168,19 +176,29 @@ def record_use(
     row.used_at = row.updated_at = now
     session.flush()
     apply_rules(session, row, now)
+    return True
+
+
+def _take_back(row: PatternRow, use: PatternUseRow) -> None:
+    """Makes the counts those without this use."""
+    if use.outcome == SUCCEEDED:
+        row.success_count -= 1
+    else:
+        row.failure_count -= 1
+        row.failures_in_row = max(0, row.failures_in_row - 1)
 
 
 def learn_from(
     session: Session, user_id: int, signature: PatternSignature, run_id: str, duration_ms: int, now: datetime
-) -> bool:
-    """Counts a successful run for the pattern of its user that is similar enough; false: there is none."""
+) -> str | None:
+    """Counts a successful run for the pattern of its user that is similar enough. Returns its id, or None."""
     similar = find_similar(session.connection(), signature, user_id, None, LEARNED_FROM, now)
     if not similar or similar[0].similarity < OFFERED:
-        return False
+        return None
     record_use(
         session, similar[0].id, run_id, UseKind.LEARNED, is_success=True, duration_ms=duration_ms, now=now
     )
-    return True
+    return similar[0].id
 
 
 def apply_rules(session: Session, row: PatternRow, now: datetime) -> None:

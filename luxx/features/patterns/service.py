@@ -17,7 +17,14 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.owned import Shared, SharedService, given_fields, view_of
 from luxx.errors import Conflict, InvalidInput
 from luxx.features.patterns.matching import SimilarityParts
-from luxx.features.patterns.models import NAME_LENGTH, PatternChangeRow, PatternRow, PatternUseRow, UseKind
+from luxx.features.patterns.models import (
+    NAME_LENGTH,
+    SUCCEEDED,
+    PatternChangeRow,
+    PatternRow,
+    PatternUseRow,
+    UseKind,
+)
 from luxx.features.patterns.rows import (
     find_similar,
     index_words,
@@ -34,6 +41,9 @@ from luxx.wire.patterns import PatternScope, PatternStatus
 MAX_STEPS, MAX_STEP_BYTES = 20, 4 * 1024
 MAX_TEXT = 1_000
 """Characters of a step's text."""
+
+MAX_POINTS, MAX_CHAINS = 10, 10
+"""Decision points of a step, and orders of tools of a pattern."""
 
 MAX_GOAL = 20_000
 """Characters of a request that are read, from its beginning."""
@@ -54,11 +64,11 @@ class PatternStep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     description: StepText
     tools: Annotated[list[ToolName], Meta(max_length=MAX_STEPS)] = []
     expected_output: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
-    decision_points: Annotated[list[StepText], Meta(max_length=10)] = []
+    decision_points: Annotated[list[StepText], Meta(max_length=MAX_POINTS)] = []
 
 
 PatternSteps = Annotated[list[PatternStep], Meta(min_length=1, max_length=MAX_STEPS)]
-ToolChains = Annotated[list[ToolChain], Meta(max_length=10)]
+ToolChains = Annotated[list[ToolChain], Meta(max_length=MAX_CHAINS)]
 
 
 class NewPattern(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +98,8 @@ class PatternChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class PatternView(Struct, frozen=True, kw_only=True):
     """A pattern as the API shows it. `success_rate` is from 0 to 1. `sources`: the runs of its owner that it
-    was learned from, the newest first, for the owner only."""
+    was learned from, the newest first, for the owner only. `useful`: what the caller said of it; null:
+    nothing. Lists have neither of these two."""
 
     id: str
     user_id: int
@@ -105,6 +116,7 @@ class PatternView(Struct, frozen=True, kw_only=True):
     failure_count: int
     avg_execution_time_ms: int
     sources: list[str] = []
+    useful: bool | None = None
     is_own: bool
     is_shared: bool
     used_at: datetime
@@ -219,7 +231,7 @@ class PatternService(SharedService[PatternRow, PatternView]):
 
         def work(session: Session) -> PatternView:
             row = PATTERNS.visible(session, caller, row_id)
-            return _view(row, caller, _sources(session, row, caller))
+            return _whole_view(session, row, caller)
 
         return await self._store.read(work)
 
@@ -252,7 +264,7 @@ class PatternService(SharedService[PatternRow, PatternView]):
                 row.used_at = utc_now()
             session.flush()
             index_words(session, row)
-            return _view(row, caller, _sources(session, row, caller))
+            return _whole_view(session, row, caller)
 
         return await self._store.write(work)
 
@@ -289,8 +301,8 @@ class PatternService(SharedService[PatternRow, PatternView]):
         return await self._store.read(work)
 
     async def feedback(self, caller: Caller, pattern_id: str, *, is_useful: bool) -> None:
-        """What the caller thinks of a pattern. A useless one of their own is deleted; one that another shares
-        counts a failure. Raises NotFound."""
+        """What the caller thinks of a pattern, in place of what they said before. A useless one of their own
+        is deleted; one that another shares counts a failure. Raises NotFound."""
 
         def work(session: Session) -> None:
             row = PATTERNS.visible(session, caller, pattern_id, is_locked=True)
@@ -298,8 +310,7 @@ class PatternService(SharedService[PatternRow, PatternView]):
             if not is_useful and row.user_id == caller.user_id:
                 session.delete(row)
                 return
-            source = f"user-{caller.user_id}"
-            record_use(session, row.id, source, UseKind.OPINION, is_success=is_useful, now=now)
+            record_use(session, row.id, _opinion_of(caller), UseKind.OPINION, is_success=is_useful, now=now)
 
         await self._store.write(work)
 
@@ -363,7 +374,18 @@ def _sources(session: Session, row: PatternRow, caller: Caller) -> list[str]:
     return list(session.scalars(newest))
 
 
-def _view(row: PatternRow, caller: Caller, sources: list[str] | None = None) -> PatternView:
+def _opinion_of(caller: Caller) -> str:
+    """The `run_id` of the row with the caller's opinion."""
+    return f"user-{caller.user_id}"
+
+
+def _whole_view(session: Session, row: PatternRow, caller: Caller) -> PatternView:
+    opinion = session.get(PatternUseRow, (row.id, _opinion_of(caller)))
+    useful = None if opinion is None else opinion.outcome == SUCCEEDED
+    return msgspec.structs.replace(_view(row, caller), sources=_sources(session, row, caller), useful=useful)
+
+
+def _view(row: PatternRow, caller: Caller) -> PatternView:
     return view_of(
         PatternView,
         row,
@@ -372,5 +394,5 @@ def _view(row: PatternRow, caller: Caller, sources: list[str] | None = None) -> 
         scope=PatternScope.TENANT if row.is_shared else PatternScope.USER,
         steps=steps_of(row.steps),
         tool_chains=chains_of(row.tool_chains),
-        sources=sources or [],
+        sources=[],
     )

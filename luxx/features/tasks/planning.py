@@ -6,7 +6,7 @@ that a planning turn needs is in the note of its event, so any process can conti
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -32,15 +32,16 @@ from luxx.infra.store.tables import lost_error
 from luxx.providers.service import ProviderService
 from luxx.runs.log.events import LogEntry
 from luxx.runs.orchestration.interface import ResolveTurn, TurnStart
+from luxx.runs.routing import PatternFinder
 from luxx.runs.turn.state import ChatRequest, TurnState
 from luxx.runs.turn.turn_log import Ending
 from luxx.tools.executor import READ_RESULT_TOOL
 from luxx.wire.event import CallPurpose, TurnNote
 from luxx.wire.message import UserContent
 from luxx.wire.orchestration_event import PlanCreated, PlannedStepInfo, Planning
-from luxx.wire.run import RunStatus
+from luxx.wire.run import RoutedChoice, RunStatus
 from luxx.wire.turn import Step, StepType, TurnRef, steps_text
-from luxx.wire.turn_event import Warning
+from luxx.wire.turn_event import PatternUsed, Warning, pattern_used
 
 MAX_PLAN_TRIES = 3
 """The model gets the problems of its plan at most twice."""
@@ -88,6 +89,7 @@ class PlanNote(msgspec.Struct, frozen=True, kw_only=True):
     """What a planning turn needs: the first message, what steps may use, and the tries before it.
 
     `agents` are ids by the names that the model reads. `is_limited`: only the `tools` may be used at all.
+    `pattern`: the learned pattern that the first message has as reference.
     """
 
     asked: str
@@ -95,6 +97,7 @@ class PlanNote(msgspec.Struct, frozen=True, kw_only=True):
     is_limited: bool = False
     agents: dict[str, int] = {}
     basis: EstimateBasis
+    pattern: PatternUsed | None = None
     tries: list[PlanTry] = []
 
     @property
@@ -114,6 +117,7 @@ class Planner:
     references: ReferenceChecker
     providers: ProviderService
     settings_for: SettingsFor
+    patterns: PatternFinder
 
     def begin(
         self, session: Session, user_id: int, settings: AgentSettings, wish: PlanWish
@@ -133,16 +137,27 @@ class Planner:
             price = self._price(session, caller, settings, agent_id)
             if price is not None:
                 prices[agent_id] = price
+        pattern = self._pattern(session, caller, wish.goal, tools)
         note = PlanNote(
-            asked=_asked(wish, tools, agents),
+            asked="\n\n".join([_asked(wish, tools, agents), *(one.text for one in pattern)]),
             tools=list(tools),
             is_limited=wish.tools is not None,
             agents={name: row.id for name, row in agents.items()},
             basis=read_basis(session, user_id, prices, wish.slots),
+            pattern=next((pattern_used(one) for one in pattern), None),
         )
         if card.structured:
             request = self.resolve(session, user_id, planning, response_schema=plan_schema(note.scope))
         return request, note
+
+    def _pattern(
+        self, session: Session, caller: Caller, goal: str, tools: Collection[str]
+    ) -> Sequence[RoutedChoice]:
+        """The learned pattern that fits the goal, or none."""
+        who = {"user": caller.user_id, "tenant": caller.tenant_id}
+        if session.connection().execute(self.patterns.may_find, who).first() is None:
+            return ()
+        return self.patterns.find(session, caller, goal, tools)
 
     def in_chat(self, session: Session, user_id: int, request: ChatRequest, prompt: str) -> ChatRequest:
         """The request that plans the answer to a message, from that of the answer: it calls no tools and does
@@ -289,7 +304,8 @@ def plan_outcome(
             steps=[step_info(step) for step in steps],
             estimate=estimate_of(note.basis, steps, graph_of(steps)),
         )
-        return PlanOutcome(entries=[created], steps=steps)
+        used = [] if note.pattern is None else [note.pattern]
+        return PlanOutcome(entries=[*used, created], steps=steps)
     tries = [*note.tries, PlanTry(text, plan.problems)]
     wrong = "; ".join(plan.problems)
     entries: list[LogEntry] = [Warning(message=f"The plan is not valid: {wrong}")]

@@ -1,6 +1,6 @@
 """Task templates: documents of tasks under a name, the user's own or shared in the tenant by an ADMIN."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -108,10 +108,11 @@ TASK_TEMPLATES = Shared(row=TaskTemplateRow, noun="task template", short="templa
 
 @dataclass(frozen=True, slots=True)
 class TaskTemplateService:
-    """One per process."""
+    """One per process. `on_created`: called with the document of each template, in its transaction."""
 
     store: Store
     references: ReferenceChecker
+    on_created: Callable[[Session, Caller, TaskDocument], None]
 
     async def list_page(
         self, caller: Caller, *, page: int, page_size: int
@@ -141,6 +142,7 @@ class TaskTemplateService:
         def work(session: Session) -> TaskTemplateView:
             TASK_TEMPLATES.check_sharing(session, caller, new.is_shared)
             self._check(session, caller, new.document, wrong)
+            self.on_created(session, caller, new.document)
             return _view(TASK_TEMPLATES.add(session, caller, new), caller)
 
         return await self.store.write(work)

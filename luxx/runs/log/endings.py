@@ -56,7 +56,8 @@ def _ending(reader: str, *conditions: Any) -> Select[Any]:
 
 
 _learns = exists().where(_tenants.c.id == _runs.c.tenant_id, _tenants.c.learn_patterns)
-_to_learn_from = (_runs.c.kind == RunKind.CHAT.value, _runs.c.parent_run_id.is_(None), _learns)
+_learned_from = _runs.c.kind.in_([RunKind.CHAT.value, RunKind.TASK.value])
+_to_learn_from = (_learned_from, _runs.c.parent_run_id.is_(None), _learns)
 _columns = ["run_id", "reader", "status", "ended_at", "process", *_copied]
 INSERT_ENDED = {
     QUEUE: insert(_ended).from_select(_columns, _ending(QUEUE)),

@@ -46,7 +46,7 @@ from luxx.wire.run import (
 )
 from luxx.wire.tool import PATTERN_STEP, ROUTED_STEP, SKILL_STEP
 from luxx.wire.turn import FinishReason, Step, StepStatus, StepType, step_id
-from luxx.wire.turn_event import PatternUsed, Tainted
+from luxx.wire.turn_event import Tainted, pattern_used
 
 _encode = msgspec.json.Encoder().encode
 _queued, _conversations = table_of(QueuedMessageRow), table_of(ConversationRow)
@@ -359,18 +359,22 @@ def _pattern_entries(state: TurnState, pattern: RoutedChoice, index: int) -> lis
         id=step_id(index), index=index, type=StepType.USER, id_ref=pattern.id, name=PATTERN_STEP,
         content=pattern.text + words,
     )  # fmt: skip
-    used = PatternUsed(pattern_id=pattern.id, name=pattern.name, similarity=pattern.score)
-    return [ProcessStep(step=step), used]
+    return [ProcessStep(step=step), pattern_used(pattern)]
 
 
 def _asked_about(state: TurnState, pattern: RoutedChoice) -> QuestionRecord | None:
     """The question whether this pattern is used, with its answer; None: nobody was asked."""
-    asked = (one for one in state.questions if one.question.decision_type == PATTERN_DECISION)
-    return next((one for one in asked if one.question.call_id == _offer_id(pattern)), None)
+    return next((one for one in state.questions if one.question.call_id == _offer_id(pattern)), None)
 
 
 def _offer_id(pattern: RoutedChoice) -> str:
     return f"pattern-{pattern.id}"
+
+
+def waited_for_pattern(state: TurnState) -> bool:
+    """Whether a person answered about a pattern and no model was called since."""
+    is_given = bool(state.notes) or any(step.name == PATTERN_STEP for step in state.steps)
+    return not is_given and any(one.question.decision_type == PATTERN_DECISION for one in state.questions)
 
 
 async def asks_about_pattern(run: RunContext) -> bool:
@@ -386,7 +390,7 @@ async def asks_about_pattern(run: RunContext) -> bool:
         kind=QuestionKind.DECISION,
         decision_type=PATTERN_DECISION,
         prompt=f"A way of working succeeded before for requests like this one: {pattern.name}. Use it?",
-        context=pattern.text,
+        context=pattern.text.partition("\n\n")[2],
         options=PATTERN_OPTIONS,
         timeout_seconds=run.services.config.limits.question_timeout_seconds or None,
     )

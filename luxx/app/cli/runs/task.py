@@ -72,6 +72,8 @@ class StepLines:
                 return [note(f"planning{again}")]
             case "plan_created":
                 return self._plan(frame)
+            case "pattern_used":
+                return [note(f"The plan has the pattern “{frame.name}” as reference.")]
             case "step_start":
                 return self._start(frame)
             case "step_complete":

@@ -1,0 +1,42 @@
+"""Patterns that templates of tasks suggest: whoever keeps a task as a template thinks that it is worth
+repeating. Such a pattern is a draft until runs of the same kind succeeded; no model is asked.
+"""
+
+from sqlalchemy.orm import Session
+
+from luxx.domain.accounts.caller import Caller
+from luxx.domain.accounts.models import Tenant
+from luxx.features.patterns.matching import OFFERED
+from luxx.features.patterns.models import NAME_LENGTH
+from luxx.features.patterns.rows import LEARNED_FROM, find_similar
+from luxx.features.patterns.service import MAX_STEPS, MAX_TEXT, NewPattern, PatternStep, add_pattern
+from luxx.features.patterns.slots import signature_of, signature_text, slotted
+from luxx.features.tasks.document import TaskDocument
+from luxx.infra.clock import utc_now
+
+
+def suggest_pattern(session: Session, caller: Caller, document: TaskDocument) -> None:
+    """Stores a draft of the steps of a task, where the tenant learns and the user has none of this kind."""
+    tenant, now = session.get(Tenant, caller.tenant_id), utc_now()
+    goal = f"{document.name}\n{document.goal}"
+    signature = signature_of(goal)
+    if tenant is None or not tenant.learn_patterns or not (document.steps and signature.words):
+        return
+    similar = find_similar(session.connection(), signature, caller.user_id, None, LEARNED_FROM, now)
+    if similar and similar[0].similarity >= OFFERED:
+        return
+
+    def text(value: str, most: int = MAX_TEXT) -> str:
+        return " ".join(slotted(value[:most], names).split())[:most]
+
+    names = {name for step in document.steps for name in step.required_tools or ()}
+    steps = [
+        PatternStep(
+            description=text(f"{step.name}: {step.goal}" if step.goal else step.name) or "{text}",
+            tools=(step.required_tools or [])[:MAX_STEPS],
+            expected_output=text(step.expected_output or ""),
+        )
+        for step in document.steps[:MAX_STEPS]
+    ]
+    new = NewPattern(name=text(document.name, NAME_LENGTH) or "Pattern", goal=goal, steps=steps)
+    add_pattern(session, caller, new, now, signature=signature_text(signature))

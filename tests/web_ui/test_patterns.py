@@ -1,9 +1,12 @@
-"""Learned patterns in the web UI: one is written, changed, turned off, judged and deleted."""
+"""Learned patterns in the web UI: written, changed, turned off, given in chats, judged and deleted."""
+
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import expect
 
-from web_ui.axe import check_both_themes
+from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
+from web_ui.axe import check_both_screens, check_both_themes
 from web_ui.browser import PHONE
 from web_ui.person import Person
 
@@ -62,3 +65,59 @@ def test_the_pattern_of_an_answer_leads_to_its_page_on_a_phone(person: Person) -
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_text("changed the name")).to_be_visible()
     assert person.get(f"/patterns/{pattern['id']}")["steps"][0]["decision_points"] == ["by month"]
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script(rules=[Rule(reply=[Text(text="Here it is.")])])
+
+
+@pytest.fixture
+def learning(person: Person) -> Iterator[None]:
+    with person.sign_in_as_admin() as admin:
+        admin.put("/tenant", json={"learn_patterns": True}).raise_for_status()
+        yield
+        admin.put("/tenant", json={"learn_patterns": False}).raise_for_status()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_chat_asks_whether_the_pattern_is_used_and_shows_what_its_reader_thinks(
+    person: Person, models: ScriptedProvider, learning: None, language: str
+) -> None:
+    use, line, useful, said_useful, switch = {
+        "en": ("Use it", "A pattern that was learned", "Useful", "You found it useful.", "Learn from this"),
+        "zh": ("使用", "已把从以往工作中学到的模式", "有用", "你认为它有用。", "从此对话中学习"),
+    }[language]
+    steps = [{"description": "Read the file", "decision_points": ["by month"]}, {"description": "Draw it"}]
+    goal = "Make a chart of the sales" if language == "en" else "做一个销售图表"
+    pattern = person.post("/patterns", CHART | {"name": goal, "goal": goal, "steps": steps})["id"]
+    conversation = person.post("/conversations", {})["id"]
+    with person.tab() as tab:
+        tab.page.add_init_script(f"localStorage.setItem('luxx.language', '{language}')")
+        page = tab.open(f"/ui/chat/{conversation}")
+        page.get_by_role("textbox").last.fill(goal)
+        page.keyboard.press("Enter")
+        expect(page.get_by_text(goal).last).to_be_visible()
+        expect(page.get_by_role("radio", name=use).first).to_be_checked()
+        check_both_screens(tab, f"pattern-question-{language}")
+        page.get_by_role("radiogroup").locator("xpath=ancestor::form").get_by_role("button").click()
+        expect(page.get_by_text("Here it is.")).to_be_visible()
+        page.get_by_text(line).click()
+        expect(page.get_by_text("decided before: by month")).to_be_visible()
+        page.get_by_role("button", name=useful, exact=True).click()
+        expect(page.get_by_text(said_useful)).to_be_visible()
+        check_both_screens(tab, f"pattern-line-{language}")
+        assert person.get(f"/patterns/{pattern}")["useful"] is True
+
+        details = "Details" if language == "en" else "详情"
+        page.get_by_role("button", name=details).click()
+        recorded = page.get_by_role("checkbox", name=switch)
+        expect(recorded).to_be_checked()
+        recorded.scroll_into_view_if_needed()
+        check_both_screens(tab, f"pattern-switch-{language}")
+        with page.expect_response(lambda answer: answer.request.method == "PUT"):
+            recorded.uncheck()
+        assert person.get(f"/conversations/{conversation}")["record"] is False
+        page.reload()
+        page.get_by_role("button", name=details).click()
+        expect(page.get_by_role("checkbox", name=switch)).not_to_be_checked()

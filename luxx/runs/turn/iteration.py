@@ -32,7 +32,7 @@ from luxx.runs.turn.pins import kept_list
 from luxx.runs.turn.prompting import TurnPrompt, log_recalled
 from luxx.runs.turn.resources import RunResources, client_tools
 from luxx.runs.turn.state import ChatRequest, GivenPrompt, TurnState, unfinished_steps
-from luxx.runs.turn.steering import log_chosen_skills
+from luxx.runs.turn.steering import log_chosen_skills, waited_for_pattern
 from luxx.runs.turn.turn_log import closed_entries, is_paused, may_be_steered, status_entry
 from luxx.wire.event import CompletionNote, CostUpdate, ProcessStep
 from luxx.wire.run import RunPhase
@@ -307,7 +307,10 @@ class Iteration:
 
     async def log_lost_call(self) -> None:
         """Logs that a call is made again that ended with its process, and whose usage and cost are unknown;
-        with `retrying`, clients discard what they have of it."""
+        with `retrying`, clients discard what they have of it. A drive that only waited for a person lost
+        none."""
+        if waited_for_pattern(self._log.state):
+            return
         lost = self.resources.lost_entry(self._spec)
 
         def extra_write(connection: Connection) -> None:

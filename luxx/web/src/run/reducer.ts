@@ -16,6 +16,7 @@ const NOTES: ReadonlySet<string> = new Set<NoteType>([
   'verdict',
   'tainted',
   'skill_activated',
+  'pattern_used',
   'steered',
   'floor_given',
   'agent_error',

@@ -63,6 +63,7 @@ export type NoteType =
   | 'doom_loop_detected'
   | 'tainted'
   | 'skill_activated'
+  | 'pattern_used'
   | 'subagent_assigned'
   | 'steered'
   | 'floor_given'

@@ -43,6 +43,7 @@ const en = {
   activate: 'Use it',
   share: 'Share with the tenant',
   stopSharing: 'Stop sharing',
+  opinion: 'Your opinion',
   useful: 'Useful',
   useless: 'Not useful',
   thanks: 'Thank you.',
@@ -69,7 +70,16 @@ const en = {
   removeShared: 'It is deleted for everybody in the tenant. Answers that it was given to stay.',
   saved: 'Saved.',
   given: 'A pattern that was learned from earlier work was given to the model',
+  givenToPlan: 'The plan was drawn with a pattern that was learned from earlier work',
+  gone: 'The pattern was deleted, or is no longer shared with you.',
+  saidUseful: 'You found it useful.',
+  saidUseless: 'You found it not useful.',
+  uselessDeletes: 'Not useful: delete it',
+  recorded: 'Learn from this conversation',
+  recordedHint:
+    'Answers that go well may become patterns, without names, numbers and files, and a pattern that fits is given to the model. If this is off, neither happens here.',
   open: 'Open the pattern',
+  answers: { use: 'Use it', skip: 'Work without it' } as Record<string, string>,
 }
 
 export type PatternsText = Texts<typeof en>

@@ -42,6 +42,7 @@ const zh: PatternsText = {
   activate: '启用',
   share: '与租户共享',
   stopSharing: '停止共享',
+  opinion: '你的评价',
   useful: '有用',
   useless: '没用',
   thanks: '谢谢。',
@@ -68,7 +69,15 @@ const zh: PatternsText = {
   removeShared: '将为租户中的所有人删除。曾使用它的回答会保留。',
   saved: '已保存。',
   given: '已把从以往工作中学到的模式提供给模型',
+  givenToPlan: '拟定计划时参考了从以往工作中学到的模式',
+  gone: '该模式已被删除，或不再与你共享。',
+  saidUseful: '你认为它有用。',
+  saidUseless: '你认为它没用。',
+  uselessDeletes: '没用：删除',
+  recorded: '从此对话中学习',
+  recordedHint: '顺利完成的回答可能成为模式，不含名称、数字和文件；与请求相符的模式会提供给模型。关闭后，此对话中两者都不会发生。',
   open: '打开模式',
+  answers: { use: '使用', skip: '不使用' },
 }
 
 export default zh

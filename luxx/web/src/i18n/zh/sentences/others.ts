@@ -23,6 +23,11 @@ export const SENTENCES: Record<string, string> = {
   'this server does not accept this host name; an operator can add it to server.allowed_hosts':
     '服务器不接受这个主机名；运维人员可以将它加入 server.allowed_hosts。',
 
+  // A learned pattern
+  'a way of working succeeded before for requests like this one: {}. Use it?': '有一种做法在类似请求中取得过成功：{1}。要使用吗？',
+  'the model gets it as reference': '模型会将其作为参考',
+  'the model works without it': '模型不参考它',
+
   // The context window of a conversation
   'this conversation has no answer yet, so there is nothing to compress': '此对话还没有回答，没有可压缩的内容。',
   'the next prompt of this conversation takes about {} tokens; a summary of its older part would save too little':

@@ -175,8 +175,9 @@ def test_lists_and_runs_agree_on_what_waits_and_what_is_paused(person: Person) -
         tab.open(f"/ui/tasks/{task}")
         expect(page.get_by_text("Paused", exact=True)).to_have_count(2)
         tab.open("/ui/runs")
-        expect(page.get_by_role("link").filter(has_text="Paused")).to_have_count(1)
-        expect(page.get_by_role("link").filter(has_text="Waiting for you")).to_have_count(2)
+        runs = page.get_by_role("complementary").get_by_role("link")
+        expect(runs.filter(has_text="Paused")).to_have_count(1)
+        expect(runs.filter(has_text="Waiting for you")).to_have_count(2)
 
 
 def test_an_invitation_and_a_message_in_an_idle_room_arrive_without_polling(

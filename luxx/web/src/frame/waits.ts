@@ -3,7 +3,7 @@
  * by events of the socket; after a lost connection it is read once.
  */
 import { computed, onScopeDispose, ref, shallowRef, watch } from 'vue'
-import { useRoute } from 'vue-router'
+import { useRoute, useRouter } from 'vue-router'
 import { api, ask } from '@/api/client'
 import { useReload } from '@/api/queries'
 import { isSocketOpen, type Notification, onNotification, onState, type SessionState, subscribe } from '@/api/socket'
@@ -13,6 +13,7 @@ import { useCommonText } from '@/i18n/en/common'
 import { useNoticesText } from '@/i18n/en/notices'
 import { useServerText } from '@/i18n/en/server'
 import { useNotices } from '@/stores/notices'
+import { alertReader } from './alerts'
 import { keyOf } from './dismissed'
 
 export const AREA_OF_KIND = {
@@ -112,11 +113,14 @@ export function followWaits(): void {
   const server = useServerText()
   const notices = useNotices()
   const route = useRoute()
+  const router = useRouter()
   const reloadQueries = useReload()
   /** Sessions whose runs began to wait, until these end. */
   const followed = new Map<string, () => void>()
   /** Runs whose end was shown: after a crash the server may send it again. */
   const shown = new Set<string>()
+  /** Runs of whose end the reader was told outside of the page. */
+  const alerted = new Set<string>()
   /** Rooms whose membership was announced to the reader. */
   const announced = new Set<string>()
 
@@ -144,7 +148,13 @@ export function followWaits(): void {
     artifactId?: string,
   ): void {
     const place = addressOf(kind, sessionId)
-    if (place === route.path || (status !== 'completed' && status !== 'failed' && status !== 'paused')) return
+    if (status !== 'completed' && status !== 'failed' && status !== 'paused') return
+    if (!alerted.has(runId)) {
+      alerted.add(runId)
+      const body = common.states[stateOf(status)]
+      alertReader({ title, body, tag: runId }, () => void router.push(place))
+    }
+    if (place === route.path) return
     if (status !== 'paused') {
       if (shown.has(runId)) return
       shown.add(runId)
@@ -180,7 +190,14 @@ export function followWaits(): void {
 
   const stops = [
     onNotification(onNotified),
-    watch(waits, (now) => now.forEach(follow)),
+    watch(waits, (now, before) => {
+      now.forEach(follow)
+      const known = new Set(before.map(({ run }) => keyOf(run)))
+      for (const { run, title } of now) {
+        if (known.has(keyOf(run))) continue
+        alertReader({ title, body: common.states.waiting, tag: run.id }, () => void router.push(addressOf(run.kind, run.subject_id)))
+      }
+    }),
     watch(
       () => route.path,
       (path) => {

@@ -1,6 +1,16 @@
-/** What this browser remembers: the theme, which panes are open, whether the rail has labels, and what becomes of a message during an answer. The language is in `i18n/text.ts`. */
+/**
+ * What this browser remembers: how the page looks, which panes are open, whether the rail has labels, which key sends, how
+ * the reader is told of what waits, and what becomes of a message during an answer. The language is in `i18n/text.ts`.
+ */
 import { defineStore } from 'pinia'
-import { computed, ref, watch, watchEffect } from 'vue'
+import { computed, type Ref, ref, watch, watchEffect } from 'vue'
+
+export const TEXT_SIZES = ['normal', 'large', 'larger'] as const
+export const CONTRASTS = ['normal', 'high'] as const
+export const MOTIONS = ['system', 'reduced'] as const
+export const ENTERS = ['sends', 'line'] as const
+const NOTICES = ['page', 'desktop'] as const
+const SOUNDS = ['off', 'on'] as const
 
 export type Theme = 'system' | 'light' | 'dark'
 
@@ -8,6 +18,14 @@ const THEME = 'luxx.theme'
 const LIST = 'luxx.list'
 const RAIL = 'luxx.rail'
 const WHEN_BUSY = 'luxx.whenBusy'
+
+/** A choice among `values`; the first one is not stored. */
+function remembered<T extends string>(key: string, values: readonly [T, ...T[]]): Ref<T> {
+  const stored = localStorage.getItem(key) as T
+  const chosen = ref(values.includes(stored) ? stored : values[0]) as Ref<T>
+  watch(chosen, (now) => (now === values[0] ? localStorage.removeItem(key) : localStorage.setItem(key, now)))
+  return chosen
+}
 
 export const usePreferences = defineStore('preferences', () => {
   const stored = localStorage.getItem(THEME)
@@ -24,9 +42,27 @@ export const usePreferences = defineStore('preferences', () => {
   })
   const isDark = computed(() => (theme.value === 'system' ? isSystemDark.value : theme.value === 'dark'))
 
+  // The names are also in `public/theme.js`, which sets the same before the first paint.
+  const textSize = remembered('luxx.textSize', TEXT_SIZES)
+  const contrast = remembered('luxx.contrast', CONTRASTS)
+  const motion = remembered('luxx.motion', MOTIONS)
+  const enter = remembered('luxx.enter', ENTERS)
+  const notices = remembered('luxx.notices', NOTICES)
+  const sound = remembered('luxx.sound', SOUNDS)
+
   watchEffect(() => {
-    document.documentElement.dataset.theme = isDark.value ? 'dark' : 'light'
+    const { dataset } = document.documentElement
+    dataset.theme = isDark.value ? 'dark' : 'light'
+    dataset.text = textSize.value
+    dataset.contrast = contrast.value
+    dataset.motion = motion.value
   })
+
+  /** Whether the key sends a message; with Ctrl or Command, Enter always does. */
+  function isSendKey(event: KeyboardEvent): boolean {
+    if (event.key !== 'Enter') return false
+    return event.ctrlKey || event.metaKey || (enter.value === 'sends' && !event.shiftKey)
+  }
   watch(theme, (chosen) => {
     if (chosen === 'system') localStorage.removeItem(THEME)
     else localStorage.setItem(THEME, chosen)
@@ -56,5 +92,5 @@ export const usePreferences = defineStore('preferences', () => {
     },
   })
 
-  return { isRailOpen, theme, isDark, isListOpen, whenBusy, isInspectorOpen, isNarrow }
+  return { textSize, contrast, motion, enter, notices, sound, isSendKey, isRailOpen, theme, isDark, isListOpen, whenBusy, isInspectorOpen, isNarrow }
 })

@@ -31,6 +31,11 @@ const en = {
   inputLabel: 'Message',
   inputPlaceholder: 'Write a message',
   enterHint: 'Enter sends, Shift+Enter makes a new line',
+  enterLineHint: 'Ctrl+Enter sends, Enter makes a new line',
+  pasteAsText: 'Paste as text',
+  pastedName: (number: number) => `pasted-${number}.txt`,
+  continueAnswer: 'Continue',
+  continueText: 'Continue exactly where your last answer stopped, without repeating anything.',
   enterHintBusy: {
     queue: 'Enter sends the message after this answer, Shift+Enter makes a new line',
     steer: 'Enter lets this answer see the message, Shift+Enter makes a new line',

@@ -31,6 +31,11 @@ const zh: ChatText = {
   inputLabel: '消息',
   inputPlaceholder: '输入消息',
   enterHint: 'Enter 发送，Shift+Enter 换行',
+  enterLineHint: 'Ctrl+Enter 发送，Enter 换行',
+  pasteAsText: '粘贴为文本',
+  pastedName: (number) => `粘贴内容-${number}.txt`,
+  continueAnswer: '继续',
+  continueText: '请从上次回答中断的地方继续，不要重复已写的内容。',
   enterHintBusy: {
     queue: 'Enter 在本次回答之后发送，Shift+Enter 换行',
     steer: 'Enter 让本次回答看到这条消息，Shift+Enter 换行',

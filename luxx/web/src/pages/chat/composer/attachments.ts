@@ -63,6 +63,40 @@ export function useAttachments(key: () => string, blindModel: () => string) {
     for (const file of added) void addOne(file, key())
   }
 
+  /** A long text that was pasted. */
+  function addText(content: string): void {
+    const used = new Set(kept.value.map((file) => file.name))
+    let number = 1
+    while (used.has(text.pastedName(number))) number += 1
+    const name = text.pastedName(number)
+    const body = { name, content }
+    const size = new Blob([content]).size
+    kept.value = [...kept.value, { id: ++lastId, name, size, mediaType: 'text/plain', preview: null, body, error: '' }]
+    try {
+      checkCounts()
+    } catch (error) {
+      change(lastId, { error: asApiError(error).message })
+    }
+    store(key())
+  }
+
+  /** A file of the workspace. */
+  function addStored(file: Schema<'FileView'>): void {
+    if (kept.value.some((each) => each.body?.file_id === file.id)) return
+    const { id: fileId, name, size, media_type: mediaType } = file
+    const id = ++lastId
+    kept.value = [...kept.value, { id, name, size, mediaType, preview: null, body: null, error: '' }]
+    const of = key()
+    const body = { file_id: fileId }
+    ask(api.POST('/messages/attachments/check', { body: { attachments: [body] } })).then(
+      () => {
+        change(id, { body })
+        if (of === key()) store(of)
+      },
+      (error: unknown) => change(id, { error: asApiError(error).message }),
+    )
+  }
+
   async function addOne(file: File, of: string): Promise<void> {
     const isImage = IMAGE.test(file.type) && file.size <= MAX_INLINE_BYTES
     const preview = isImage ? URL.createObjectURL(file) : null
@@ -136,7 +170,7 @@ export function useAttachments(key: () => string, blindModel: () => string) {
     return usable.flatMap((file) => file.body ?? [])
   }
 
-  return { files, isUploading, isRefused, add, remove, clear, clearRestored, bodies }
+  return { files, isUploading, isRefused, add, addText, addStored, remove, clear, clearRestored, bodies }
 }
 
 function release(files: readonly PendingFile[]): void {

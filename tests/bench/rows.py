@@ -28,6 +28,7 @@ from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
 from tests.bench.memories import memory_row
 from tests.bench.pages import pages_row
+from tests.bench.patterns import patterns_row
 from tests.bench.peers import installed_peers
 from tests.bench.processes import ROOT, Api, MeasuredServer, free_port, luxx_server, server_core, started
 from tests.bench.recall import question, recall_row, remember_facts
@@ -469,6 +470,7 @@ ROWS: dict[str, Row] = {
     "graph": graph_row,
     "memory": memory_row,
     "recall": recall_row,
+    "patterns": patterns_row,
     "remembering": remembering_row,
     "skills": skills_row,
     "documents": documents_row,

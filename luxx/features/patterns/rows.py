@@ -2,12 +2,14 @@
 a run changes.
 """
 
+import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
-from sqlalchemy import Connection, and_, bindparam, case, delete, func, insert, or_, select
+from sqlalchemy import Connection, Engine, case, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -37,6 +39,12 @@ from luxx.wire.patterns import PatternStatus
 MOST_CANDIDATES = 50
 """Patterns with the rarest words of a request that are scored."""
 
+MOST_RANKED = 500
+"""Patterns of any status that share the rarest words, of which the candidates are chosen."""
+
+MOST_ROWS, LEAST_LOOKED_UP = 3_000, 2
+"""Rows of words that one look-up reads: words that most patterns have say little."""
+
 MOST_WORDS = 50
 """Different words of a request that are looked up, and those of a pattern that are stored."""
 
@@ -48,18 +56,6 @@ LEARNED_FROM = (PatternStatus.DRAFT, PatternStatus.ACTIVE, PatternStatus.UNTRUST
 
 _patterns, _words = table_of(PatternRow), table_of(PatternWordRow)
 _is_unarchived = _patterns.c.status != PatternStatus.ARCHIVED.value
-_count_usable = (
-    select(func.count())
-    .select_from(_patterns)
-    .where(
-        or_(
-            and_(_patterns.c.user_id == bindparam("user"), _is_unarchived),
-            and_(_patterns.c.tenant_id == bindparam("tenant"), _patterns.c.is_shared),
-        )
-    )
-)
-"""The patterns of a user and those shared in a tenant; null: in none."""
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -85,21 +81,25 @@ def find_similar(
     """The patterns of the user and, if one is given, those shared in the tenant that fit the request, the
     best first."""
     words = request.words[:MOST_WORDS]
-    owners = [f"u{user_id}", *([] if tenant_id is None else [f"t{tenant_id}"])]
-    counts = _counts(connection, owners, words)
-    if not counts:
+    if not words:
         return []
-    total = connection.scalar(_count_usable, {"user": user_id, "tenant": tenant_id}) or 1
-    rarities = {word: rarity(counts.get(word, 0), total) for word in words}
-    weight = func.sum(case({word: rarities[word] for word in counts}, value=_words.c.word))
+    owners = [f"u{user_id}", *([] if tenant_id is None else [f"t{tenant_id}"])]
+    known = _WORD_COUNTS.of(connection, owners)
+    rarities = {word: rarity(known.counts.get(word, 0), known.total) for word in words}
+    weight = func.sum(case(rarities, value=_words.c.word))
+    nearest = (
+        select(_words.c.pattern_id, weight.label("weight"))
+        .where(_words.c.owner.in_(owners), _words.c.word.in_(_looked_up(words, known)))
+        .group_by(_words.c.pattern_id)
+        .order_by(weight.desc(), _words.c.pattern_id)
+        .limit(MOST_RANKED)
+        .subquery()
+    )
     rows = connection.execute(
         select(_patterns.c.id, _patterns.c.signature, _patterns.c.success_rate, _patterns.c.used_at)
-        .join(_words, _words.c.pattern_id == _patterns.c.id)
-        .where(
-            _words.c.owner.in_(owners), _words.c.word.in_(list(counts)), _patterns.c.status.in_([*statuses])
-        )
-        .group_by(_patterns.c.id)
-        .order_by(weight.desc(), _patterns.c.id)
+        .join(nearest, nearest.c.pattern_id == _patterns.c.id)
+        .where(_patterns.c.status.in_([*statuses]))
+        .order_by(nearest.c.weight.desc(), _patterns.c.id)
         .limit(MOST_CANDIDATES)
     ).all()
     matched = [
@@ -112,26 +112,75 @@ def find_similar(
         for row in rows
     ]
     others = {word for one in matched for word in one.signature.words} - set(rarities)
-    more = _counts(connection, owners, others)
-    rarities |= {word: rarity(more.get(word, 0), total) for word in others}
+    rarities |= {word: rarity(known.counts.get(word, 0), known.total) for word in others}
     return [SimilarPattern(id=found, parts=parts) for found, parts in best(request, matched, rarities, now)]
 
 
-def _counts(connection: Connection, owners: Sequence[str], words: Collection[str]) -> dict[str, int]:
-    """How many patterns of these owners have each of these words, without those that none has."""
-    if not words:
-        return {}
-    counted = (
-        select(_words.c.word, func.count())
-        .where(_words.c.owner.in_(owners), _words.c.word.in_(words))
-        .group_by(_words.c.word)
-    )
-    return {word: count for word, count in connection.execute(counted)}  # noqa: C416
+def _looked_up(words: Sequence[str], known: "_KnownWords") -> list[str]:
+    """The rarest of these words: as many as bring `MOST_ROWS` rows, and at least `LEAST_LOOKED_UP`."""
+    chosen, rows = list[str](), 0
+    for word in sorted(words, key=lambda one: (known.counts.get(one, 0), one)):
+        rows += known.counts.get(word, 0)
+        if rows > MOST_ROWS and len(chosen) >= LEAST_LOOKED_UP:
+            break
+        chosen.append(word)
+    return chosen
+
+
+class _KnownWords(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of `total` patterns have each word, at a time of `time.monotonic`."""
+
+    counts: dict[str, int]
+    total: int
+    read_at: float
+
+
+class _WordCounts:
+    """The counts of words of owners, which are read anew after a change by this process or `SECONDS`. They
+    only weigh words, so those of a minute ago do."""
+
+    SECONDS, MOST = 60.0, 1_000
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Engine, dict[str, _KnownWords]] = WeakKeyDictionary()
+
+    def of(self, connection: Connection, owners: Sequence[str]) -> _KnownWords:
+        known = self._known.setdefault(connection.engine, {})
+        now = time.monotonic()
+        key = " ".join(owners)
+        found = known.get(key)
+        if found is None or found.read_at < now - self.SECONDS:
+            found = self._read(connection, owners, now)
+            if len(known) >= self.MOST:
+                known.clear()
+            known[key] = found
+        return found
+
+    def forget(self, connection: Connection, owner: str) -> None:
+        known = self._known.get(connection.engine, {})
+        for key in [one for one in list(known) if owner in one.split()]:
+            known.pop(key, None)
+
+    def _read(self, connection: Connection, owners: Sequence[str], now: float) -> _KnownWords:
+        by_word = (
+            select(_words.c.word, func.count()).where(_words.c.owner.in_(owners)).group_by(_words.c.word)
+        )
+        total = select(func.count(_words.c.pattern_id.distinct())).where(_words.c.owner.in_(owners))
+        return _KnownWords(
+            counts={word: count for word, count in connection.execute(by_word)},  # noqa: C416
+            total=connection.scalar(total) or 1,
+            read_at=now,
+        )
+
+
+_WORD_COUNTS = _WordCounts()
 
 
 def index_words(session: Session, row: PatternRow) -> None:
     """Makes the words of a pattern those of its signature; none of an archived one."""
     connection = session.connection()
+    for owner in (f"u{row.user_id}", f"t{row.tenant_id}"):
+        _WORD_COUNTS.forget(connection, owner)
     connection.execute(delete(_words).where(_words.c.pattern_id == row.id))
     words = read_signature(row.signature).words[:MOST_WORDS]
     if words and row.status != PatternStatus.ARCHIVED.value:

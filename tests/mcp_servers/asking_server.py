@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from mcp.server.elicitation import ElicitationResult
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
+from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp_types import ElicitRequest, ElicitRequestURLParams, InputRequiredResult
 from pydantic import BaseModel, Field
 
@@ -57,6 +58,15 @@ def add_asking_tools(server: MCPServer, heard: list[Any]) -> None:
             )
         heard.append((answers["order"].action, context.request_state))
         return f"{answers['order'].action}: done"
+
+    @server.tool()
+    async def pay_before() -> str:
+        """Refuses the call until the user has opened a page, with the error of the older revision."""
+        heard.append("asked")
+        if len(heard) % 2:
+            params = ElicitRequestURLParams(message="Pay the order", url=PAGE, elicitation_id="order-7")
+            raise UrlElicitationRequiredError([params])
+        return "paid: done"
 
     @server.tool()
     async def nag(context: Context) -> str:

@@ -210,6 +210,24 @@ async def test_a_server_has_the_user_open_a_page(
         assert remote.heard == [("accept", "s7") if revision == "new" else "accept"]
 
 
+@pytest.mark.parametrize("revision", list(REVISIONS))
+async def test_a_call_that_is_refused_until_a_page_was_opened_is_made_again_after_that(
+    server: ServerProcess, remote: RemoteMcp, revision: str
+) -> None:
+    async with asking(server, remote, revision, "pay_before") as one:
+        question = await one.question()
+        assert (question["url"], "requested_schema" in question) == (PAGE, False)
+        await answer(one.client, question, "accept")
+        assert (await one.result())["data"] == "paid: done"
+        assert remote.heard == ["asked", "asked"]
+        await answer(one.client, await one.question(), "decline")
+        refused = await one.result()
+        assert refused["error"].endswith("has its user open a page before the call, which did not happen")
+        assert remote.heard == ["asked"] * 3
+        found = await one.client.get(f"/mcp/servers/{one.server}")
+        assert found["status"] == "ready"
+
+
 @pytest.mark.parametrize(("revision", "tool"), [("new", "nag_first"), ("old", "nag")])
 async def test_a_server_cannot_ask_without_end(
     server: ServerProcess, remote: RemoteMcp, revision: str, tool: str

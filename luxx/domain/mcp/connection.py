@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from luxx import __version__
+from luxx.domain.mcp.call import call_until_answered, pages_required
 from luxx.domain.mcp.elicitation import MOST_ASKED, CallsInProgress, Elicit
 from luxx.domain.mcp.inbox import MIB, MOST_PARTS, Inbox, McpMessage, ProtocolAbuse, Secrets, parts
 from luxx.domain.mcp.results import last_lines, reason_of_end, reason_of_silence
@@ -155,12 +156,17 @@ class McpConnection:
         """Call a tool; cancellation notifies the server. Raises ToolFailed and AnswerLost with a predicate
         that follows the server's name."""
         types = self._sdk.types
-        params = types.CallToolRequestParams(name=tool, arguments=arguments)
+        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
         in_progress = None
         try:
             async with asyncio.timeout(seconds) as limit:
                 with self._calls.during(elicit, limit) as in_progress:
-                    return await self._ask(types.CallToolRequest(params=params), types.CallToolResult)
+                    return await call_until_answered(
+                        types,
+                        in_progress,
+                        lambda _: self._ask(request, types.CallToolResult),
+                        self._secrets.hidden,
+                    )
         except TimeoutError:
             self._start_ping()
             if in_progress is not None and in_progress.asks_too_often:
@@ -180,6 +186,8 @@ class McpConnection:
         except self._sdk.error as error:
             if self._ended.is_set():
                 raise AnswerLost(self.why) from error
+            if (required := pages_required(self._sdk.types, error, self._secrets.hidden)) is not None:
+                raise required from error
             problem = f"answered with an error: {self._secrets.cut(str(error), 1000)}"
             kind = AnswerLost if cast(Any, error).data == _LOST else AnsweredWithError
             raise kind(problem) from error

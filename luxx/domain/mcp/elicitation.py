@@ -4,7 +4,7 @@ Not here: how a run asks, and where a question and its answer are kept (`owners/
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, datetime
@@ -69,19 +69,23 @@ CANCELLED = ElicitationAnswer(action=ElicitationChoice.CANCEL)
 
 class AskedOfUser(msgspec.Struct, frozen=True, kw_only=True):
     """The questions that a call waits for. `state`: what its server wants back with the answers; `rounds`:
-    how often it has asked."""
+    how often it has asked. `is_refusal`: it refused the call with an error until its user has opened pages,
+    and wants no answers."""
 
     questions: list[Elicitation]
     state: str | None = None
     rounds: int = 1
+    is_refusal: bool = False
 
 
 class Continued(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers by key with which a call is made again, and the state of its server."""
+    """The answers by key with which a call is made again, and the state of its server. `is_refusal`: as in
+    AskedOfUser."""
 
     answers: dict[str, ElicitationAnswer]
     state: str | None
     rounds: int
+    is_refusal: bool = False
 
 
 Elicit = Callable[[Elicitation], Awaitable[ElicitationAnswer]]
@@ -257,6 +261,17 @@ class CallInProgress:
             if self.waiting == 0:
                 self.limit.reschedule(loop.time() + max(self.remaining, 0.0))
 
+    async def ask_each(self, asked: AskedOfUser) -> Continued:
+        """Asks while the connection stays open; all is cancelled where nobody can be asked."""
+        answers: list[ElicitationAnswer] = []
+        for question in asked.questions:
+            if self.elicit is None:
+                answers.append(CANCELLED)
+            else:
+                with self.paused():
+                    answers.append(await self.elicit(question))
+        return answers_of(asked, answers)
+
 
 _call: ContextVar[CallInProgress | None] = ContextVar("call_of_server", default=None)
 """The call in whose answer a message came; the SDK keeps it over HTTP."""
@@ -304,38 +319,18 @@ class CallsInProgress:
             return self._result(await call.elicit(elicitation))
 
     def _result(self, answer: ElicitationAnswer) -> Any:
-        return _result(self._types, answer)
-
-
-def asked_by_result(
-    types: Any, requests: Mapping[str, Any], state: str | None, hidden: Callable[[str], str], rounds: int
-) -> AskedOfUser:
-    """What a server asks before a call is made again. Raises ToolFailed with a predicate that follows the
-    server's name, where it asks for something else than a person's word."""
-    if not all(isinstance(request, types.ElicitRequest) for request in requests.values()):
-        raise ToolFailed("asks for a model or for files, which it does not get")
-    if rounds > MOST_ASKED or len(requests) > MOST_ASKED:
-        raise ToolFailed(f"asks more than {MOST_ASKED} times before it answers")
-    if state is not None and len(state.encode("utf-8", "replace")) > MOST_STATE_BYTES:
-        raise ToolFailed(f"wants more than {MOST_STATE_BYTES // 1024} KiB back with the answer")
-    questions = [read_elicitation(request.params, key, hidden) for key, request in requests.items()]
-    return AskedOfUser(questions=questions, state=state, rounds=rounds)
-
-
-def all_cancelled(asked: AskedOfUser) -> Continued:
-    """The answers where nobody can be asked."""
-    return answers_of(asked, [CANCELLED] * len(asked.questions))
+        return result_of(self._types, answer)
 
 
 def answers_of(asked: AskedOfUser, answers: Sequence[ElicitationAnswer]) -> Continued:
     keys = [question.key for question in asked.questions]
-    return Continued(answers=dict(zip(keys, answers, strict=True)), state=asked.state, rounds=asked.rounds)
+    return Continued(
+        answers=dict(zip(keys, answers, strict=True)),
+        state=asked.state,
+        rounds=asked.rounds,
+        is_refusal=asked.is_refusal,
+    )
 
 
-def responses_of(types: Any, continued: Continued) -> dict[str, Any]:
-    """The answers as the server gets them."""
-    return {key: _result(types, answer) for key, answer in continued.answers.items()}
-
-
-def _result(types: Any, answer: ElicitationAnswer) -> Any:
+def result_of(types: Any, answer: ElicitationAnswer) -> Any:
     return types.ElicitResult(action=answer.action.value, content=answer.content)

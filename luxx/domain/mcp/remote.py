@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 from msgspec.structs import replace
 
-from luxx.domain.mcp.call import McpCall
+from luxx.domain.mcp.call import McpCall, call_until_answered, pages_required
 from luxx.domain.mcp.elicitation import (
     ANSWER_SECONDS,
     MOST_ASKED,
+    CallInProgress,
     CallsInProgress,
-    all_cancelled,
-    asked_by_result,
-    responses_of,
 )
 from luxx.domain.mcp.link import LOST, UNSENT, Link
 from luxx.domain.mcp.models import ServerTransport
@@ -306,35 +304,25 @@ class RemoteConnection:
         try:
             async with asyncio.timeout(seconds) as limit:
                 with self._calls.during(call.elicit, limit) as in_progress:
-                    return await self._call(call, seconds)
+                    return await self._call(call, in_progress, seconds)
         except TimeoutError:
             if in_progress is not None and in_progress.asks_too_often:
                 raise AnswerLost(f"asks more than {MOST_ASKED} times before it answers") from None
             raise
 
-    async def _call(self, call: McpCall, seconds: float) -> "CallToolResult":
-        types, continued = self._sdk.types, call.continued
+    async def _call(self, call: McpCall, in_progress: CallInProgress, seconds: float) -> "CallToolResult":
+        types = self._sdk.types
         if call.mirrors_arguments and not self._is_listed:
             # The SDK sends arguments as headers, too, where the list of tools says so.
             await self.list_tools(seconds)
-        while True:
-            params = types.CallToolRequestParams(
-                name=call.tool,
-                arguments=call.arguments,
-                input_responses=None if continued is None else responses_of(types, continued),
-                request_state=None if continued is None else continued.state,
-            )
+
+        async def send(more: dict[str, Any]) -> Any:
+            params = types.CallToolRequestParams(name=call.tool, arguments=call.arguments, **more)
             request = types.CallToolRequest(params=params)
-            answer = await self._ask(
-                lambda session, request=request: session.send_request(request, self._sdk.answer)
-            )
-            if not isinstance(answer, types.InputRequiredResult):
-                return answer
-            rounds = 1 if continued is None else continued.rounds + 1
-            asked = asked_by_result(
-                types, answer.input_requests or {}, answer.request_state, self._link.hidden, rounds
-            )
-            continued = all_cancelled(asked) if call.ask_all is None else await call.ask_all(asked)
+            return await self._ask(lambda session: session.send_request(request, self._sdk.answer))
+
+        hidden = self._link.hidden
+        return await call_until_answered(types, in_progress, send, hidden, call.ask_all, call.continued)
 
     async def close(self) -> None:
         """Ends the session, within END_SECONDS."""
@@ -366,6 +354,8 @@ class RemoteConnection:
         if error.code == CLOSED and not isinstance(error.data, dict):
             problem = self._link.problem
             return AnswerLost("closed the connection" if problem is None else problem.message)
+        if (required := pages_required(self._sdk.types, error, self._link.hidden)) is not None:
+            return required
         return AnsweredWithError(f"answered with an error: {self._link.secrets.cut(text, _MOST_SHOWN)}")
 
     async def _run(self) -> None:

@@ -10,3 +10,8 @@ createApp(App)
   .use(PiniaColada, { queryOptions: { staleTime: 5_000 } })
   .use(router)
   .mount('#app')
+
+// Browsers offer it on https and on this machine only. Without it, the browser's own page says that there is no server.
+if (import.meta.env.PROD && 'serviceWorker' in navigator) {
+  window.addEventListener('load', () => void navigator.serviceWorker.register('/ui/sw.js').catch(() => undefined))
+}

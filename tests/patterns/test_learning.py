@@ -206,6 +206,12 @@ def test_short_tainted_and_left_out_runs_teach_nothing(
     say(admin, "Make a chart of the weather quickly")
     conversation, _ = say(admin, CHART, record=False)
     assert admin.good("GET", f"/conversations/{conversation}")["record"] is False
+    # What was off at the end of the answer counts, not what is on when Luxx looks at it.
+    assert (
+        rows(server, f"SELECT 1 FROM run_ended WHERE subject_id = '{conversation}' AND reader = 'patterns'")
+        == []
+    )
+    admin.good("PUT", f"/conversations/{conversation}", json={"record": None})
     events = admin.good("GET", f"/conversations/{conversation}/events", params={"limit": 200})["events"]
     assert [one for one in events if one["type"] == "pattern_used"] == []
     until_looked_at(server)

@@ -41,7 +41,7 @@ LEAST_CALLS = 3
 MOST_SHOWN, MOST_CALL, MOST_RESULT = 30, 300, 1_000
 """Calls of a run that a model is shown, and characters of the arguments of one and of the answer."""
 
-MOST_WORDS_OF_PERSON, MOST_STEPS_READ = 10, 3_000
+MOST_WORDS_OF_PERSON, MOST_STEPS_READ = 10, 500
 
 ASKING_TOOLS = frozenset({"ask_clarification", "ask_decision"})
 

@@ -11,6 +11,7 @@ from sqlalchemy import ForeignKey, Select, String, bindparam, exists, insert, li
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.accounts.models import Tenant
+from luxx.domain.conversations.models import ConversationRow
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.runs.models import RunRow
 from luxx.wire.run import RunKind
@@ -40,6 +41,7 @@ class RunEndedRow(Base):
 
 
 _ended, _runs, _tenants = table_of(RunEndedRow), table_of(RunRow), table_of(Tenant)
+_conversations = table_of(ConversationRow)
 _copied = ("kind", "subject_id", "parent_run_id", "user_id", "tenant_id")
 
 
@@ -56,8 +58,11 @@ def _ending(reader: str, *conditions: Any) -> Select[Any]:
 
 
 _learns = exists().where(_tenants.c.id == _runs.c.tenant_id, _tenants.c.learn_patterns)
+_unrecorded = exists().where(_conversations.c.id == _runs.c.subject_id, _conversations.c.record.is_(False))
+"""At the end of the run: a switch that is turned on later does not count for it."""
+
 _learned_from = _runs.c.kind.in_([RunKind.CHAT.value, RunKind.TASK.value])
-_to_learn_from = (_learned_from, _runs.c.parent_run_id.is_(None), _learns)
+_to_learn_from = (_learned_from, _runs.c.parent_run_id.is_(None), _learns, ~_unrecorded)
 _columns = ["run_id", "reader", "status", "ended_at", "process", *_copied]
 INSERT_ENDED = {
     QUEUE: insert(_ended).from_select(_columns, _ending(QUEUE)),

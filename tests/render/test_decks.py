@@ -178,6 +178,14 @@ def test_runs_are_split_by_script() -> None:
     ]
 
 
+def test_cells_beyond_the_header_and_breaks_in_cells_are_on_the_slide() -> None:
+    made = render(deck("# First", "# T\n\n| a | b |\n| - | - |\n| one<br>two | x | y |"), "pptx")
+    assert made.problems == ()
+    text = made.pages[1].text
+    assert "<br>" not in text
+    assert ("one\ntwo" in text.replace("\v", "\n"), "x | y" in text) == (True, True)
+
+
 def test_characters_without_a_font_name_their_page() -> None:
     made = render(deck("# First", "# Rocket 🚀"), "pptx")
     assert [(problem.page, problem.kind) for problem in made.problems] == [(2, "glyph")]

@@ -4,6 +4,7 @@ import hashlib
 import re
 import subprocess
 import sys
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -109,6 +110,28 @@ def test_lists_keep_their_levels_and_numbers() -> None:
     squeezed = "".join(made.pages[0].text.split())
     assert "3.three4.four" in squeezed
     assert "1.oneagain" in squeezed
+
+
+@pytest.mark.parametrize(("kind", "form"), CASES)
+def test_cells_beyond_the_header_and_breaks_in_cells_are_in_the_file(kind: ArtifactType, form: str) -> None:
+    table = "| a | b |\n| - | - |\n| one<br>two | x \\|\\| y | **z** |\n| only |\n\nText<br/>below `<br>`"
+    made = render(pages_of(kind, f"# Table\n\n{table}"), form)
+    text = document_text(made.data) if form == "docx" else "".join(page.text for page in made.pages)
+    squeezed = "".join(text.split())
+    assert "onetwo" in squeezed
+    assert "x||y|z" in squeezed
+    assert squeezed.count("<br>") == 1
+    if form == "docx":
+        (grid,) = Document(BytesIO(made.data)).tables
+        assert [cell.text for cell in grid.rows[1].cells] == ["one\ntwo", "x || y | z"]
+
+
+def test_surplus_cells_are_read_in_time_that_grows_with_their_number() -> None:
+    row = f"|{'b|' * 1000}\n"
+    started = time.monotonic()
+    (grid,) = read_page(f"|a|\n|-|\n{row * 250}").blocks
+    assert time.monotonic() - started < 5
+    assert {plain(cells[0]).count("b") for cells in grid.rows} == {1000}
 
 
 def test_a_picture_that_is_missing_is_a_problem_and_one_that_is_there_is_in_the_file() -> None:

@@ -1,4 +1,5 @@
-"""The Markdown of one page as blocks. HTML is text; a comment `<!-- layout: x -->` names a layout. Pure."""
+"""The Markdown of one page as blocks. HTML is text, but for `<br>`; a comment `<!-- layout: x -->` names a
+layout. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,6 +8,7 @@ from operator import itemgetter
 
 import msgspec
 from markdown_it import MarkdownIt
+from markdown_it.rules_block.table import escapedSplit
 from markdown_it.token import Token
 
 from luxx.infra.documents.code_fences import fence_after
@@ -14,6 +16,7 @@ from luxx.infra.documents.render.chart_spec import ChartSpec, WrongChart, read_c
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 _LAYOUT = re.compile(r"\s*layout:\s*([a-z_-]{1,30})\s*")
+_BREAK = re.compile(r"(<br ?/?>)", re.IGNORECASE)
 _ARROW = re.compile(r"\s*(?:->|=>|→|⇒|\n)\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff\ud800-\udfff]")
 
@@ -110,7 +113,7 @@ def read_page(markdown: str) -> PageSource:
     """The blocks of a page."""
     text, comments = _without_comments(clean(markdown))
     layouts = [named[1] for comment in comments if (named := _LAYOUT.fullmatch(comment))]
-    reader = _BlockReader(_MARKDOWN.parse(text))
+    reader = _BlockReader(_MARKDOWN.parse(text), text.split("\n"))
     blocks = tuple(reader.read())
     return PageSource(blocks=blocks, layout=layouts[-1] if layouts else "", wrong=tuple(reader.wrong))
 
@@ -142,8 +145,9 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 class _BlockReader:
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[Token], lines: list[str]) -> None:
         self._tokens = tokens
+        self._lines = lines
         self._at = 0
         self.wrong: list[str] = []
 
@@ -208,8 +212,13 @@ class _BlockReader:
     def _table(self) -> Grid:
         rows: list[list[Spans]] = []
         aligns: list[str] = []
+        opening = self._tokens[self._at]
         while (token := self._take()).type != "table_close":
-            if token.type == "tr_open":
+            if token.type == "tr_close":
+                if surplus := self._surplus(opening, len(rows[0])):
+                    rows[-1][-1] = (*rows[-1][-1], Span(" | "), *surplus)
+            elif token.type == "tr_open":
+                opening = token
                 rows.append([])
             elif token.type == "inline":
                 rows[-1].append(_spans(token))
@@ -220,6 +229,14 @@ class _BlockReader:
         width = len(header)
         filled = [tuple([*row, *[()] * width][:width]) for row in body]
         return Grid(tuple(header), tuple(filled), tuple(_aligned(aligns, filled)))
+
+    def _surplus(self, row: Token, width: int) -> Spans:
+        """What a row has after the cells that the header has columns for, which the parser leaves out."""
+        if not row.map or row.level != 2:
+            return ()
+        cells = escapedSplit(self._lines[row.map[0]].strip().removeprefix("|").removesuffix("|"))
+        text = " | ".join(cell.strip() for cell in cells[width:])
+        return _spans(_MARKDOWN.parseInline(text)[0]) if text else ()
 
     def _code(self, token: Token) -> Block:
         language = token.info.strip().split(" ")[0].lower() if token.info else ""
@@ -282,9 +299,15 @@ def _inline(tokens: Sequence[Token]) -> Spans:
             link = str(token.attrGet("href") or "") if part == "open" else ""
         else:
             content = {"softbreak": " ", "hardbreak": "\n"}.get(token.type, token.content)
-            if content:
-                is_code = token.type == "code_inline"
-                spans.append(
-                    Span(content, marks["strong"] > 0, marks["em"] > 0, is_code, marks["s"] > 0, link)
-                )
+            is_code = token.type == "code_inline"
+            parts = [content] if is_code or "<" not in content else _with_breaks(content)
+            style = marks["strong"] > 0, marks["em"] > 0, is_code, marks["s"] > 0, link
+            spans.extend(Span(part, *style) for part in parts if part)
     return tuple(spans)
+
+
+def _with_breaks(text: str) -> list[str]:
+    """The text with a line break for each `<br>`."""
+    parts = _BREAK.split(text)
+    return ["\n" if index % 2 else part.strip(" ") if 0 < index < len(parts) - 1 else part
+            for index, part in enumerate(parts)]  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from luxx.features.patterns.slots import (
     PatternSignature,
+    checked_signature,
     read_signature,
     signature_of,
     signature_text,
@@ -198,3 +199,15 @@ def test_long_texts_take_time_in_proportion_to_their_length(piece: str):
 
     slotted(piece)
     assert calls(8_000) < 4.5 * calls(2_000) + 500
+
+
+def test_the_signature_of_an_import_has_general_words_only() -> None:
+    for text in (
+        "Make a chart of the sales of Anna in sales.csv",
+        "做一个销售图表",
+        "Summarise 12 SQL reports in English",
+    ):
+        signature = signature_of(text)
+        assert checked_signature(signature_text(signature)) == signature, text
+    foreign = checked_signature("chart anneliese hunter2 4111 王小明 | name password file")
+    assert (foreign.words, foreign.slots) == (("chart",), ("file", "name"))

@@ -86,6 +86,16 @@ def read_signature(text: str) -> PatternSignature:
     return PatternSignature(words=tuple(words.split()), slots=tuple(slots.split()))
 
 
+def checked_signature(text: str) -> PatternSignature:
+    """The signature of a line that another server or a person may have written: without words that no
+    signature has."""
+    found, known = read_signature(text), vocabulary()
+    tables = (known.forms, known.stems, known.spelled, known.chinese)
+    terms, kinds = {term for table in tables for term in table.values()}, {kind.value for kind in SlotKind}
+    words = tuple(sorted({word for word in found.words if word in terms})[:MAX_SIGNATURE])
+    return PatternSignature(words=words, slots=tuple(sorted(kinds & {*found.slots})))
+
+
 def _judged(text: str, tools: Collection[str]) -> list[Token]:
     known = vocabulary()
     tokens = tokens_of(text, tools, known)

@@ -26,7 +26,7 @@ from luxx.features.patterns.service import (
     check_steps,
     steps_of,
 )
-from luxx.features.patterns.slots import read_signature, signature_text
+from luxx.features.patterns.slots import checked_signature, signature_text
 from luxx.infra.clock import new_id, utc_now
 from luxx.wire.patterns import PatternStatus
 
@@ -88,7 +88,7 @@ def add_patterns(session: Session, caller: Caller, _ids: ImportedIds, value: Any
             user_id=caller.user_id,
             tenant_id=caller.tenant_id,
             is_shared=False,
-            signature=signature_text(read_signature(one.signature)),
+            signature=signature_text(checked_signature(one.signature)),
             status=one.status.value,
             steps=msgspec.json.encode(one.steps).decode(),
             tool_chains=msgspec.json.encode(one.tool_chains).decode(),

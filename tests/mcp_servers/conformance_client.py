@@ -5,20 +5,28 @@ Environment: LUXX_URL, LUXX_TOKEN, LUXX_HOSTS (a file whose lock keeps the list 
 MCP_CONFORMANCE_* of the suite.
 """
 
+import asyncio
 import fcntl
 import json
 import os
 import re
 import secrets
 import sys
+import time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
+from luxx.providers.scripted import Call, Rule, Script, ScriptedProvider, Text, When
+
 SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
 MOST_SIGN_INS = 3
+RUN_SECONDS = 60.0
+ASKING = ("elicitation-sep1034-client-defaults",)
+"""Scenarios whose server asks the user something."""
+
 PRIVATE = re.compile(r"(localhost:\d+) is a private address")
 NO_REUSE = httpx.Limits(max_keepalive_connections=0)
 """While a client waits for its turn, the server ends connections that are not used."""
@@ -37,8 +45,8 @@ class Luxx:
         )
         self.refusal = ""
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self._client.request(method, path, json=body)
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        answer = self._client.request(method, path, json=body, headers=headers)
         print(method, path, answer.status_code, answer.text[:600], file=sys.stderr)
         self.refusal = "" if answer.is_success else answer.text
         return answer.json().get("data") if answer.is_success else None
@@ -78,6 +86,40 @@ def arguments_of(tool: dict[str, Any]) -> dict[str, Any]:
     return {name: SAMPLES[properties[name].get("type", "string")] for name in schema.get("required", [])}
 
 
+def call_in_run(luxx: Luxx, tool: str) -> None:
+    """Has a model call a tool, whose server asks the user something, and accepts what it proposes."""
+
+    async def work() -> None:
+        first = Rule(when=When(has_tool_result=False), reply=[Call(name=tool, arguments={}, id="call-1")])
+        async with ScriptedProvider(Script(rules=[first, Rule(reply=[Text(text="Done.")])])) as model:
+            await asyncio.to_thread(chat, luxx, tool, model.url)
+
+    asyncio.run(work())
+
+
+def chat(luxx: Luxx, tool: str, model_url: str) -> None:
+    luxx.allow(urlsplit(model_url).netloc)
+    provider = {
+        "name": model_url,
+        "provider_type": "openai",
+        "base_url": f"{model_url}/v1",
+        "api_key": "sk-a",
+    }
+    provider_id = luxx.ask("POST", "/providers", {**provider, "default_model": "scripted"})["id"]
+    conversation = luxx.ask("POST", "/conversations", {"provider_id": provider_id})["id"]
+    message = {"conversation_id": conversation, "content": "Go.", "tools": [tool]}
+    run = luxx.ask("POST", "/messages/stream", message, {"accept": "application/json"})["id"]
+    ends = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < ends:
+        for question in luxx.ask("GET", f"/runs/{run}/questions?status=open")["items"]:
+            is_asked = question["kind"] == "elicitation"
+            given: dict[str, Any] = {"answer": "accept", "arguments": {}} if is_asked else {"answer": "once"}
+            luxx.ask("POST", f"/runs/{run}/questions/{question['id']}/answer", given)
+        if luxx.ask("GET", f"/runs/{run}")["status"] in ("completed", "failed"):
+            return
+        time.sleep(0.1)
+
+
 def main() -> None:
     url = sys.argv[1]
     luxx = Luxx()
@@ -96,6 +138,11 @@ def main() -> None:
     calls = CONTEXT.get("toolCalls")
     if calls is None:
         listed = luxx.ask("GET", f"/mcp/servers/{name}/tools") or {"items": []}
+        if SCENARIO in ASKING:
+            # By hand nobody is asked.
+            for tool in listed["items"]:
+                call_in_run(luxx, tool["tool_name"])
+            listed = {"items": []}
         calls = [
             {"name": tool["name"], "arguments": arguments_of(tool)}
             for tool in listed["items"]

@@ -104,6 +104,10 @@ class LinkTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._answer(request)
         except LinkProblem as problem:
+            is_http = self._link.transport is ServerTransport.HTTP
+            if is_http and request.method == "GET" and "last-event-id" not in request.headers:
+                # No call waits for the stream of what the server asks and announces by itself.
+                return httpx2.Response(405)
             return _error_response(self._link.failed(problem))
 
     async def aclose(self) -> None:
@@ -118,10 +122,6 @@ class LinkTransport(httpx2.AsyncBaseTransport):
             endpoint.port,
         ):
             raise LinkProblem("redirects to another address; correct its url")
-        is_http = self._link.transport is ServerTransport.HTTP
-        if is_http and request.method == "GET" and "last-event-id" not in request.headers:
-            # What servers send unasked is not used, so no stream is kept open for it.
-            return httpx2.Response(405)
         authorization = await self._link.authorization()
         response = await self._send(request, authorization)
         challenge = response.headers.get("www-authenticate", "")

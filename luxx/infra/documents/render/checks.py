@@ -80,7 +80,7 @@ def glyph_problems(pages: Sequence[str]) -> Iterator[RenderProblem]:
             page=number,
             kind="glyph",
             text=f"Page {number} has characters that no font of this server has, so pictures and PDF show "
-            f"boxes: {shown} {advice}",
+            f"boxes ({shown}). {advice}",
         )
 
 

@@ -88,6 +88,16 @@ test.each([
     '',
     '在工作区的沙箱（无网络）中运行 shell 命令：工作区可写，系统只读，其余不可见。返回退出码、stdout、stderr 和有变化的文件。之后不会有程序继续运行；文件会保留。',
   ],
+  [
+    "Page 1 has characters that no font of this server has, so pictures and PDF show boxes (交 公 …). Install the extra: pip install 'luxx[artifacts-cjk]'.",
+    '',
+    "第 1 页有此服务器的字体中没有的字符，图片和 PDF 中会显示为方框（交 公 …）。请安装附加组件：pip install 'luxx[artifacts-cjk]'",
+  ],
+  [
+    'Page 2 has characters that no font of this server has, so pictures and PDF show boxes (🚀). Replace them.',
+    '',
+    '第 2 页有此服务器的字体中没有的字符，图片和 PDF 中会显示为方框（🚀）。请替换这些字符',
+  ],
   ['Only files like this: *.py, *.{ts,vue}, src/**/*.md', '', '只搜索这样的文件：*.py、*.{ts,vue}、src/**/*.md'],
 ])('%s', (sentence, kind, chinese) => {
   expect(translate(sentence, kind)).toBe(chinese)

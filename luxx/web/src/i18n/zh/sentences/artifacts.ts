@@ -2,8 +2,9 @@
 export const SENTENCES_OF_ARTIFACTS: Record<string, string> = {
   // Files and pictures
   'a text of page {} needs {} % more space than there is. Shorten it': '第 {1} 页有一段文字需要比现有空间多 {2}% 的空间。请缩短它',
-  'page {} has characters that no font of this server has, so pictures and PDF show boxes: {} {}':
-    '第 {1} 页有此服务器的字体中没有的字符，图片和 PDF 中会显示为方框：{2} {+3}',
+  'page {} has characters that no font of this server has, so pictures and PDF show boxes ({}). {}':
+    '第 {1} 页有此服务器的字体中没有的字符，图片和 PDF 中会显示为方框（{2}）。{+3}',
+  'replace them': '请替换这些字符',
   "install the extra: pip install 'luxx[artifacts-cjk]'": "请安装附加组件：pip install 'luxx[artifacts-cjk]'",
   'page {} asks for the layout {}, which does not exist ({}) or does not suit its content; the layout is {}':
     '第 {1} 页要求版式 {2}，但没有这种版式（{3}），或它不适合内容；现在的版式是 {4}',

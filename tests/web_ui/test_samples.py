@@ -56,6 +56,8 @@ def test_the_sample_room_runs_to_its_end_twice(person: Person) -> None:
         expect(page.get_by_text("two telescopes, with signs")).to_be_visible(timeout=SECONDS)
         person.wait_for(person.get(f"/chat-rooms/{room}")["run_id"], "completed")
         take_screenshots(tab, "sample-room-done")
+        # It has followed to its end, although nobody moved the page.
+        expect(page.get_by_role("button", name="Jump to the latest")).to_have_count(0)
         # The transcript keeps in the page only what is near to what is shown: here the first round.
         assert page.get_by_role("article").last.evaluate(SCROLL_AND_FIND, "630 euros")
         sums = page.get_by_role("article").filter(has_text="630 euros")

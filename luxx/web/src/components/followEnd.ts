@@ -5,6 +5,8 @@ import { useNotices } from '@/stores/notices'
 
 const NEAR_END = 48
 const LOAD_BEFORE = 1200
+/** So long after a wheel, a key or a press of the scrollbar a move of the page is the person's. */
+const PERSON_MS = 500
 
 export interface FollowEnd {
   scroller: Readonly<Ref<HTMLElement | null>>
@@ -14,7 +16,10 @@ export interface FollowEnd {
   jump: () => void
   load: () => Promise<void>
   /** Listeners of the scroller. */
-  listeners: Record<'scrollPassive' | 'wheelPassive' | 'touchstartPassive' | 'touchendPassive' | 'keydown', (event: Event) => void>
+  listeners: Record<
+    'scrollPassive' | 'wheelPassive' | 'touchstartPassive' | 'touchendPassive' | 'keydown' | 'pointerdownPassive',
+    (event: Event) => void
+  >
 }
 
 /** The template of the component has the elements `scroller` and, within it, `content`. */
@@ -26,6 +31,7 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
   const isPrepending = ref(false)
   let lastTop = 0
   let lastHeight = 0
+  let lastInput = Number.NEGATIVE_INFINITY
   let isTouched = false
 
   function toEnd(): void {
@@ -41,23 +47,31 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
     toEnd()
   }
 
-  /** What shrinks moves the page up too, at most by as much; only a person who does stops it. */
+  function noteInput(): void {
+    lastInput = performance.now()
+  }
+
+  /** What changes its height moves the page up too, even to its top where it is short for a moment; only a person who
+   * moves it stops the following. A search of the browser moves it without any input, but changes no height. */
   function onScroll(): void {
     const element = scroller.value
     if (!element) return
     const { scrollTop: top, scrollHeight: height } = element
     const isUp = top < lastTop - 1
-    const isMovedByContent = !isTouched && top > 0 && lastTop - top <= lastHeight - height + 1
+    const isByPerson = isTouched || performance.now() - lastInput < PERSON_MS || height === lastHeight
     lastTop = top
     lastHeight = height
     if (height - top - element.clientHeight < NEAR_END) isFollowing.value = true
-    else if (isUp && !isMovedByContent) isFollowing.value = false
-    else if (isUp && isFollowing.value && !isPrepending.value) toEnd()
+    else if (isUp && isByPerson) {
+      isFollowing.value = false
+      noteInput() // A scrollbar that is held reports no more than this.
+    } else if (isUp && isFollowing.value && !isPrepending.value) toEnd()
     if (top < LOAD_BEFORE) void load()
   }
 
   /** A wheel or a key upwards stops at once, before text that grows moves the page again. */
   function onUserScroll(event: Event): void {
+    noteInput()
     const isUp = event instanceof WheelEvent ? event.deltaY < 0 : ['ArrowUp', 'PageUp', 'Home'].includes((event as KeyboardEvent).key)
     if (isUp && (scroller.value?.scrollTop ?? 0) > 0) isFollowing.value = false
   }
@@ -85,6 +99,7 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
     touchstartPassive: () => (isTouched = true),
     touchendPassive: () => (isTouched = false),
     keydown: onUserScroll,
+    pointerdownPassive: noteInput,
   }
   return { scroller, isFollowing, isPrepending, jump, load, listeners }
 }

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from luxx.domain.mcp.offering import own_name, server_of
 from luxx.domain.routing.matching import RoutedItem, Router
 from luxx.errors import ToolFailed
+from luxx.infra.store.search_words import stems_of, words_of
 from luxx.tools.core import ToolContext, ToolDefinition, ToolSet
 from luxx.tools.factory import tool
 from luxx.tools.permissions.subjects import MCP_PREFIX
@@ -31,6 +32,54 @@ CHARACTERS_PER_TOKEN = 4
 MOST_FOUND = 8
 MOST_SCHEMA_CHARACTERS = 24_000
 """Of all schemas in one answer; of further tools the answer has the name and the description."""
+
+NOTHING_FOUND = (
+    "no tool has one of these words: search with other English words, such as what the tool does, or the "
+    "name of a server"
+)
+
+_SAME_MEANING = tuple(
+    list[str](words.split())
+    for words in (
+        "appointment meeting event calendar schedule agenda",
+        "availability available free busy freebusy slot",
+        "big large size bytes length",
+        "bug issue ticket problem report",
+        "buy order purchase checkout cart",
+        "chat message channel conversation post",
+        "code source repository repo",
+        "contact person people user member colleague",
+        "create add new make insert",
+        "delete remove erase drop trash clear",
+        "document page note wiki article",
+        "download fetch save export get",
+        "drive route directions walk navigate travel way",
+        "edit update change modify set",
+        "find search query lookup",
+        "folder directory",
+        "history log commits changes",
+        "invitation invite attendee respond",
+        "mail email inbox letter",
+        "metrics statistics monitor performance health usage",
+        "money payment invoice charge refund",
+        "move rename",
+        "picture image photo screenshot",
+        "place location address restaurant shop nearby",
+        "record row entry item",
+        "reply respond comment answer",
+        "send write post publish",
+        "show display view list read open",
+        "slow slowest performance duration",
+        "spreadsheet sheet table excel",
+        "start run execute launch",
+        "task todo reminder card",
+        "temperature weather forecast rain",
+        "time clock hour timezone date",
+        "upload attach import",
+        "website web page site url link browser",
+    )
+)
+"""Words of requests beside those that names and descriptions of tools have for the same."""
 
 _BETWEEN_WORDS = re.compile(r"[_\-.]+|(?<=[a-z0-9])(?=[A-Z])")
 
@@ -74,7 +123,11 @@ def tool_search(arguments: dict[str, Any], context: ToolContext) -> dict[str, An
         raise ToolFailed("no MCP server has a tool that you can use here")
     by_name = {definition.name: definition for definition in known}
     exact = [by_name[query]] if query in by_name else []
-    nearest = Router([_item(definition) for definition in known]).nearest(query, MOST_FOUND)
+    router = Router([_item(definition) for definition in known])
+    nearest = router.nearest(query, MOST_FOUND)
+    if len(nearest) < MOST_FOUND and (others := _other_words(query)):
+        # Only where the words of the request itself find too little, so that they decide.
+        nearest += [item for item in router.nearest(others, 2 * MOST_FOUND) if item not in nearest]
     found = [*exact, *(by_name[item.name] for item in nearest if item.name != query)][:MOST_FOUND]
     left, shown = MOST_SCHEMA_CHARACTERS, list[dict[str, Any]]()
     for definition in found:
@@ -86,7 +139,8 @@ def tool_search(arguments: dict[str, Any], context: ToolContext) -> dict[str, An
         else:
             entry["note"] = f"search for {definition.name} to read its arguments"
         shown.append(entry)
-    return {"tools": shown, "servers": sorted({server_of(definition.name) for definition in known})}
+    answer = {"tools": shown, "servers": sorted({server_of(definition.name) for definition in known})}
+    return answer if shown else answer | {"note": NOTHING_FOUND}
 
 
 @tool(
@@ -140,6 +194,13 @@ def _usable(context: ToolContext) -> list[ToolDefinition]:
         for definition in tools
         if definition.name.startswith(MCP_PREFIX) and (offered is None or definition.name in offered)
     ]
+
+
+def _other_words(query: str) -> str:
+    """Words with the meaning of those of a request."""
+    asked = set(stems_of(words_of(query)))
+    groups = (words for words in _SAME_MEANING if not asked.isdisjoint(stems_of(words)))
+    return " ".join(word for words in groups for word in words)
 
 
 def _item(definition: ToolDefinition) -> RoutedItem:

@@ -125,7 +125,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     are the web pages that the provider names for a text. `notice` is a sentence of the server for people
     about a text or an image that is missing: a text step with it has no content. A `user` step is a message
     with which a person steered the answer, its `id_ref` the `queue_id`; Luxx's own have a `name`.
-    `superseded`: a check refused the text, and another one follows.
+    `superseded`: a check refused the text, and another one follows. `edited_by`: the name of the person who
+    wrote the text in place of the model's.
     """
 
     id: str
@@ -148,6 +149,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[Source] | UnsetType = UNSET
     notice: str | UnsetType = UNSET
     superseded: bool | UnsetType = UNSET
+    edited_by: str | UnsetType = UNSET
 
 
 def step_id(index: int) -> str:
@@ -162,6 +164,27 @@ def steps_text(steps: Iterable[Step]) -> str:
     """
     texts = (step for step in steps if step.type == StepType.TEXT and step.status != StepStatus.INTERRUPTED)
     return "".join(step.content for step in texts if step.superseded is not True)
+
+
+def with_edited_text(steps: Iterable[Step], text: str, name: str) -> list[Step]:
+    """The steps of an answer with the text that a person of this `name` wrote in place of the model's.
+
+    It is the last text. Calls, results and messages of people stay, and so do files and sources of the old
+    texts; thinking is left out, because it led to another text.
+    """
+    kept: list[Step] = []
+    for step in steps:
+        if step.type == StepType.TEXT and (step.files or step.sources):
+            emptied = {"content": "", "notice": UNSET, "superseded": UNSET, "edited_by": UNSET}
+            kept.append(msgspec.structs.replace(step, **emptied))
+        elif step.type not in (StepType.TEXT, StepType.THINKING):
+            kept.append(step)
+    if kept and kept[-1].type == StepType.TEXT:
+        kept[-1] = msgspec.structs.replace(kept[-1], content=text, status=StepStatus.DONE, edited_by=name)
+    else:
+        kept.append(Step(id="", index=0, type=StepType.TEXT, content=text, edited_by=name))
+    numbered = enumerate(kept)
+    return [msgspec.structs.replace(step, id=step_id(index), index=index) for index, step in numbered]
 
 
 def written_artifacts(steps: Iterable[Step]) -> list[WrittenArtifact]:

@@ -85,6 +85,7 @@ def test_the_tree_cannot_change_during_a_run_and_names_the_run(
     for method, path, body in (
         ("POST", f"/messages/{first['id']}/regenerate", {}),
         ("PUT", f"/messages/{first['parent_id']}", {"content": "other"}),
+        ("PUT", f"/messages/{first['id']}", {"content": "other"}),
         ("PUT", f"/conversations/{chat.id}", {"selected_leaf_id": first["id"]}),
         ("POST", "/messages", {"conversation_id": chat.id, "content": "x", "parent_id": first["id"]}),
     ):
@@ -151,15 +152,44 @@ def test_an_edited_message_keeps_its_files_unless_others_are_given(chat: Convers
     assert chat.edit(user_message_id, "read it", attachments=[])["attachments"] == []
 
 
-def test_only_user_messages_are_edited_and_not_into_empty_ones(
+def test_an_edited_answer_is_a_branch_with_its_author_and_is_what_the_model_sees(
     client: BranchingClient, chat: ConversationClient
 ) -> None:
     answer = chat.send("hello")
-    failure = client.person.bad("PUT", f"/messages/{answer['id']}", 400, json={"content": "I am clever"})
+    asked = len(client.upstream.requests)
+    edited = chat.edit(answer["id"], "I am clever")
+    assert len(client.upstream.requests) == asked
+    (step,) = edited["steps"]
+    assert (step["type"], step["content"], step["edited_by"]) == ("text", "I am clever", "anna")
+    for name in ("parent_id", "role", "model", "provider_id"):
+        assert edited[name] == answer[name], name
+    assert (edited["status"], edited["token_count"], edited["usage"]) == ("complete", 0, None)
+    assert chat.tree()["selected_path"] == [answer["parent_id"], edited["id"]]
+    chat.send("second")
+    assert [text for _role, text in client.prompt()] == ["hello", "I am clever", "second"]
+    again = chat.edit(edited["id"], "I am cleverer")
+    copied = chat.fork(again["id"]).messages()[-1]
+    assert (copied["text"], copied["steps"]) == ("I am cleverer", again["steps"])
+    exported = client.person.ask("GET", f"/conversations/{chat.id}/export", params={"format": "md"})
+    assert "*Edited by anna:*\n\n> I am cleverer" in exported.text
+    old = next(message for message in chat.messages() if message["id"] == answer["id"])
+    assert (old["text"], old["steps"]) == (answer["text"], answer["steps"])
+    chat.select(answer["id"])
+    chat.send("third")
+    assert [text for _role, text in client.prompt()] == ["hello", answer["text"], "third"]
+
+
+def test_a_message_is_not_edited_into_an_empty_one_and_an_answer_has_no_files(
+    client: BranchingClient, chat: ConversationClient
+) -> None:
+    answer = chat.send("hello")
+    file = {"name": "a.txt", "content": "A"}
+    body = {"content": "I am clever", "attachments": [file]}
+    failure = client.person.bad("PUT", f"/messages/{answer['id']}", 400, json=body)
     assert failure["detail"]["kind"] == "not_editable"
-    assert "regenerate" in failure["error"]
-    blank = client.person.bad("PUT", f"/messages/{answer['parent_id']}", 400, json={"content": " \n"})
-    assert set(blank["detail"]["fields"]) == {"$.content"}
+    for message_id in (answer["id"], answer["parent_id"]):
+        blank = client.person.bad("PUT", f"/messages/{message_id}", 400, json={"content": " \n"})
+        assert set(blank["detail"]["fields"]) == {"$.content"}
     assert len(chat.messages()) == 2
 
 

@@ -109,6 +109,38 @@ def test_a_cut_answer_goes_on(person: Person) -> None:
         expect(page.get_by_label("Message", exact=True)).to_have_value("not sent yet")
 
 
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_an_edited_answer_is_a_branch_with_its_author(person: Person, size: tuple[int, int]) -> None:
+    with person.tab(size) as tab:
+        page = tab.open("/ui/chat?new=")
+        page.get_by_label("Message", exact=True).fill("hello")
+        page.get_by_role("button", name="Send").click()
+        answer = page.get_by_role("article", name="Answer").last
+        expect(answer).to_contain_text("Seen.")
+        answer.get_by_role("button", name="More").click()
+        page.get_by_role("menuitem", name="Edit answer").click()
+        field = page.get_by_role("textbox", name="Edit answer")
+        expect(field).to_have_value("Seen.")
+        expect(field).to_be_focused()
+        field.fill("Not seen.")
+        page.reload()
+        expect(field).to_have_value("Not seen.")
+        check_both_screens(tab, f"editing-answer-{size[0]}")
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.get_by_role("button", name="Save", exact=True).click()
+        expect(field).to_be_hidden()
+        expect(answer).to_contain_text("Not seen.")
+        expect(answer.get_by_text(f"Edited by {person.name}", exact=True)).to_be_visible()
+        expect(answer.get_by_text("2 of 2", exact=True)).to_be_visible()
+        check_both_screens(tab, f"edited-answer-{size[0]}")
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        answer.get_by_role("button", name="Earlier version").click()
+        expect(answer.get_by_text("Seen.", exact=True)).to_be_visible()
+        expect(answer.get_by_text("Edited by")).to_be_hidden()
+        answer.get_by_role("button", name="Later version").click()
+        expect(answer.get_by_text("Not seen.", exact=True)).to_be_visible()
+
+
 def test_appearance_and_keys_are_remembered(person: Person) -> None:
     with person.tab() as tab:
         page = tab.open("/ui/settings/appearance")

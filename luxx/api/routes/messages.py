@@ -347,7 +347,8 @@ class MessageBranchController(Controller):
         message_id: TextId,
         data: JSONBody[EditBody],
     ) -> Success[MessageView]:
-        """Edit your message: the new one becomes its sibling and the selected leaf. Generates no answer."""
+        """Edit a message: the new one becomes its sibling and the selected leaf. Generates no answer.
+        The text of an edited answer has your name as `edited_by`."""
         check_text(data.content)
         if data.attachments is UNSET:
             return success(await branches.edit(caller, message_id, data.content), "saved")

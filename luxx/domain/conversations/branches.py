@@ -15,6 +15,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import (
     DeleteRuns,
+    assistant_content,
     assistant_steps,
     check_idle,
     locked_message,
@@ -37,10 +38,11 @@ from luxx.errors import InvalidInput
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import table_of
-from luxx.wire.message import Attachment
-from luxx.wire.turn import steps_text
+from luxx.wire.message import AssistantContent, Attachment
+from luxx.wire.turn import steps_text, with_edited_text
 
 PREVIEW_LENGTH = 120
+NO_IMAGES: Images = {}
 READ_BATCH_SIZE = 200
 """Messages in memory at once while a tree is read; each may carry files."""
 
@@ -82,12 +84,16 @@ class BranchService:
         message_id: str,
         text: str,
         attachments: list[Attachment] | UnsetType = UNSET,
-        images: Images | None = None,
+        images: Images = NO_IMAGES,
     ) -> MessageView:
-        """Adds an edited sibling of a user's message and selects it; the old message stays.
+        """Adds an edited sibling of a message and selects it; the old message stays.
 
-        It takes over the old attachments, with the images that they name, unless new ones are given. Raises
-        Conflict while an answer is being written, TooLarge if it exceeds the user's quota.
+        That of a user's message takes over the old attachments, with the images that they name, unless new
+        ones are given. That of an answer has the old calls of tools and their results, and is marked with the
+        caller's name (`edited_by` of its text).
+
+        Raises Conflict while an answer is being written, InvalidInput for attachments of an answer, TooLarge
+        if it exceeds the user's quota.
         """
         await self.store.read(
             lambda session: self._check_quota(session, caller, message_id, text, attachments)
@@ -95,28 +101,18 @@ class BranchService:
 
         def work(session: Session) -> MessageView:
             conversation, old = locked_message(session, caller, message_id)
-            if old.role != "user":
-                raise InvalidInput(
-                    "only messages of users can be edited; to get another answer, "
-                    "POST /messages/{id}/regenerate",
-                    kind="not_editable",
-                )
             check_idle(conversation)
-            content = msgspec.structs.replace(user_content(old.content), text=text)
-            connection = session.connection()
-            if attachments is UNSET:
-                content, copied_images = copy_content(connection, old.id, content)
+            if old.role == "user":
+                new, copied_images = _edited_question(session, old, text, attachments, images)
+            elif attachments is not UNSET:
+                raise InvalidInput(
+                    "only messages of users have attachments", kind="not_editable", field="$.attachments"
+                )
             else:
-                content = msgspec.structs.replace(content, attachments=attachments)
-                copied_images = images or {}
-            new = MessageRow(
-                id=new_id(), user_id=caller.user_id, conversation_id=conversation.id,
-                parent_id=old.parent_id, role="user", content=_encode(content).decode(), token_count=0,
-                status="complete", sender_name=old.sender_name, sender_color=old.sender_color,
-                created_at=utc_now(),
-            )  # fmt: skip
+                new, copied_images = _edited_answer(old, text, caller.username), NO_IMAGES
             session.add(new)
             session.flush()
+            connection = session.connection()
             store_images(connection, new.id, copied_images)
             index_message(connection, {name: getattr(new, name) for name in INDEXED_FIELDS})
             conversation.selected_leaf_id = new.id
@@ -167,6 +163,38 @@ class BranchService:
             return await self.store.write(lambda session: fork.copy_at_once(session, path[0]))
         # Continues if the client disconnects; if the server stops, the next start deletes the partial copy.
         return await asyncio.shield(asyncio.to_thread(fork.copy, path))
+
+
+def _edited_question(
+    session: Session, old: MessageRow, text: str, attachments: list[Attachment] | UnsetType, images: Images
+) -> tuple[MessageRow, Images]:
+    content = msgspec.structs.replace(user_content(old.content), text=text)
+    if attachments is UNSET:
+        content, images = copy_content(session.connection(), old.id, content)
+    else:
+        content = msgspec.structs.replace(content, attachments=attachments)
+    row = _sibling(old, _encode(content).decode())
+    row.sender_name, row.sender_color = old.sender_name, old.sender_color
+    return row, images
+
+
+def _edited_answer(old: MessageRow, text: str, name: str) -> MessageRow:
+    """Without what a provider wants back, which has the old text, and without what checks said of it. How the
+    prompt was made is kept: the next prompt continues the summary."""
+    stored = assistant_content(old.content)
+    steps = with_edited_text(stored.steps, text, name)
+    content = AssistantContent(steps=steps, plan_run_id=stored.plan_run_id)
+    row = _sibling(old, _encode(content).decode())
+    row.context, row.model = old.context, old.model
+    row.provider_id, row.provider_name = old.provider_id, old.provider_name
+    return row
+
+
+def _sibling(old: MessageRow, content: str) -> MessageRow:
+    return MessageRow(
+        id=new_id(), user_id=old.user_id, conversation_id=old.conversation_id, parent_id=old.parent_id,
+        role=old.role, content=content, token_count=0, status="complete", created_at=utc_now(),
+    )  # fmt: skip
 
 
 def _nodes(session: Session, conversation_id: str) -> list[TreeNode]:

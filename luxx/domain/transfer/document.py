@@ -393,7 +393,7 @@ def _steps(steps: list[Step], losses: Losses) -> list[Step]:
 def _is_too_long(step: Step) -> bool:
     """Whether a run would not have stored it; if cut, its arguments would be invalid JSON and its id could
     name another call."""
-    names = (step.name, step.id_ref, step.level)
+    names = (step.name, step.id_ref, step.level, step.edited_by)
     arguments = step.arguments if isinstance(step.arguments, str) else ""
     name_length = sum(len(text) for text in names if isinstance(text, str))
     note = step.note if isinstance(step.note, str) else ""

@@ -96,7 +96,8 @@ def _step(step: Step) -> list[str]:
         case StepType.TEXT if step.superseded is True:
             return collapsible("Text that a check refused and that was written again", step.content)
         case StepType.TEXT if step.status != StepStatus.INTERRUPTED:
-            return quoted(step.content)
+            author = [f"*Edited by {inline(step.edited_by)}:*", ""] if isinstance(step.edited_by, str) else []
+            return [*author, *quoted(step.content)]
         case StepType.TEXT:
             return collapsible("Text that a crash interrupted and that was generated again", step.content)
         case StepType.USER if step.name == REMINDER:

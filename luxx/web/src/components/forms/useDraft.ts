@@ -103,6 +103,9 @@ export function useDraft<T>(key: () => string, fresh: () => T, secrets: readonly
   return { value, isChanged, discard, submit }
 }
 
+/** Whether something that was typed waits under this key. */
+export const hasDraft = (key: string): boolean => readDraft(`${PREFIX}${signedInUser()}.${key}`) !== undefined
+
 type Fields<T> = { [Name in keyof T]-?: WritableComputedRef<T[Name]> }
 
 /** The draft of a form, field by field. */

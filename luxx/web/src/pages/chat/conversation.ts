@@ -178,8 +178,9 @@ export function useConversation(id: () => string | undefined) {
     const skills = givenFor(messageId)
     const edited = await ask(api.PUT('/messages/{message_id}', { params, body: { content } }))
     saved()
+    failure.value = null
     await messages.load()
-    await regenerate(edited.id, skills.length ? { ...options, skills } : options)
+    if (edited.role === 'user') await regenerate(edited.id, skills.length ? { ...options, skills } : options)
   }
 
   /** The skills that the person activated for the answer to this message that is shown. */

@@ -172,8 +172,7 @@ export const SENTENCES_OF_DOCUMENTS: Record<string, string> = {
   'you are no longer an administrator': '你已不是管理员。',
   'you have no API key with the id {}': '你没有编号为 {1} 的 API 密钥。',
   "this message does not answer a user's message, so it cannot be answered again": '此消息不是对用户消息的回答，因此无法重新回答。',
-  'only messages of users can be edited; to get another answer, POST /messages/{id}/regenerate':
-    '只有用户的消息可以编辑；要得到另一个回答，请重新回答。',
+  'only messages of users have attachments': '只有用户的消息有附件。',
   'a run was started here a moment ago; try again': '刚刚在此开始了一次运行；请再试一次。',
 
   // Why a skill cannot be used

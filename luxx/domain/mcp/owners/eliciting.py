@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import structlog
-from sqlalchemy import ColumnElement, Connection, column, delete, insert, select, table, update
+from sqlalchemy import ColumnElement, Connection, Select, column, delete, insert, select, table, update
 
 from luxx.domain.mcp.elicitation import (
     ANSWER_SECONDS,
@@ -86,8 +86,9 @@ class McpElicitations:
         try:
             async with asyncio.timeout(LONGEST_WAIT):
                 while True:
-                    found = await self._store.write_rows(lambda connection: self._take(connection, call))
-                    if not isinstance(found, str):
+                    # Most looks find nothing, and need no transaction that writes.
+                    if await self._store.read_rows(lambda connection: _is_settled(connection, call)):
+                        found = await self._store.write_rows(lambda connection: self._take(connection, call))
                         return None if found is None else found.get(elicitation_id, CANCELLED)
                     event.clear()
                     with suppress(TimeoutError):
@@ -98,18 +99,11 @@ class McpElicitations:
         finally:
             self._waiting.pop(call.id, None)
 
-    def _take(self, connection: Connection, call: OwnerCall) -> dict[str, ElicitationAnswer] | str | None:
-        """The answers; a text while there are none; None if the call is over."""
-        query = (
-            select(_calls.c.answer, _calls.c.is_cancelled, _runs.c.finished_at)
-            .outerjoin(_runs, _runs.c.id == _calls.c.run_id)
-            .where(is_begun(call))
-        )
-        row = connection.execute(query).first()
-        if row is None or row.is_cancelled or row.finished_at is not None:
+    def _take(self, connection: Connection, call: OwnerCall) -> dict[str, ElicitationAnswer] | None:
+        """The answers, which are taken out of the row; None if the call is over."""
+        row = connection.execute(_answered(call)).first()
+        if row is None or row.answer is None or row.is_cancelled or row.finished_at is not None:
             return None
-        if row.answer is None:
-            return CallState.ASKING.value
         running = {"status": CallState.RUNNING.value, "answer": None}
         connection.execute(update(_calls).where(is_begun(call)).values(running))
         return self._opened(call.id, row.answer)
@@ -231,6 +225,21 @@ def with_id(elicitation: Elicitation, row_id: str) -> Elicitation:
 
 def decode_asked(text: str) -> AskedOfUser:
     return _asked.decode(text)
+
+
+def _answered(call: OwnerCall) -> Select[Any, Any, Any]:
+    """The answers in the row of a call, and what ends it."""
+    return (
+        select(_calls.c.answer, _calls.c.is_cancelled, _runs.c.finished_at)
+        .outerjoin(_runs, _runs.c.id == _calls.c.run_id)
+        .where(is_begun(call))
+    )
+
+
+def _is_settled(connection: Connection, call: OwnerCall) -> bool:
+    """Whether a call has answers, or is over."""
+    row = connection.execute(_answered(call)).first()
+    return row is None or row.is_cancelled or row.finished_at is not None or row.answer is not None
 
 
 def _waits(row_id: str) -> ColumnElement[bool]:

@@ -199,6 +199,13 @@ class Api:
         if answer.status_code != 409 or b"run_waiting" not in answer.content:
             raise RuntimeError(f"the run does not wait: {answer.status_code} {answer.text[:500]}")
 
+    def ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """The data of any other request."""
+        answer = self._http.request(method, path, json=body)
+        if answer.is_error:
+            raise RuntimeError(f"{path}: {answer.status_code} {answer.text[:500]}")
+        return answer.json()["data"]
+
     def _post(self, path: str, body: object) -> dict[str, str]:
         answer = self._http.post(path, json=body)
         if answer.is_error:

@@ -26,6 +26,7 @@ from tests.bench.figures import Figures
 from tests.bench.graph import graph_row
 from tests.bench.lists import lists_row
 from tests.bench.load import Answer, Broken, Client, Target, luxx_target, openai_target
+from tests.bench.mcp_calls import mcp_row, routed_row
 from tests.bench.memories import memory_row
 from tests.bench.pages import pages_row
 from tests.bench.patterns import patterns_row
@@ -479,6 +480,8 @@ ROWS: dict[str, Row] = {
     "writes": writes_row,
     "attach": attach_row,
     "sandbox": sandbox_row,
+    "mcp": mcp_row,
+    "routed": routed_row,
     "pages": pages_row,
     "idle": idle_row,
     "ui": ui_row,

@@ -20,10 +20,6 @@ from luxx.providers.scripted import Call, ScriptedProvider
 HANDOVER_SECONDS = 2 * LEASE_SECONDS
 """The promise: within two leases after the death of its owner a connection has another one."""
 
-CALLS = 200
-MEDIAN_SECONDS = 0.015
-"""The promise: what the way over an owner in another process adds to a call."""
-
 TOOLS = """[{"name": name, "inputSchema": {"type": "object"},
      "annotations": {"readOnlyHint": name != "write"}}
     for name in ("read", "write", "quick")]"""
@@ -179,19 +175,6 @@ async def test_a_question_of_a_server_outlives_the_driver_but_not_the_owner(clus
         await ann.wait_for_end(run["id"])
         result = await result_of(ann, conversation)
         assert (result["success"], result["data"]) == (False, {"outcome": "unknown"})
-
-
-async def test_the_way_over_the_owner_takes_little_time(cluster: Cluster) -> None:
-    await cluster.restart_all()
-    async with cluster.clients() as (ann, _):
-        await add(ann, "quick")
-        taken: list[float] = []
-        for _ in range(CALLS):
-            begun = time.monotonic()
-            assert (await ann.post("/mcp/servers/quick/tools/call", {"name": "quick"}))["success"]
-            taken.append(time.monotonic() - begun)
-        taken.sort()
-        print(f"p50 {taken[CALLS // 2] * 1000:.1f} ms, p99 {taken[CALLS * 99 // 100] * 1000:.1f} ms")
 
 
 async def test_calls_of_a_single_process_that_was_killed(alone: Cluster) -> None:

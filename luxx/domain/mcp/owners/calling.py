@@ -183,10 +183,8 @@ class McpCalls:
             raise NeedsSignIn(server.id, server.name) if end.needs_sign_in else ToolFailed(end.failed)
         return end
 
-    async def _perform(self, call: OwnerCall) -> CallEnd:
+    async def _perform(self, call: OwnerCall, server: StoredServer | None) -> CallEnd:
         """Carries out a call over a connection of this process."""
-        server_id = str(call.server_id)
-        server = await self._store.read_rows(lambda connection: read_server(connection, server_id))
         if server is None or not server.enabled:
             return CallEnd(failed=f"the MCP server was {'disabled' if server else 'deleted'}")
         key, files = (server.id, call.holder), list[StepFile]()

@@ -20,6 +20,7 @@ from luxx.domain.mcp.models import CallState
 from luxx.domain.mcp.owners import rows
 from luxx.domain.mcp.owners.eliciting import McpElicitations
 from luxx.domain.mcp.owners.rows import LOST, AliveProcesses, CallEnd, CallView, NewOwnerCall, OwnerCall
+from luxx.domain.mcp.stored import StoredServer, read_server
 from luxx.infra.bus.core import Bus, Topic
 from luxx.infra.store.engine import Store
 
@@ -46,7 +47,8 @@ class ProcessLeases(msgspec.Struct, kw_only=True):
         return self.may_claim_lost() and (self.is_worker or not self.has_workers(connection))
 
 
-Perform = Callable[[OwnerCall], Awaitable[CallEnd]]
+Perform = Callable[[OwnerCall, StoredServer | None], Awaitable[CallEnd]]
+"""Carries a call out at a server; None: the server was deleted."""
 
 
 class OpenConnections(Protocol):
@@ -102,7 +104,10 @@ class McpOwners:
 
         def begin(connection: Connection) -> tuple[str | None, bool]:
             rows.ensure_connection(connection, key, server_id, holder)
-            is_begun = rows.await_call(connection, new.id, process, is_resumed=is_resumed)
+            # Outside of runs each call has an id of its own.
+            is_begun = new.run_id is not None and rows.await_call(
+                connection, new.id, process, is_resumed=is_resumed
+            )
             if not is_begun:
                 rows.add_call(connection, key, new, process)
             return self._claim(connection, key), is_begun
@@ -186,20 +191,13 @@ class McpOwners:
             event.set()
 
     async def _carry_out(self, call_id: str) -> None:
-        def take(connection: Connection) -> OwnerCall | None:
-            if (taken := rows.take(connection, call_id, self.leases.process)) is not None:
-                return taken
-            key = rows.connection_of(connection, call_id)
-            if key is None or self._claim(connection, key) != self.leases.process:
-                return None
-            return rows.take(connection, call_id, self.leases.process)
-
         try:
-            call = await self._store.write_rows(take)
-            if call is None:
+            taken = await self._store.write_rows(lambda connection: self._take(connection, call_id))
+            if taken is None:
                 return
+            call, server = taken
             try:
-                end = await self._perform(call)
+                end = await self._perform(call, server)
             except asyncio.CancelledError:
                 end = LOST
                 await asyncio.shield(self._run(self._finish(call, end)))
@@ -208,6 +206,17 @@ class McpOwners:
         except SQLAlchemyError as error:
             # Its row is found again when the database is.
             logger.warning("mcp_call_not_written", call=call_id, error=type(error).__name__)
+
+    def _take(self, connection: Connection, call_id: str) -> tuple[OwnerCall, StoredServer | None] | None:
+        """A waiting call, which has begun now, and its server; None: it is not this process's."""
+        process = self.leases.process
+        call = rows.take(connection, call_id, process)
+        if call is None:
+            key = rows.connection_of(connection, call_id)
+            if key is None or self._claim(connection, key) != process:
+                return None
+            call = rows.take(connection, call_id, process)
+        return None if call is None else (call, read_server(connection, str(call.server_id)))
 
     async def _finish(self, call: OwnerCall, end: CallEnd) -> None:
         if not await self._store.write_rows(lambda connection: rows.finish(connection, call, end)):

@@ -42,8 +42,11 @@ def calls() -> list[Any]:
 @pytest.fixture(scope="module")
 def model() -> Iterator[ScriptedProvider]:
     finish = Finish(reason="tool_calls")
+    task = {"task": "Draw a chart of all windows and doors"}
+    delegated = [*calls(), Call(name="delegate", arguments=task, id="call-d")]
     rules = [
         Rule(when=When(system=READER), reply=[Text(text=json.dumps(WRITTEN)), USAGE, Finish()]),
+        Rule(when=When(user="Let another", has_tool_result=False), reply=[*delegated, finish]),
         Rule(when=When(user="quickly", has_tool_result=False), reply=[*calls()[:2], finish]),
         Rule(when=When(user="chart", has_tool_result=False), reply=[*calls(), finish]),
         Rule(reply=[Text(text="The chart of Anneliese Vogel is ready."), USAGE, Finish()]),
@@ -216,6 +219,45 @@ def test_short_tainted_and_left_out_runs_teach_nothing(
     assert [one for one in events if one["type"] == "pattern_used"] == []
     until_looked_at(server)
     assert rows(server, "SELECT count(*), sum(usage_count) FROM patterns") == known
+
+
+def test_tainted_and_delegated_runs_teach_nothing(
+    server: ServerProcess, admin: ApiClient, model: ScriptedProvider
+) -> None:
+    """The same requests teach where nothing taints them and nobody was given them."""
+    admin.good("PUT", "/tenant", json={"learn_patterns": True})
+    skill = {
+        "name": "unread",
+        "description": "Is read by nobody.",
+        "scope": "tenant",
+        "content": "Draw the chart.",
+    }
+    skill = admin.good("POST", "/skills", json=skill)
+    assert skill["is_reviewed"] is False
+
+    def send(text: str, **fields: Any) -> list[tuple[str, int]]:
+        """Sends the message and returns how much is known when its runs have been looked at."""
+        conversation = admin.good("POST", "/conversations", json={})["id"]
+        body = {"conversation_id": conversation, "content": text, **fields}
+        answer = admin.good("POST", "/messages", json=body)
+        assert [step["success"] for step in answer["steps"] if step["type"] == "tool_result"][:3] == [
+            True
+        ] * 3
+        until_looked_at(server)
+        return rows(server, "SELECT id, usage_count FROM patterns ORDER BY id")
+
+    until_looked_at(server)
+    known = rows(server, "SELECT id, usage_count FROM patterns ORDER BY id")
+    windows = "Draw a chart of all windows and doors"
+    assert send(windows, tools=["file_list"], skills=["unread"]) == known
+    taught = send(windows, tools=["file_list"])
+    assert len(taught) == len(known) + 1
+    # The subagent makes three calls for a request that is known now; only the run that delegates counts.
+    asked = len(model.requests)
+    others = send("Let another person prepare the garden", tools=["file_list", "delegate"])
+    assert sum("windows and doors" in one.body.decode() for one in model.requests[asked:]) >= 2
+    assert [use for use in others if use in taught] == taught
+    assert len(others) == len(taught) + 1
 
 
 def test_a_server_killed_while_it_learns_makes_one_pattern(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A call of `/v1` leaves nothing of its content in the database, however it ends."""
 
+import re
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -32,9 +33,11 @@ def server(own_server: ServerProcess) -> ServerProcess:
 def content_in(data_dir: Path, content: Sequence[str] = CONTENT) -> list[str]:
     """The lines of a dump of the database, which has binary values as hexadecimal digits, that have something
     of a call."""
-    texts = [*content, *(text.encode().hex().upper() for text in content)]
+    # As words, because a sealed value or a hash may have the letters of a short one.
+    words = "|".join(re.escape(text) for text in content)
+    found = re.compile(rf"\b(?:{words})\b|{'|'.join(text.encode().hex().upper() for text in content)}")
     with closing(sqlite3.connect(data_dir / "luxx.db")) as database:
-        return [line for line in database.iterdump() if any(text in line for text in texts)]
+        return [line for line in database.iterdump() if found.search(line)]
 
 
 def runs_in(data_dir: Path) -> list[str]:

@@ -94,9 +94,10 @@ async def test_an_error_that_ends_the_transaction_fails_all_writes_of_the_commit
     engine = open_engine(resolve_url("sqlite:///t.db", tmp_path))
     metadata.create_all(engine)
     store = Store(engine)
-    blocked = threading.Event()
+    begun, blocked = threading.Event(), threading.Event()
 
     def waits(_connection: Any) -> None:
+        begun.set()
         blocked.wait(10)
 
     def ends_all(connection: Any) -> None:
@@ -105,7 +106,7 @@ async def test_an_error_that_ends_the_transaction_fails_all_writes_of_the_commit
 
     try:
         first = asyncio.create_task(store.write_rows(waits))
-        await asyncio.sleep(0.05)  # The writes below are queued together.
+        assert await asyncio.to_thread(begun.wait, 10)  # So the writes below are queued together.
         rest = [store.write_rows(each) for each in (put("before"), ends_all, put("after"))]
         jobs = [asyncio.create_task(each) for each in rest]
         await asyncio.sleep(0.05)

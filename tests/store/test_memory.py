@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.backup.user_export import ImportedIds
 from luxx.domain.conversations.models import ProjectRow
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotAllowed, NotFound
 from luxx.features.memory.entities import NewEntity
@@ -262,7 +263,8 @@ async def test_an_export_of_a_user_has_what_is_known(store: Store, memory: Memor
     await memory.create(BOB, NewFact(text="Anna owns a yacht."))
     exported = await store.read(lambda session: msgspec.to_builtins(read_memory(session, ANN, [PROJECT])))
     exported = msgspec.json.decode(msgspec.json.encode(exported))
-    assert await store.write(lambda session: add_memory(session, EVE, [], exported[:1])) == []
+    nothing, as_before = (ImportedIds(projects=ids, conversations={}) for ids in ([], [PROJECT]))
+    assert await store.write(lambda session: add_memory(session, EVE, nothing, exported[:1])) == []
     (copy,), _ = await memory.list_page(EVE, FactFilter(), page=1, page_size=10)
     (kept,), _ = await memory.list_page(ANN, FactFilter(q="yacht"), page=1, page_size=10)
     for name in ("text", "subject", "object", "valid_at", "created_at", "category", "trusted"):
@@ -272,11 +274,11 @@ async def test_an_export_of_a_user_has_what_is_known(store: Store, memory: Memor
     ]
     assert copy.origin == "import"
     with pytest.raises(LuxxError):
-        await store.write(lambda session: add_memory(session, EVE, [], exported))
+        await store.write(lambda session: add_memory(session, EVE, nothing, exported))
     with pytest.raises(LuxxError):
-        await store.write(lambda session: add_memory(session, EVE, [], [{"text": 5}]))
+        await store.write(lambda session: add_memory(session, EVE, nothing, [{"text": 5}]))
     for _ in range(2):  # Again: nothing is there twice.
-        await store.write(lambda session: add_memory(session, ANN, [PROJECT], exported))
+        await store.write(lambda session: add_memory(session, ANN, as_before, exported))
     assert await texts(memory, ANN) == ["Anna owns a yacht.", "Of the project."]
 
 

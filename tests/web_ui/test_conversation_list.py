@@ -57,6 +57,29 @@ def test_conversations_are_searched_pinned_renamed_archived_and_deleted(person: 
         expect(page.get_by_text("No conversation is archived here.")).to_be_visible()
 
 
+def test_a_conversation_without_a_title_has_one_in_the_language_of_the_page(person: Person) -> None:
+    chat = person.post("/conversations", {})
+    assert chat["title"] == "New conversation"
+    with person.tab() as tab:
+        page = tab.open(f"/ui/chat/{chat['id']}")
+        expect(page.get_by_role("heading", name="New conversation")).to_be_visible()
+        page.evaluate("localStorage.setItem('luxx.language', 'zh')")
+        page.reload()
+        expect(page.get_by_role("heading", name="新对话", exact=True)).to_be_visible()
+        expect(page).to_have_title("新对话 · Luxx")
+        entry = page.get_by_role("listitem").filter(has_text="新对话")
+        expect(entry).to_be_visible()
+        expect(page.get_by_text("New conversation")).to_be_hidden()
+        take_screenshots(tab, "untitled-zh")
+        # A rename that changes nothing stores no Chinese title.
+        entry.hover()
+        entry.get_by_role("button", name="更多操作").click()
+        page.get_by_role("menuitem", name="重命名", exact=True).click()
+        page.keyboard.press("Enter")
+        expect(entry).to_be_visible()
+    assert person.get(f"/conversations/{chat['id']}")["title"] == "New conversation"
+
+
 def test_files_are_attached_by_the_button_and_by_pasting(person: Person, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Buy milk.", "utf-8")
     (tmp_path / "pixel.png").write_bytes(PIXEL)

@@ -13,7 +13,7 @@ const en = {
   archived: 'Archived',
   showArchived: 'Show archived',
   hideArchived: 'Hide archived',
-  untitled: 'New chat',
+  untitled: 'New conversation',
   noneTitle: 'No conversations yet',
   noneText: 'Begin one with the button above, and it is listed here.',
   noMatchTitle: 'Nothing found',

@@ -4,11 +4,17 @@ import { saveFile } from '@/api/files'
 import { firstPages } from '@/api/lists'
 import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
+import { useChatText } from '@/i18n/en/chat'
 
 export type Conversation = Schema<'ConversationView'>
 export const LIST_KEY = ['conversations'] as const
 export const PROJECTS_KEY = ['projects'] as const
 const PAGE_SIZE = 50
+/** What the server calls a conversation before its first message. */
+const UNTITLED = 'New conversation'
+
+/** The title as it is shown: that of the server is translated. */
+export const titleOf = (title: string): string => (title && title !== UNTITLED ? title : useChatText().untitled)
 
 export interface ListFilter {
   isArchived: boolean

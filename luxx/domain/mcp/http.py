@@ -170,6 +170,9 @@ class LinkTransport(httpx2.AsyncBaseTransport):
             return httpx2.Response(response.status_code, headers=response.headers, stream=bounded)
         body = await _read(stream)
         status = response.status_code
+        if "mcp-session-id" in request.headers and _is_session_gone(status, body):
+            # The SDK knows a lost session only by this answer.
+            return httpx2.Response(404)
         if status >= 400 and not (kind.startswith("application/json") or status == 404):
             text = " ".join(body[: 4 * _MOST_SHOWN].decode("utf-8", "replace").split())
             said = "" if "html" in kind or not text else f": {text[:_MOST_SHOWN]}"
@@ -180,6 +183,31 @@ class LinkTransport(httpx2.AsyncBaseTransport):
             if name not in ("content-length", "transfer-encoding")
         ]
         return httpx2.Response(status, headers=headers, content=body)
+
+
+class _SessionlessAnswer(msgspec.Struct):
+    """An error that answers no request. `id`: without a value or absent."""
+
+    error: "_SessionlessError"
+    id: None = None
+
+
+class _SessionlessError(msgspec.Struct):
+    message: str
+
+
+_refusal = msgspec.json.Decoder(_SessionlessAnswer)
+
+
+def _is_session_gone(status: int, body: bytes) -> bool:
+    """Whether a server refused a request because it does not know its session: with 404, or as many servers
+    do after a restart with 400 and an error that names the session and answers no request."""
+    if status != 400:
+        return status == 404
+    try:
+        return "session" in _refusal.decode(body).error.message.lower()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 async def _read(stream: httpx2.AsyncByteStream) -> bytes:

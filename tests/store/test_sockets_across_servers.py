@@ -121,7 +121,9 @@ def test_a_member_elsewhere_learns_at_once_that_a_question_was_answered(
             rooms[room] = here.good("POST", f"/chat-rooms/{room}/start", headers=accepted)["id"]
             client.until(session_id=room, status="waiting")
         body = {"conversation_id": here.good("POST", "/conversations", json={})["id"], "content": "hello"}
-        here.good("POST", "/messages/stream", json=body, headers=accepted)
+        holder = here.good("POST", "/messages/stream", json=body, headers=accepted)["id"]
+        while here.good("GET", f"/runs/{holder}")["status"] != "running":
+            time.sleep(0.02)
         began = time.monotonic()
         for room, run in rooms.items():
             (question,) = here.good("GET", f"/runs/{run}/questions")["items"]

@@ -101,7 +101,7 @@ def test_a_chat_asks_whether_the_pattern_is_used_and_shows_what_its_reader_think
         expect(page.get_by_role("radio", name=use).first).to_be_checked()
         check_both_screens(tab, f"pattern-question-{language}")
         page.get_by_role("radiogroup").locator("xpath=ancestor::form").get_by_role("button").click()
-        expect(page.get_by_text("Here it is.")).to_be_visible()
+        expect(page.get_by_role("article").get_by_text("Here it is.")).to_be_visible()
         page.get_by_text(line).click()
         expect(page.get_by_text("decided before: by month")).to_be_visible()
         page.get_by_role("button", name=useful, exact=True).click()

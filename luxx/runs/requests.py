@@ -276,7 +276,7 @@ class RequestResolver:
             return []
         if agent.tools is not None and not (names_some or agent.knowledge or isinstance(wanted_tools, list)):
             return []
-        caller = msgspec.structs.replace(caller, project_id=project_of(defaults))
+        caller = caller.in_project(project_of(defaults))
         tools = self.tools.for_caller(session, caller)
         late = [] if isinstance(wanted_tools, list) else self._late_tools(session, caller, agent, tools)
         available = [tool.name for tool in tools.available_to(caller.permission_level)]

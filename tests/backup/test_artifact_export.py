@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from migrated_databases import POSTGRESQL_HEAVY
-from sample_user import add_user
 from sqlalchemy import select, update
-from store.conftest import numbers
-from store.databases import new_database
 
 from backup.sample_data import NOON, config_of, data_paths_of, fill, initialise, rows_of, store_of
 from backup.test_bad_archives import members_of
@@ -49,20 +45,6 @@ def archive(here: DataPaths, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("archive") / "ann.zip"
     export_user(here, "ann", path, features_of(config_of(path.parent)))
     return path.read_bytes()
-
-
-@pytest.fixture(params=POSTGRESQL_HEAVY)
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
-    """Another server, with a user ann who has no data."""
-    url = ""
-    if request.param == "postgresql":
-        url = new_database(request.getfixturevalue("postgresql"), f"shapes{next(numbers)}")
-    data_paths = data_paths_of(tmp_path / "there", url)
-    initialise(data_paths)
-    with store_of(data_paths) as store:
-        store.write_now(add_user)
-    yield data_paths
-    data_paths.close()
 
 
 def imported(there: DataPaths, path: Path, export: Any = EVERYTHING) -> list[str]:

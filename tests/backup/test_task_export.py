@@ -7,12 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from migrated_databases import POSTGRESQL_HEAVY
-from sample_user import add_user
 from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
-from store.conftest import numbers
-from store.databases import new_database
 from store.test_search import find
 
 from backup.sample_data import NOON, data_paths_of, fill, initialise, store_of
@@ -42,20 +38,6 @@ def here(tmp_path: Path) -> Iterator[DataPaths]:
     data_paths = data_paths_of(tmp_path / "here")
     initialise(data_paths)
     fill(data_paths)
-    yield data_paths
-    data_paths.close()
-
-
-@pytest.fixture(params=POSTGRESQL_HEAVY)
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
-    """Another server, with a user ann who has no data."""
-    url = ""
-    if request.param == "postgresql":
-        url = new_database(request.getfixturevalue("postgresql"), f"tasks{next(numbers)}")
-    data_paths = data_paths_of(tmp_path / "there", url)
-    initialise(data_paths)
-    with store_of(data_paths) as store:
-        store.write_now(add_user)
     yield data_paths
     data_paths.close()
 

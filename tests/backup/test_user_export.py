@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from migrated_databases import POSTGRESQL_HEAVY
-from sample_user import add_user
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.orm import Session
-from store.conftest import numbers
-from store.databases import new_database
 from store.test_search import find
 
 from backup.sample_data import (
@@ -75,20 +71,13 @@ def here(tmp_path: Path) -> Iterator[DataPaths]:
     data_paths.close()
 
 
-@pytest.fixture(params=POSTGRESQL_HEAVY)
-def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DataPaths]:
-    """Another server, with a user ann who has no data."""
-    url = ""
-    if request.param == "postgresql":
-        url = new_database(request.getfixturevalue("postgresql"), f"person{next(numbers)}")
-    data_paths = data_paths_of(tmp_path / "there", url)
-    initialise(data_paths)
-    with store_of(data_paths) as store:
-        store.write_now(add_user)
+@pytest.fixture
+def there(there: DataPaths) -> DataPaths:
+    """With ben besides ann, who has settings of her own."""
+    with store_of(there) as store:
         store.write_now(add_ben)
         store.write_now(lambda session: apply_settings(session, temperature=None, system_prompt="mine"))
-    yield data_paths
-    data_paths.close()
+    return there
 
 
 def add_ben(session: Session) -> None:

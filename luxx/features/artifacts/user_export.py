@@ -40,7 +40,7 @@ from luxx.features.artifacts.views import (
 )
 from luxx.infra.clock import new_id
 from luxx.infra.config.schema import ArtifactsConfig
-from luxx.runs.turn.run_rows import bytes_of_runs
+from luxx.runs.turn.run_rows import stored_bytes
 from luxx.wire.artifacts import ArtifactProblem, ArtifactType
 
 MAX_BYTES = 64 * MIB
@@ -173,8 +173,7 @@ def _add_all(
     limits: SourceLimits,
     storage_mb: int,
 ) -> Iterator[str]:
-    used = bytes_of_runs(connection, caller.user_id)
-    used += int(connection.scalar(bytes_of_user, {"user_id": caller.user_id}) or 0)
+    used = int(connection.scalar(stored_bytes(bytes_of_user), {"user_id": caller.user_id}) or 0)
     for one in exported:
         name = f"the artifact {one.name}"
         new = [_new_version(one, version, base) for base, version in enumerate(one.versions)]

@@ -18,7 +18,7 @@ from luxx.errors import InvalidInput, LuxxError
 from luxx.features.patterns.models import NAME_LENGTH, UseKind
 from luxx.features.patterns.rows import learn_from, record_use
 from luxx.features.patterns.service import MAX_STEPS, MAX_TEXT, NewPattern, PatternStep, add_pattern
-from luxx.features.patterns.slots import signature_text, slotted
+from luxx.features.patterns.slots import signature_text, slotted_line
 from luxx.features.patterns.traces import Trace
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import Lock, lock_until_commit
@@ -189,7 +189,7 @@ def _pattern(written: WrittenPattern, trace: Trace) -> NewPattern:
     tools = trace.tools
 
     def text(value: str, most: int = MAX_TEXT) -> str:
-        return " ".join(slotted(value[:most], tools).split())[:most]
+        return slotted_line(value, tools, most)
 
     steps = [
         PatternStep(

@@ -59,14 +59,10 @@ def with_word(steps: Sequence[PatternStep], word: PersonsWord) -> list[PatternSt
     newest. A step that would be too large stays as it is.
     """
     at = next((index for index, step in enumerate(steps) if word.near in step.tools), 0)
-    question = f"{word.asked}: "
-    others = [
-        one
-        for one in steps[at].decision_points
-        if one != word.text and not (word.asked and one.startswith(question))
-    ]
-    if word.text in steps[at].decision_points:
+    points = steps[at].decision_points
+    if word.text in points:
         return list(steps)
+    others = [one for one in points if not (word.asked and one.startswith(f"{word.asked}: "))]
     changed = msgspec.structs.replace(steps[at], decision_points=[*others, word.text][-MAX_POINTS:])
     if len(_encode(changed)) > MAX_STEP_BYTES:
         return list(steps)

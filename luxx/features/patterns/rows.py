@@ -3,13 +3,14 @@ a run changes.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
-from sqlalchemy import Connection, Engine, case, delete, func, insert, select
+from sqlalchemy import Connection, Engine, and_, bindparam, case, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -56,6 +57,18 @@ LEARNED_FROM = (PatternStatus.DRAFT, PatternStatus.ACTIVE, PatternStatus.UNTRUST
 
 _patterns, _words = table_of(PatternRow), table_of(PatternWordRow)
 _is_unarchived = _patterns.c.status != PatternStatus.ARCHIVED.value
+_count_usable = (
+    select(func.count())
+    .select_from(_patterns)
+    .where(
+        or_(
+            and_(_patterns.c.user_id == bindparam("user"), _is_unarchived),
+            and_(_patterns.c.tenant_id == bindparam("tenant"), _patterns.c.is_shared),
+        )
+    )
+)
+"""The patterns of a user and those shared in a tenant; null: in none."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -83,8 +96,7 @@ def find_similar(
     words = request.words[:MOST_WORDS]
     if not words:
         return []
-    owners = [f"u{user_id}", *([] if tenant_id is None else [f"t{tenant_id}"])]
-    known = _WORD_COUNTS.of(connection, owners)
+    owners, known = _owners(user_id, tenant_id), WORD_COUNTS.of(connection, user_id, tenant_id)
     rarities = {word: rarity(known.counts.get(word, 0), known.total) for word in words}
     weight = func.sum(case(rarities, value=_words.c.word))
     nearest = (
@@ -116,6 +128,16 @@ def find_similar(
     return [SimilarPattern(id=found, parts=parts) for found, parts in best(request, matched, rarities, now)]
 
 
+def own_of_kind(connection: Connection, request: PatternSignature, user_id: int, now: datetime) -> str | None:
+    """The pattern of the user for requests of this kind, of any status but archived."""
+    similar = find_similar(connection, request, user_id, None, LEARNED_FROM, now)
+    return similar[0].id if similar and similar[0].similarity >= OFFERED else None
+
+
+def _owners(user_id: int, tenant_id: int | None) -> list[str]:
+    return [f"u{user_id}", *([] if tenant_id is None else [f"t{tenant_id}"])]
+
+
 def _looked_up(words: Sequence[str], known: "_KnownWords") -> list[str]:
     """The rarest of these words: as many as bring `MOST_ROWS` rows, and at least `LEAST_LOOKED_UP`."""
     chosen, rows = list[str](), 0
@@ -130,7 +152,7 @@ def _looked_up(words: Sequence[str], known: "_KnownWords") -> list[str]:
 class _KnownWords(msgspec.Struct, frozen=True, kw_only=True):
     """How many of `total` patterns have each word, at a time of `time.monotonic`."""
 
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     total: int
     read_at: float
 
@@ -142,45 +164,47 @@ class _WordCounts:
     SECONDS, MOST = 60.0, 1_000
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Engine, dict[str, _KnownWords]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Engine, dict[tuple[int, int | None], _KnownWords]] = (
+            WeakKeyDictionary()
+        )
 
-    def of(self, connection: Connection, owners: Sequence[str]) -> _KnownWords:
+    def of(self, connection: Connection, user_id: int, tenant_id: int | None) -> _KnownWords:
         known = self._known.setdefault(connection.engine, {})
-        now = time.monotonic()
-        key = " ".join(owners)
+        now, key = time.monotonic(), (user_id, tenant_id)
         found = known.get(key)
         if found is None or found.read_at < now - self.SECONDS:
-            found = self._read(connection, owners, now)
+            found = self._read(connection, user_id, tenant_id, now)
             if len(known) >= self.MOST:
                 known.clear()
             known[key] = found
         return found
 
-    def forget(self, connection: Connection, owner: str) -> None:
+    def forget(self, connection: Connection, user_id: int, tenant_id: int) -> None:
+        """Forgets what a pattern of this user counts for, which they may share in the tenant."""
         known = self._known.get(connection.engine, {})
-        for key in [one for one in list(known) if owner in one.split()]:
+        for key in [one for one in list(known) if one[0] == user_id or one[1] == tenant_id]:
             known.pop(key, None)
 
-    def _read(self, connection: Connection, owners: Sequence[str], now: float) -> _KnownWords:
-        by_word = (
-            select(_words.c.word, func.count()).where(_words.c.owner.in_(owners)).group_by(_words.c.word)
-        )
-        total = select(func.count(_words.c.pattern_id.distinct())).where(_words.c.owner.in_(owners))
-        return _KnownWords(
-            counts={word: count for word, count in connection.execute(by_word)},  # noqa: C416
-            total=connection.scalar(total) or 1,
-            read_at=now,
-        )
+    def _read(self, connection: Connection, user_id: int, tenant_id: int | None, now: float) -> _KnownWords:
+        counts = Counter[str]()
+        # By owner and word, as the index has them, so that the database sorts nothing.
+        by_word = select(_words.c.owner, _words.c.word, func.count()).group_by(_words.c.owner, _words.c.word)
+        for _, word, count in connection.execute(
+            by_word.where(_words.c.owner.in_(_owners(user_id, tenant_id)))
+        ):
+            counts[word] += count
+        total = connection.scalar(_count_usable, {"user": user_id, "tenant": tenant_id})
+        return _KnownWords(counts=counts, total=total or 1, read_at=now)
 
 
-_WORD_COUNTS = _WordCounts()
+WORD_COUNTS = _WordCounts()
+"""For this process."""
 
 
 def index_words(session: Session, row: PatternRow) -> None:
     """Makes the words of a pattern those of its signature; none of an archived one."""
     connection = session.connection()
-    for owner in (f"u{row.user_id}", f"t{row.tenant_id}"):
-        _WORD_COUNTS.forget(connection, owner)
+    WORD_COUNTS.forget(connection, row.user_id, row.tenant_id)
     connection.execute(delete(_words).where(_words.c.pattern_id == row.id))
     words = read_signature(row.signature).words[:MOST_WORDS]
     if words and row.status != PatternStatus.ARCHIVED.value:
@@ -241,13 +265,12 @@ def learn_from(
     session: Session, user_id: int, signature: PatternSignature, run_id: str, duration_ms: int, now: datetime
 ) -> str | None:
     """Counts a successful run for the pattern of its user that is similar enough. Returns its id, or None."""
-    similar = find_similar(session.connection(), signature, user_id, None, LEARNED_FROM, now)
-    if not similar or similar[0].similarity < OFFERED:
-        return None
-    record_use(
-        session, similar[0].id, run_id, UseKind.LEARNED, is_success=True, duration_ms=duration_ms, now=now
-    )
-    return similar[0].id
+    pattern_id = own_of_kind(session.connection(), signature, user_id, now)
+    if pattern_id is not None:
+        record_use(
+            session, pattern_id, run_id, UseKind.LEARNED, is_success=True, duration_ms=duration_ms, now=now
+        )
+    return pattern_id
 
 
 def apply_rules(session: Session, row: PatternRow, now: datetime) -> None:

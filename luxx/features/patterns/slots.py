@@ -4,6 +4,7 @@ typed slot, such as `{name}`, so that nothing private is stored.
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from itertools import pairwise, zip_longest
 
 import msgspec
@@ -65,6 +66,11 @@ def slotted(text: str, tools: Collection[str] = ()) -> str:
     return without_checked_numbers(_written(_judged(text, tools)))
 
 
+def slotted_line(text: str, tools: Collection[str], most: int) -> str:
+    """The first `most` characters of a text as one line of slots and general words, no longer than that."""
+    return " ".join(slotted(text[:most], tools).split())[:most]
+
+
 def signature_of(text: str, tools: Collection[str] = ()) -> PatternSignature:
     """The signature of a text, which is that of its `slotted` form too."""
     tokens = _judged(text, tools)
@@ -89,11 +95,17 @@ def read_signature(text: str) -> PatternSignature:
 def checked_signature(text: str) -> PatternSignature:
     """The signature of a line that another server or a person may have written: without words that no
     signature has."""
-    found, known = read_signature(text), vocabulary()
+    found, kinds = read_signature(text), {kind.value for kind in SlotKind}
+    words = tuple(sorted(_terms().intersection(found.words))[:MAX_SIGNATURE])
+    return PatternSignature(words=words, slots=tuple(sorted(kinds.intersection(found.slots))))
+
+
+@cache
+def _terms() -> frozenset[str]:
+    """All words that a signature may have."""
+    known = vocabulary()
     tables = (known.forms, known.stems, known.spelled, known.chinese)
-    terms, kinds = {term for table in tables for term in table.values()}, {kind.value for kind in SlotKind}
-    words = tuple(sorted({word for word in found.words if word in terms})[:MAX_SIGNATURE])
-    return PatternSignature(words=words, slots=tuple(sorted(kinds & {*found.slots})))
+    return frozenset(term for table in tables for term in table.values())
 
 
 def _judged(text: str, tools: Collection[str]) -> list[Token]:

@@ -6,11 +6,10 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant
-from luxx.features.patterns.matching import OFFERED
 from luxx.features.patterns.models import NAME_LENGTH
-from luxx.features.patterns.rows import LEARNED_FROM, find_similar
+from luxx.features.patterns.rows import own_of_kind
 from luxx.features.patterns.service import MAX_STEPS, MAX_TEXT, NewPattern, PatternStep, add_pattern
-from luxx.features.patterns.slots import signature_of, signature_text, slotted
+from luxx.features.patterns.slots import signature_of, signature_text, slotted_line
 from luxx.features.tasks.document import TaskDocument
 from luxx.infra.clock import utc_now
 
@@ -18,16 +17,15 @@ from luxx.infra.clock import utc_now
 def suggest_pattern(session: Session, caller: Caller, document: TaskDocument) -> None:
     """Stores a draft of the steps of a task, where the tenant learns and the user has none of this kind."""
     tenant, now = session.get(Tenant, caller.tenant_id), utc_now()
+    if tenant is None or not tenant.learn_patterns or not document.steps:
+        return
     goal = f"{document.name}\n{document.goal}"
     signature = signature_of(goal)
-    if tenant is None or not tenant.learn_patterns or not (document.steps and signature.words):
-        return
-    similar = find_similar(session.connection(), signature, caller.user_id, None, LEARNED_FROM, now)
-    if similar and similar[0].similarity >= OFFERED:
+    if not signature.words or own_of_kind(session.connection(), signature, caller.user_id, now):
         return
 
     def text(value: str, most: int = MAX_TEXT) -> str:
-        return " ".join(slotted(value[:most], names).split())[:most]
+        return slotted_line(value, names, most)
 
     names = {name for step in document.steps for name in step.required_tools or ()}
     steps = [

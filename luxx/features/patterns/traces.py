@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.conversations.access import assistant_steps, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.features.patterns.service import MAX_GOAL
-from luxx.features.patterns.slots import PatternSignature, signature_of, slotted
+from luxx.features.patterns.slots import PatternSignature, signature_of, slotted, slotted_line
 from luxx.features.tasks.models import TaskRow, TaskStepRow
 from luxx.infra.store.tables import table_of
 from luxx.runs.models import RunEventRow, RunRow
@@ -63,7 +63,6 @@ _READ = (
     *("question_asked", "question_answered"),
 )
 _event = msgspec.json.Decoder(Event)
-_task_calls = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class TraceOutcome(StrEnum):
@@ -92,6 +91,17 @@ class PersonsWord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         return f"{self.asked}: {self.said}" if self.asked else self.said
+
+
+class _TaskCall(msgspec.Struct):
+    """What is needed of a stored call of a task's step."""
+
+    name: str | None = None
+    arguments: Any = None
+    status: str = ""
+
+
+_task_calls = msgspec.json.Decoder(list[_TaskCall])
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,12 +207,10 @@ def _work_of_task(session: Session, task: TaskRow) -> _Work:
     rows = session.scalars(own).all()
     calls, near = list[tuple[str, str]](), dict[str, str]()
     for row in rows:
-        succeeded = [
-            one for one in _task_calls.decode(row.tool_calls) if one.get("status") == StepStatus.DONE
-        ]
-        calls += [(str(one.get("name")), _values(one.get("arguments"))) for one in succeeded]
+        succeeded = [one for one in _task_calls.decode(row.tool_calls) if one.status == StepStatus.DONE]
+        calls += [(str(one.name), _values(one.arguments)) for one in succeeded]
         if succeeded:
-            near[row.id] = str(succeeded[0].get("name"))
+            near[row.id] = str(succeeded[0].name)
     return _Work(
         goal=f"{task.name}\n{task.goal}"[:MAX_GOAL],
         calls=calls,
@@ -243,13 +251,12 @@ def _words_in(events: Sequence[Event], near: dict[str, str]) -> tuple[list[Perso
     asked = {one.question_id: one for one in events if isinstance(one, QuestionAsked)}
     decisions, corrections = list[PersonsWord](), list[PersonsWord]()
     for event in events:
-        question = asked.get(event.question_id) if isinstance(event, QuestionAnswered) else None
-        if question is None or not isinstance(event, QuestionAnswered):
+        if not isinstance(event, QuestionAnswered) or event.answered_by != AnsweredBy.PERSON:
             continue
-        if event.answered_by != AnsweredBy.PERSON or question.decision_type == LOOP_DECISION:
+        question = asked.get(event.question_id)
+        if question is None or question.decision_type == LOOP_DECISION:
             continue
-        said = event.answer if isinstance(event.answer, list) else [event.answer]
-        words = list(said)
+        words = event.answer if isinstance(event.answer, list) else [event.answer]
         note = [event.note] if isinstance(event.note, str) else []
         tool = near.get(question.call_id) or near.get(str(question.step_id), "")
         if question.decision_type == PATTERN_DECISION:
@@ -266,17 +273,13 @@ def _slotted(words: Iterable[PersonsWord], tools: Collection[str]) -> list[Perso
     """The first words, without data and without those that say nothing then."""
     slots = (
         PersonsWord(
-            asked=_line(one.asked, tools).rstrip(" ?:.？：。"),
-            said=_line(one.said, tools),
+            asked=slotted_line(one.asked, tools, MOST_CALL).rstrip(" ?:.？：。"),
+            said=slotted_line(one.said, tools, MOST_CALL),
             near=one.near if one.near in tools else "",
         )
         for one in words
     )
     return [one for one in slots if signature_of(one.said).words][:MOST_WORDS_OF_PERSON]
-
-
-def _line(text: str, tools: Collection[str]) -> str:
-    return " ".join(slotted(text[:MOST_CALL], tools).split())[:MOST_CALL]
 
 
 def _outcome(session: Session, run: RunRow, events: Sequence[Event]) -> TraceOutcome:

@@ -170,7 +170,7 @@ class ResourceFinder:
         Raises NotAllowed for a disabled user, Conflict for a lost provider, InvalidInput for a disabled one.
         """
         request, connection = spec.request, session.connection()
-        caller = replace(caller_of_turn(session, spec.user_id), project_id=request.project_id)
+        caller = caller_of_turn(session, spec.user_id).in_project(request.project_id)
         try:
             selection = self.providers.select_provider(session, caller, request.provider_id, request.model)
         except NotFound as error:

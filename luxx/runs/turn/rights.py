@@ -109,7 +109,7 @@ def read_rights(
     """
     values = {"user_id": user_id, "provider_id": request.provider_id, "agent_id": request.agent_id}
     row = active_user(connection, _choices_of_user, values)
-    caller = replace(caller_without_sign_in(row), project_id=request.project_id)
+    caller = caller_without_sign_in(row).in_project(request.project_id)
     if not row.has_provider:
         try:
             select_provider_row(Session(bind=connection), caller, request.provider_id, None)

@@ -297,10 +297,11 @@ _in_queues = select(func.coalesce(func.sum(_queued.c.stored_bytes), 0)).where(
 _of_user = (_of_runs, _said_in_rooms, _in_queues)
 
 
-def bytes_of_runs(connection: Connection, user_id: int) -> int:
-    """The bytes of the logs of a user's runs and of what is written in their rooms and queues."""
-    first, *rest = (one.scalar_subquery() for one in _of_user)
-    return int(connection.scalar(select(sum(rest, start=first)), {"user_id": user_id}) or 0)
+def stored_bytes(*others: Select[int]) -> Select[int]:
+    """The bytes that the user `:user_id` stores: the logs of runs, what is written in rooms and queues, and
+    `others`, which features store."""
+    first, *rest = (one.scalar_subquery() for one in (*_of_user, *others))
+    return select(sum(rest, start=first))
 
 
 class StorageUse:
@@ -313,8 +314,7 @@ class StorageUse:
         """`others`: the bytes that features store for the user `:user_id`."""
         self._store = store
         self._limit_mb = limit_mb
-        first, *rest = (one.scalar_subquery() for one in (*_of_user, *others))
-        self._of_user = select(sum(rest, start=first))
+        self._of_user = stored_bytes(*others)
         self._cached_sizes: dict[int, tuple[int, float]] = {}
 
     async def check(self, user_id: int, size: int, *, is_own: bool = True) -> None:

@@ -36,11 +36,12 @@ def free_port() -> int:
 
 
 def plain_environ(**more: str) -> dict[str, str]:
-    """This process's environment without keys, settings, sign-ins and proxies of the machine it runs on."""
+    """This process's environment without keys, settings, sign-ins and proxies of the machine it runs on, and
+    without what `make` passes to a `make` that it calls."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not re.search(r"_API_KEY$|_BASE_URL$|^LUXX_|_proxy$|_PROXY$", name)
+        if not re.search(r"_API_KEY$|_BASE_URL$|^LUXX_|_proxy$|_PROXY$|^M?MAKE|^MFLAGS$", name)
     }
     kept |= {"XDG_CONFIG_HOME": USER_FILES.name, "XDG_STATE_HOME": USER_FILES.name}
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"} | more

@@ -125,6 +125,18 @@ def test_every_answer_has_a_type(document: dict[str, Any]) -> None:
                 assert body["schema"], (method, path, status)
 
 
+def test_each_route_that_streams_is_described_as_one(app: Litestar) -> None:
+    streaming = {
+        (str(method), route.path_format)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for handler in route.route_handlers
+        if "streams" in handler.parsed_fn_signature.parameters
+        for method in handler.http_methods - {"HEAD", "OPTIONS"}
+    }
+    assert streaming == set(STREAM_ROUTES) | set(OPENAI_ROUTES)
+
+
 def test_streams_are_event_streams_with_the_table_of_events(document: dict[str, Any]) -> None:
     streaming = {
         (method, path): operation

@@ -74,7 +74,6 @@ OPENAI = "OpenAI"
 
 UPSTREAM_TAGS = frozenset({"openai", "agents", "messages", "providers", "tasks"})
 
-
 STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("POST", "/artifacts/{artifact_id}/regenerate"): (202, Success[Run], "the run"),
     ("POST", "/agents/{agent_id}/invoke"): (200, Success[MessageView], "or any other, the complete message"),
@@ -85,6 +84,7 @@ STREAM_ROUTES: dict[tuple[str, str], tuple[int, Any, str]] = {
     ("GET", "/tasks/{task_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
     ("POST", "/tasks/plan"): (200, Success[PlanView], "or any other, the plan"),
     ("POST", "/tasks/{task_id}/execute"): (202, Success[Run], "the run"),
+    ("POST", "/tasks/{task_id}/resume"): (202, Success[Run], "the run"),
     ("GET", "/chat-rooms/{room_id}/events"): (200, Success[LoggedEvents], "a page of the log"),
     ("POST", "/chat-rooms/{room_id}/start"): (202, Success[Run], "the run"),
     ("POST", "/chat-rooms/{room_id}/resume"): (202, Success[Run], "the run"),

@@ -84,6 +84,9 @@ REFUSED = [
     ("MATCH (n) RETURN n.name, n.name", 1, 26, "AS and another name"),
     (f"MATCH (n) WHERE {'coalesce(' * 30}n.name{')' * 30} = 'a' RETURN n", 1, 242, None),
     (f"RETURN '{'x' * 4000}'", 1, 1, None),
+    (f"RETURN {'[' * 1_900}{']' * 1_900}", 1, 8, None),
+    (f"RETURN {'toLower(' * 440}'a'{')' * 440}", 1, 216, None),
+    (f"MATCH (n) WITH {'coalesce(' * 390}n.name{')' * 390} AS a RETURN a", 1, 250, None),
 ]
 
 

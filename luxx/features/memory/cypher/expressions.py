@@ -36,8 +36,8 @@ from luxx.features.memory.cypher.syntax import (
     TextPosition,
     Variable,
 )
+from luxx.features.memory.cypher.tree import MAX_DEPTH
 
-MAX_DEPTH = 25
 MAX_LIST = 200
 MAX_STRING = 10_000
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from typing import Any
 
 from luxx.features.memory.cypher.syntax import (
@@ -35,6 +36,9 @@ ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 MAX_DIGITS = 19
 """Of a whole number; those of 64 bits have at most 19."""
 
+MAX_DEPTH = 25
+"""How deep the expressions of a query may be nested."""
+
 Children = list[Any]
 
 
@@ -42,8 +46,12 @@ def place_of(token: Any) -> TextPosition:
     return TextPosition(token.line, token.column)
 
 
-def text_of(value: Expression) -> str:
-    """An expression as the name of a column without an alias."""
+def text_of(value: Expression, depth: int = 0) -> str:
+    """An expression as the name of a column without an alias. One that is nested too deep to be compiled is
+    cut, because the compiler refuses it with its place."""
+    if depth > MAX_DEPTH:
+        return "…"
+    below = partial(text_of, depth=depth + 1)
     match value:
         case Literal():
             return repr(value.value) if isinstance(value.value, str) else str(value.value).lower()
@@ -54,18 +62,18 @@ def text_of(value: Expression) -> str:
         case Property():
             return f"{value.variable}.{value.name}"
         case FunctionCall():
-            arguments = "*" if value.star else ", ".join(text_of(item) for item in value.arguments)
+            arguments = "*" if value.star else ", ".join(below(item) for item in value.arguments)
             return f"{value.name}({'DISTINCT ' if value.distinct else ''}{arguments})"
         case ListOf():
-            return f"[{', '.join(text_of(item) for item in value.items)}]"
+            return f"[{', '.join(below(item) for item in value.items)}]"
         case Compared():
-            return f"{text_of(value.left)} {value.operator} {text_of(value.right)}"
+            return f"{below(value.left)} {value.operator} {below(value.right)}"
         case NullCheck():
-            return f"{text_of(value.operand)} IS {'NOT ' if value.negated else ''}NULL"
+            return f"{below(value.operand)} IS {'NOT ' if value.negated else ''}NULL"
         case Not():
-            return f"NOT {text_of(value.operand)}"
+            return f"NOT {below(value.operand)}"
         case Junction():
-            return f" {value.operator} ".join(text_of(item) for item in value.operands)
+            return f" {value.operator} ".join(below(item) for item in value.operands)
 
 
 class TreeBuilder:

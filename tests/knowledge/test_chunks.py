@@ -1,6 +1,7 @@
 """Chunks of documents: where they end, what they carry, and how few of them a change changes."""
 
 import random
+import threading
 import time
 
 import pytest
@@ -161,3 +162,30 @@ def test_chunks_are_bounded_and_take_linear_time(name: str) -> None:
 
     seconds(20_000)
     assert seconds(320_000) < 64 * max(seconds(20_000), 0.002)
+
+
+def test_a_long_text_without_an_end_keeps_no_other_thread_waiting() -> None:
+    longest, is_done = 0.0, threading.Event()
+
+    def tick() -> None:
+        nonlocal longest
+        last = time.monotonic()
+        while not is_done.wait(0.001):
+            last, before = time.monotonic(), last
+            longest = max(longest, last - before)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    try:
+        chunks = chunk(Part(text="[1,2,3]," * 2_500_000))
+    finally:
+        is_done.set()
+        ticking.join()
+    assert len(chunks) > 40_000
+    assert longest < 0.5
+
+
+@pytest.mark.parametrize("before", [99_800, 99_990, 100_000, 199_999])
+def test_an_end_is_found_wherever_it_is_in_a_long_text(before: int) -> None:
+    text = ("word " * 40_000)[:before] + "\n" + " " * 90 + "\n" + " " * 90 + "Next one. " + "word " * 300
+    assert [one.text[:9] for one in chunk(Part(text=text)) if "Next" in one.text] == ["Next one."]

@@ -80,6 +80,12 @@ _ENDS = re.compile(
     r"|(?P<line>\n)"
 )
 _LEVELS = {"paragraph": _PARAGRAPH_END, "sentence": _SENTENCE_END, "line": _LINE_END}
+_LONGEST_END = 250
+"""Characters of a match of `_ENDS`, at most."""
+
+_SEARCHED_AT_ONCE = 100_000
+"""Characters: the search keeps other threads waiting, a second for ten million without an end."""
+
 _WORD_BREAKS = (" ", ",", "，", "、", "\t")
 
 
@@ -128,7 +134,7 @@ def _divided(part: Part) -> Iterator[tuple[str, tuple[int, int] | None]]:
 def _units(text: str) -> Iterator[_Unit]:
     """The sentences and lines of a text, which together are the text."""
     start = last_end = 0
-    for end in _ENDS.finditer(text):
+    for end in _ends(text):
         is_near, last_end = end.end() - last_end < _SHORTEST_UNIT, end.end()
         if is_near:
             continue
@@ -136,6 +142,19 @@ def _units(text: str) -> Iterator[_Unit]:
         start = end.end()
     if start < len(text):
         yield from _pieces(text[start:], _PARAGRAPH_END)
+
+
+def _ends(text: str) -> Iterator[re.Match[str]]:
+    """The matches of `_ENDS`, which are searched in some of the text at a time."""
+    start = 0
+    while start <= len(text):
+        stop = start + _SEARCHED_AT_ONCE
+        for end in _ENDS.finditer(text, start, stop + _LONGEST_END):
+            if end.start() >= stop:
+                break
+            yield end
+            start = end.end()
+        start = max(start, stop)
 
 
 def _row_units(text: str) -> Iterator[_Unit]:

@@ -208,6 +208,28 @@ async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reas
             assert (await ann.ask(method, wrong, body)).status_code == 404
 
 
+async def test_what_a_deleted_fact_was_about_leaves_the_graph(own_server: ServerProcess) -> None:
+    both = [ANN, {"name": "Dr. Quixada", "type": "person"}, {"name": "Oslo", "type": "place"}]
+    rules = [extracts(1, BERGEN, OSLO, entities=both), extracts(2, OSLO), CHATS]
+
+    async def names() -> set[str]:
+        return {entity["name"] for entity in (await ann.get("/graph/entities"))["items"]}
+
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(own_server.url) as ann:
+        conversation = await chat_with(ann, model.url, "I live in Bergen, I moved to Oslo")
+        await extract(ann, conversation)
+        assert await names() == {"Ann", "Bergen", "Oslo", "Dr. Quixada"}
+        (oslo,) = [one["id"] for one in (await ann.get("/memories"))["items"] if "Oslo" in one["text"]]
+        await ann.ask("DELETE", f"/memories/{oslo}")
+        assert await names() == {"Ann", "Bergen", "Dr. Quixada"}
+        await ann.ask("DELETE", "/memories", scope="user")
+        assert await names() == set()
+        # What is said later is extracted as before.
+        await say(ann, conversation, "I moved to Oslo")
+        await extract(ann, conversation)
+        assert await names() == {"Ann", "Oslo"}
+
+
 async def test_of_recalled_facts_prompts_and_results_of_tools_nothing_is_extracted(
     own_server: ServerProcess,
 ) -> None:

@@ -158,11 +158,37 @@ def delete_unsupported(
         connection.execute(delete(_communities).where(_communities.c.id.in_(communities), ~members))
 
 
+def delete_unnamed(connection: Connection, entity_ids: Collection[int]) -> None:
+    """Deletes those of the entities that no fact names any more, also those that episodes mention: whoever
+    deletes the last fact about something wants it forgotten, and the text of an episode stays anyway."""
+    by_fact = _mentions.alias()
+    unnamed = select(_entities.c.id).where(
+        _entities.c.id.in_(entity_ids),
+        ~exists().where(by_fact.c.entity_id == _entities.c.id, by_fact.c.fact_id.is_not(None)),
+        *_is_no_end(),
+    )
+    is_mention = _mentions.c.episode_id.is_not(None), _mentions.c.entity_id.in_(unnamed)
+    connection.execute(delete(_mentions).where(*is_mention))
+    delete_unsupported(connection, entity_ids)
+
+
+def delete_all_unnamed(connection: Connection, scope_ids: Collection[int]) -> None:
+    """`delete_unnamed` for all entities of these scopes."""
+    mentioned = select(_mentions.c.entity_id).where(
+        _mentions.c.scope_id.in_(scope_ids), _mentions.c.episode_id.is_not(None)
+    )
+    delete_unnamed(connection, connection.scalars(mentioned.distinct()).all())
+
+
 def is_unsupported() -> ColumnElement[bool]:
     """The condition on entities that no fact and no episode names, and that none was merged into."""
+    return and_(~exists().where(_mentions.c.entity_id == _entities.c.id), *_is_no_end())
+
+
+def _is_no_end() -> tuple[ColumnElement[bool], ...]:
+    """The conditions on entities at no end of a fact, and that none was merged into."""
     merged = _entities.alias()
-    return and_(
-        ~exists().where(_mentions.c.entity_id == _entities.c.id),
+    return (
         ~exists().where(_facts.c.subject_id == _entities.c.id),
         ~exists().where(_facts.c.object_id == _entities.c.id),
         ~exists().where(merged.c.canonical_id == _entities.c.id),

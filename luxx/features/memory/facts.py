@@ -15,7 +15,7 @@ from msgspec import UNSET
 from sqlalchemy import Connection, Row, bindparam, delete, insert, literal, select, update
 
 from luxx.errors import InvalidInput
-from luxx.features.memory.entities import MAX_ENTITIES, EntityFinder, NewEntity, delete_unsupported
+from luxx.features.memory.entities import MAX_ENTITIES, EntityFinder, NewEntity, delete_unnamed
 from luxx.features.memory.lexical import index_facts
 from luxx.features.memory.limits import RowLimit
 from luxx.features.memory.models import FactSourceRow, MemoryChangeRow, MentionRow
@@ -304,7 +304,7 @@ def retire(
 
 def delete_facts(connection: Connection, fact_ids: Collection[int]) -> None:
     """Deletes facts for good, with their versions, words, changes and mentions in recalls, and the entities
-    that nothing else names."""
+    that no other fact names."""
     ids = set(fact_ids)
     versions = versions_of(connection, ids)
     ids.update(connection.scalars(select(facts.c.id).where(facts.c.uid.in_(versions))))
@@ -312,7 +312,7 @@ def delete_facts(connection: Connection, fact_ids: Collection[int]) -> None:
     is_deleted = _mentions.c.fact_id.in_(ids)
     entity_ids = connection.scalars(select(_mentions.c.entity_id).where(is_deleted).distinct()).all()
     connection.execute(delete(facts).where(facts.c.id.in_(ids)))
-    delete_unsupported(connection, entity_ids)
+    delete_unnamed(connection, entity_ids)
 
 
 def versions_of(connection: Connection, fact_ids: Collection[int]) -> list[str]:

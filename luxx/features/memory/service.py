@@ -22,6 +22,7 @@ from luxx.features.memory.changes import (
     restore,
     undo_fact_change,
 )
+from luxx.features.memory.entities import delete_all_unnamed
 from luxx.features.memory.facts import Author, FactWriter, delete_facts, versions_of
 from luxx.features.memory.lexical import find_facts
 from luxx.features.memory.merging import undo_entity_change
@@ -170,6 +171,8 @@ class MemoryService:
             query = select(facts.c.id).where(facts.c.scope_id.in_(ids)).limit(DELETED_AT_ONCE)
             found = connection.scalars(query if condition is None else query.where(condition)).all()
             delete_facts(connection, found)
+            if not found and source is None:
+                delete_all_unnamed(connection, ids)
             return len(found)
 
         deleted = 0

@@ -47,6 +47,7 @@ def model() -> Iterator[ScriptedProvider]:
     rules = [
         Rule(when=When(system=READER), reply=[Text(text=json.dumps(WRITTEN)), USAGE, Finish()]),
         Rule(when=When(user="Let another", has_tool_result=False), reply=[*delegated, finish]),
+        Rule(when=When(user="Lost invoices"), status=401, message="the key is refused"),
         Rule(when=When(user="quickly", has_tool_result=False), reply=[*calls()[:2], finish]),
         Rule(when=When(user="chart", has_tool_result=False), reply=[*calls(), finish]),
         Rule(reply=[Text(text="The chart of Anneliese Vogel is ready."), USAGE, Finish()]),
@@ -219,6 +220,23 @@ def test_short_tainted_and_left_out_runs_teach_nothing(
     assert [one for one in events if one["type"] == "pattern_used"] == []
     until_looked_at(server)
     assert rows(server, "SELECT count(*), sum(usage_count) FROM patterns") == known
+
+
+def test_errors_of_a_provider_are_no_failures_of_a_pattern(server: ServerProcess, admin: ApiClient) -> None:
+    admin.good("PUT", "/tenant", json={"learn_patterns": True})
+    goal = "Translate the letters about the weather"
+    body = {"name": "Lost invoices", "goal": goal, "steps": [{"description": "Read the letters"}]}
+    path = f"/patterns/{admin.good('POST', '/patterns', json=body)['id']}"
+    for _ in range(6):
+        conversation = admin.good("POST", "/conversations", json={})["id"]
+        sent = {"conversation_id": conversation, "content": goal, "when_asked": "deny"}
+        assert admin.bad("POST", "/messages", 502, json=sent)["detail"]["kind"] == "provider_key_refused"
+        events = admin.good("GET", f"/conversations/{conversation}/events", params={"limit": 200})["events"]
+        assert [one["pattern_id"] for one in events if one["type"] == "pattern_used"] == [path[10:]]
+    until_looked_at(server)
+    pattern = admin.good("GET", path)
+    assert (pattern["status"], pattern["failure_count"], pattern["usage_count"]) == ("active", 0, 0)
+    admin.good("DELETE", path)
 
 
 def test_tainted_and_delegated_runs_teach_nothing(

@@ -287,9 +287,11 @@ def _outcome(session: Session, run: RunRow, events: Sequence[Event]) -> TraceOut
         return TraceOutcome.DOUBTFUL
     is_invalid = any(isinstance(one, Verdict) and one.result == VerdictResult.INVALID for one in events)
     is_in_loop = any(isinstance(one, DoomLoopDetected) for one in events)
-    if run.status == RunStatus.FAILED.value or is_invalid or is_in_loop:
+    if is_invalid or is_in_loop:
         return TraceOutcome.FAILURE
-    return TraceOutcome.SUCCESS if run.stop_reason == StopReason.FINISHED.value else TraceOutcome.DOUBTFUL
+    # A run fails because of its provider or its server, which says nothing about the pattern.
+    is_whole = run.status == RunStatus.COMPLETED.value and run.stop_reason == StopReason.FINISHED.value
+    return TraceOutcome.SUCCESS if is_whole else TraceOutcome.DOUBTFUL
 
 
 def _is_regenerated(session: Session, run: RunRow) -> bool:

@@ -40,8 +40,8 @@ def test_thinking_closes_with_its_duration_and_a_tool_card_shows_arguments_and_o
         expect(card).to_contain_text("6 * 7")
         expect(card).to_contain_text("Done")
         card.click()
-        expect(page.get_by_text('"expression": "6 * 7"')).to_be_visible()
-        expect(page.get_by_text("result: 42")).to_be_visible()
+        expect(page.get_by_role("group", name="What is asked for")).to_have_text(">>> 6 * 7")
+        expect(page.get_by_role("group", name="Output")).to_have_text("42")
         take_screenshots(tab, "chat-tool")
 
 

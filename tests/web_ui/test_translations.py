@@ -137,7 +137,7 @@ def test_a_chinese_page_asks_and_refuses_in_chinese(person: Person) -> None:
         page.get_by_label("消息", exact=True).fill("算一算")
         page.get_by_role("button", name="发送").click()
         question = page.get_by_role("region", name="可以用这些参数运行 python_eval 吗？")
-        expect(question).to_contain_text("风险：低。")
+        expect(question).to_contain_text("低风险")
         expect(question).to_contain_text("询问原因：用户的第 1 条规则：ask python_eval(*)。")
         question.get_by_role("button", name="仅此一次").click()
         expect(page.get_by_role("article", name="回答")).to_contain_text("四。")

@@ -3,3 +3,4 @@ import { defineAsyncComponent } from 'vue'
 
 export const QuestionCard = defineAsyncComponent(() => import('./QuestionCard.vue'))
 export const StepFiles = defineAsyncComponent(() => import('./StepFiles.vue'))
+export const ToolViews = defineAsyncComponent(() => import('@/components/tools/ToolViews.vue'))

@@ -29,8 +29,6 @@ const en = {
   strategies: { parallel: 'side by side', sequential: 'one after the other, each with the answers before it' },
   question: 'Question',
   permission: 'Permission',
-  risk: (level: string) => `Risk: ${level}.`,
-  sentences: (...all: string[]) => all.filter(Boolean).join(' '),
   because: (reason: string) => `Asked because ${reason}.`,
   once: 'Once',
   onceEdited: 'Once, as edited',

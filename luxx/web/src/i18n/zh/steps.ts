@@ -1,7 +1,5 @@
 import type { StepsText } from '../en/steps'
 
-const RISKS: Record<string, string> = { low: '低', medium: '中', high: '高' }
-
 const ANSWERS: Record<string, string> = { once: '仅此一次', always: '始终允许', reject: '拒绝' }
 
 const LOOP_ANSWERS = { stop: '结束此回答', continue: '继续', skip: '跳过此次调用', correct: '更正' }
@@ -29,8 +27,6 @@ const zh: StepsText = {
   strategies: { parallel: '同时进行', sequential: '依次进行，每个任务都会得到前面的答案' },
   question: '问题',
   permission: '请求许可',
-  risk: (level) => `风险：${RISKS[level] ?? level}。`,
-  sentences: (...all) => all.filter(Boolean).join(''),
   because: (reason) => `询问原因：${reason}。`,
   once: '仅此一次',
   onceEdited: '按修改后的参数运行一次',

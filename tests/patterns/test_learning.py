@@ -200,6 +200,13 @@ def test_three_successes_make_a_pattern_active_which_the_fourth_message_is_given
     for secret in (*SECRETS, "Anneliese", "Vogel", "77123", "1111"):
         assert secret not in stored, secret
 
+    # Each source can be opened: a run that is deleted with its conversation is none any more.
+    sources = admin.good("GET", f"/patterns/{pattern['id']}")["sources"]
+    for source in sources[:2]:
+        subject = admin.good("GET", f"/runs/{source}")["subject_id"]
+        admin.good("DELETE", f"/conversations/{subject}")
+    assert admin.good("GET", f"/patterns/{pattern['id']}")["sources"] == sources[2:]
+
 
 def test_short_tainted_and_left_out_runs_teach_nothing(
     server: ServerProcess, admin: ApiClient, model: ScriptedProvider

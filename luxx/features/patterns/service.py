@@ -36,6 +36,7 @@ from luxx.features.patterns.slots import signature_of, signature_text
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
 from luxx.infra.strict_json import IN_LINE, LINE
+from luxx.runs.models import RunRow
 from luxx.wire.patterns import PatternScope, PatternStatus
 
 MAX_STEPS, MAX_STEP_BYTES = 20, 4 * 1024
@@ -364,6 +365,7 @@ def _sources(session: Session, row: PatternRow, caller: Caller) -> list[str]:
         return []
     newest = (
         select(PatternUseRow.run_id)
+        .join(RunRow, RunRow.id == PatternUseRow.run_id)  # Not those that were deleted with their subject.
         .where(
             PatternUseRow.pattern_id == row.id,
             PatternUseRow.kind == UseKind.LEARNED.value,

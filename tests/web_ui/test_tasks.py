@@ -72,6 +72,16 @@ def test_a_goal_becomes_a_plan_that_is_changed_and_runs_as_a_graph(
         take_screenshots(tab, "task-done")
         page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
         take_screenshots(tab, "task-done-phone")
+        page.set_viewport_size({"width": LAPTOP[0], "height": LAPTOP[1]})
+        result.get_by_role("button", name="[yield]").press("Enter")
+        expect(panel).to_contain_text("680")
+        # A copy has the same steps, of which none has begun.
+        page.get_by_role("main").get_by_role("button", name="More").last.click()
+        page.get_by_role("menuitem", name="Duplicate").click()
+        expect(page.get_by_role("heading", name="(copy)")).to_be_visible()
+        expect(graph.get_by_role("button", name="Give advice")).to_contain_text("Not started")
+        [copy] = [each for each in person.get("/tasks")["items"] if each["name"].endswith("(copy)")]
+        assert {step["status"] for step in person.get(f"/tasks/{copy['id']}")["steps"]} == {"pending"}
 
 
 def test_a_task_with_times_is_ordered_snoozed_and_shown_again(person: Person) -> None:

@@ -125,6 +125,8 @@ const en = {
   exportJson: 'Task file (JSON)',
   copyMermaid: 'Copy as Mermaid',
   mermaidCopied: 'The graph is copied as Mermaid text',
+  duplicate: 'Duplicate',
+  copyName: (name: string) => `${name} (copy)`,
   openTimeline: 'Open the timeline',
   settings: 'Name, goal and times',
   deleteTitle: 'Delete this task?',

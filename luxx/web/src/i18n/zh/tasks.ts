@@ -125,6 +125,8 @@ const zh: TasksText = {
   exportJson: '任务文件（JSON）',
   copyMermaid: '复制为 Mermaid',
   mermaidCopied: '图已作为 Mermaid 文本复制',
+  duplicate: '创建副本',
+  copyName: (name) => `${name}（副本）`,
   openTimeline: '打开时间线',
   settings: '名称、目标和时间',
   deleteTitle: '删除此任务？',

@@ -7,7 +7,7 @@ import { useBusy } from '@/components/busy'
 import { copyText } from '@/components/clipboard'
 import { useTasksText } from '@/i18n/en/tasks'
 import { useNotices } from '@/stores/notices'
-import { pathOf, useTaskLists } from './tasks'
+import { copyOf, pathOf, type Task, useTaskLists } from './tasks'
 import type { LiveTask } from './useTask'
 
 export function useTaskActions(task: LiveTask) {
@@ -38,6 +38,12 @@ export function useTaskActions(task: LiveTask) {
       run('mermaid', async () => {
         await copyText(await (await readFile(`/tasks/${task.id}/graph?format=mermaid`)).text())
         notices.show({ kind: 'info', text: text.mermaidCopied })
+      }),
+    duplicate: (of: Task) =>
+      run('duplicate', async () => {
+        const made = await ask(api.POST('/tasks', { body: copyOf(of, text.copyName(of.name)) }))
+        await reload()
+        await router.push(`/tasks/${made.id}`)
       }),
     remove: async () => {
       await ask(api.DELETE('/tasks/{task_id}', { params }))

@@ -5,6 +5,7 @@ import { firstPages } from '@/api/lists'
 import { useReload } from '@/api/queries'
 import type { Schema } from '@/api/types'
 import type { RunState, TaskStepState } from '@/run/state'
+import { draftOf, stepOf } from './drafts'
 
 export type Task = Schema<'TaskView'>
 export type TaskStepView = Schema<'TaskStepView'>
@@ -35,6 +36,29 @@ export function listTasks(choice: TaskListChoice, words: string, pages: number):
 export function proposePlan(body: Schema<'NewPlan'>): Promise<Schema<'PlanView'>> {
   const answered = api.POST('/tasks/plan', { body }) as Promise<{ response: Response }>
   return ask(answered as Promise<{ data?: { data?: Schema<'PlanView'>; success: true }; response: Response }>)
+}
+
+/** What a task chose that is gone, itself or one of its steps: a copy would go on without it. */
+export function hasLost(task: Task): boolean {
+  return [task.lost_provider, task.lost_agent, task.lost_project, ...task.steps.map((step) => step.lost_agent)].some((lost) => lost !== null)
+}
+
+/** A new task with the same steps, of which none has begun, and without times. */
+export function copyOf(task: Task, name: string): Schema<'NewTask'> {
+  const { goal, provider_id, agent_id, project_id, max_concurrent_steps, require_approval, metadata, priority } = task
+  const steps = task.steps.map((step) => stepOf(draftOf(step, step.id)))
+  return {
+    name: [...name].slice(0, 200).join(''),
+    goal,
+    provider_id,
+    agent_id,
+    project_id,
+    max_concurrent_steps,
+    require_approval,
+    metadata,
+    priority,
+    steps,
+  }
 }
 
 /** Creates a task from a task file: YAML or JSON text. */

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text
+from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
 from web_ui.axe import check_both_screens, check_both_themes
 from web_ui.browser import PHONE
 from web_ui.person import Person
@@ -69,7 +69,8 @@ def test_the_pattern_of_an_answer_leads_to_its_page_on_a_phone(person: Person) -
 
 @pytest.fixture(scope="module")
 def script() -> Script:
-    return Script(rules=[Rule(reply=[Text(text="Here it is.")])])
+    plan = Rule(when=When(system="Split the goal"), reply=[Text(text='{"steps": [{"name": "Draw"}]}')])
+    return Script(rules=[plan, Rule(reply=[Text(text="Here it is.")])])
 
 
 @pytest.fixture
@@ -121,3 +122,19 @@ def test_a_chat_asks_whether_the_pattern_is_used_and_shows_what_its_reader_think
         page.reload()
         page.get_by_role("button", name=details).click()
         expect(page.get_by_role("checkbox", name=switch)).not_to_be_checked()
+
+
+def test_a_task_names_the_pattern_of_its_plan(person: Person, learning: None) -> None:
+    goal = "Make a chart of the sales"
+    steps = [{"description": "Read the file"}, {"description": "Draw it"}]
+    pattern = person.post("/patterns", CHART | {"name": goal, "goal": goal, "steps": steps})["id"]
+    task = person.post("/tasks", {"name": "Chart", "goal": goal})["id"]
+    person.wait_for(person.post(f"/tasks/{task}/execute")["id"], "completed")
+    with person.tab() as tab:
+        page = tab.open(f"/ui/tasks/{task}")
+        page.get_by_text("The plan was drawn with a pattern").click()
+        check_both_screens(tab, "task-pattern")
+        # On a phone it stands in the other column.
+        page.get_by_text("The plan was drawn with a pattern").click()
+        page.get_by_role("main").locator(f"a[href$='/patterns/{pattern}']").click()
+        expect(page.get_by_label("Name", exact=True)).to_have_value(goal)

@@ -210,7 +210,11 @@ async def test_a_wrong_answer_is_corrected_and_a_useless_one_fails_with_its_reas
 
 async def test_what_a_deleted_fact_was_about_leaves_the_graph(own_server: ServerProcess) -> None:
     both = [ANN, {"name": "Dr. Quixada", "type": "person"}, {"name": "Oslo", "type": "place"}]
-    rules = [extracts(1, BERGEN, OSLO, entities=both), extracts(2, OSLO), CHATS]
+    times = {"valid_at": "1990-01-01", "invalid_at": "1995-01-01"}
+    as_child = {**BERGEN, **times, "quote": "As a child", "replaces": 1}
+    rules = [
+        extracts(1, BERGEN, OSLO, entities=both), extracts(2, OSLO), extracts(3, as_child), CHATS,
+    ]  # fmt: skip
 
     async def names() -> set[str]:
         return {entity["name"] for entity in (await ann.get("/graph/entities"))["items"]}
@@ -228,6 +232,11 @@ async def test_what_a_deleted_fact_was_about_leaves_the_graph(own_server: Server
         await say(ann, conversation, "I moved to Oslo")
         await extract(ann, conversation)
         assert await names() == {"Ann", "Oslo"}
+        # Something of long ago does not end what is so now, also if the model says so.
+        await say(ann, conversation, "As a child I lived in Bergen")
+        await extract(ann, conversation)
+        ends = {one["object"]: one["invalid_at"] for one in (await ann.get("/memories"))["items"]}
+        assert ends == {"Oslo": None, "Bergen": "1995-01-01T00:00:00Z"}
 
 
 async def test_of_recalled_facts_prompts_and_results_of_tools_nothing_is_extracted(

@@ -150,7 +150,8 @@ class FoundFact(msgspec.Struct, frozen=True, kw_only=True):
 
     def retires(self) -> KnownFact | None:
         """The fact that is no longer so because of this one: what the model says, if both are about the same
-        thing, and no person pinned it. Subject and predicate must agree, or both ends."""
+        thing, and no person pinned it. Subject and predicate must agree, or both ends. What was over when
+        it was said does not end something else."""
         old = self.replaces
         if old is None or old.pinned or old.subject is None or self.subject is None:
             return None
@@ -159,6 +160,9 @@ class FoundFact(msgspec.Struct, frozen=True, kw_only=True):
         if old.subject != ends[0]:
             return None
         same_predicate = has_predicate and str(self.predicate).casefold() == str(old.predicate).casefold()
+        is_over = self.invalid_at is not None and self.invalid_at <= self.source.sent_at
+        if is_over and old.object != ends[1]:
+            return None
         return old if same_predicate or old.object == ends[1] else None
 
 

@@ -55,10 +55,11 @@ class Servers(NamedTuple):
         return found
 
     def holding(self, *ids: object) -> dict[str, int]:
-        """The tables with rows that one of the ids names. What was spent stays, without any text."""
+        """The tables with rows that one of the ids names. What was spent stays, without any text, and for a
+        moment the end of a run of somebody else, until its notice is sent."""
         found: dict[str, int] = {}
         for name, table in Base.metadata.tables.items():
-            if name == "usage_records":
+            if name in ("usage_records", "run_ended"):
                 continue
             named = [one for one in table.columns if one.name in ("id", "artifact_id", "subject_id")]
             for column in (one for one in named if one.type.python_type is str):

@@ -94,7 +94,7 @@ def say_and_decide(person: ApiClient, text: str, answer: Any) -> tuple[str, dict
     assert (question["kind"], question["decision_type"]) == ("decision", "pattern")
     assert [option["label"] for option in question["options"]] == ["use", "skip"]
     person.good("POST", f"{path}/{question['id']}/answer", json={"answer": answer})
-    for _ in range(100):
+    for _ in range(300):
         run = person.good("GET", f"/runs/{waiting['run_id']}")
         if run["status"] == "completed":
             break

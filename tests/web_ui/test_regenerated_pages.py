@@ -59,7 +59,7 @@ def test_a_page_is_written_anew_and_kept_or_discarded(
         expect(page.get_by_text("Page 2 is being written")).to_be_visible()
         stream = page.get_by_role("region", name="New text")
         expect(stream).to_contain_text("| what |")
-        assert page.evaluate("document.activeElement.closest('section') !== null")
+        page.wait_for_function("document.activeElement.closest('section') !== null")
         check_both_screens(tab, "regenerate-stream")
         page.set_viewport_size({"width": LAPTOP[0], "height": LAPTOP[1]})
 

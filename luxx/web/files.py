@@ -19,7 +19,7 @@ from litestar.di import NamedDependency
 from luxx.api.http.authentication import PUBLIC
 from luxx.api.http.request_input import IGNORES_QUERY
 from luxx.errors import NotFound, Unavailable
-from luxx.web.build import DIST, MANIFEST_NAME, REPORT_NAME, WEB, has_sources
+from luxx.web.build import DIST, MANIFEST_NAME, PRELOADED_NAME, REPORT_NAME, WEB, has_sources
 
 MEDIA_TYPES = {
     ".css": "text/css",
@@ -37,6 +37,9 @@ ENCODINGS = {"br": ".br", "gzip": ".gz"}
 """By preference; the build writes a compressed form beside each text."""
 
 PAGE = "index.html"
+FIRST_AREA = "chat"
+"""Where the address of the UI itself leads."""
+
 DIAGRAM_PAGE = "diagram.html"
 ARTIFACT_PAGE = "artifact.html"
 IMMUTABLE = "public, max-age=31536000, immutable"
@@ -80,6 +83,7 @@ class WebFiles:
         self._dist = dist
         self._built_at = -1
         self._names: frozenset[str] = frozenset()
+        self._preloaded: dict[str, str] = {}
         self._stored: dict[str, _StoredFile] = {}
         self._lock = Lock()
 
@@ -108,6 +112,7 @@ class WebFiles:
                     return None
                 name = PAGE
             encoding, stored = self._encoded(name, accepted)
+            links = self._preloaded.get(path.strip("/").partition("/")[0] or FIRST_AREA)
         headers = {
             "cache-control": IMMUTABLE if name.startswith("assets/") else REVALIDATED,
             "etag": stored.etag,
@@ -121,6 +126,8 @@ class WebFiles:
         if name.endswith(".html"):
             headers["cross-origin-opener-policy"] = "same-origin"
             headers["permissions-policy"] = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
+        if name == PAGE and links:
+            headers["link"] = links
         if policy := PAGE_POLICIES.get(name):
             headers["content-security-policy"] = policy
             headers["x-dns-prefetch-control"] = "off"
@@ -138,11 +145,22 @@ class WebFiles:
         if built_at != self._built_at:
             self._built_at = built_at
             self._names = frozenset(self._list_names())
+            self._preloaded = dict(self._list_preloaded())
             self._stored.clear()
+
+    def _list_preloaded(self) -> Iterator[tuple[str, str]]:
+        """By area, the header that makes a browser load its scripts at once, and not after those of the page
+        have run."""
+        try:
+            areas = msgspec.json.decode((self._dist / PRELOADED_NAME).read_bytes(), type=dict[str, list[str]])
+        except (OSError, msgspec.DecodeError):
+            return
+        for area, names in areas.items():
+            yield area, ", ".join(f'</ui/{name}>; rel="modulepreload"' for name in names)
 
     def _list_names(self) -> Iterator[str]:
         for file in self._dist.rglob("*"):
-            if file.is_file() and not file.name.startswith((REPORT_NAME, MANIFEST_NAME)):
+            if file.is_file() and not file.name.startswith((REPORT_NAME, MANIFEST_NAME, PRELOADED_NAME)):
                 yield file.relative_to(self._dist).as_posix()
 
     def _encoded(self, name: str, accepted: str) -> tuple[str, _StoredFile]:

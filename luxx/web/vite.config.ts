@@ -10,6 +10,37 @@ const SERVER = process.env.LUXX_URL ?? 'http://127.0.0.1:8000'
 const NAMED = 'assets/[name]-[hash:7].js'
 const TEXT = /\.(js|css|html|svg|json|webmanifest)$/
 
+const PAGE = /\/src\/pages\/([\w-]+)\/[A-Za-z]+Page\.vue$/
+
+/** Writes which scripts the page of each area loads besides those of `index.html`; the server names them with its answer. */
+function preloaded(): Plugin {
+  return {
+    name: 'preloaded',
+    apply: 'build',
+    generateBundle(_options, bundle) {
+      const chunks = Object.values(bundle).filter((file) => file.type === 'chunk')
+      const withImports = (names: readonly string[], found = new Set<string>()): Set<string> => {
+        for (const name of names) {
+          const file = bundle[name]
+          if (found.has(name) || file?.type !== 'chunk') continue
+          found.add(name)
+          withImports(file.imports, found)
+        }
+        return found
+      }
+      const entry = withImports(chunks.filter((chunk) => chunk.facadeModuleId?.endsWith('/index.html')).map((chunk) => chunk.fileName))
+      const areas: Record<string, string[]> = {}
+      for (const chunk of chunks) {
+        for (const id of chunk.moduleIds) {
+          const area = PAGE.exec(id)?.[1]
+          if (area) areas[area] = [...withImports([chunk.fileName])].filter((name) => !entry.has(name)).sort()
+        }
+      }
+      this.emitFile({ type: 'asset', fileName: 'preloaded.json', source: JSON.stringify(areas) })
+    },
+  }
+}
+
 /** Writes compressed forms of all texts beside them; the server sends these as they are. */
 function compressed(): Plugin {
   let folder = ''
@@ -33,7 +64,7 @@ function compressed(): Plugin {
 
 export default defineConfig({
   base: '/ui/',
-  plugins: [vue(), tailwindcss(), compressed()],
+  plugins: [vue(), tailwindcss(), preloaded(), compressed()],
   resolve: {
     alias: {
       '@': fileURLToPath(new URL('./src', import.meta.url)),
@@ -52,7 +83,19 @@ export default defineConfig({
     rollupOptions: {
       input: ['index.html', 'diagram.html'],
       // Each script names those that it loads. A digest that is shorter by a character saves some of the budget.
-      output: { entryFileNames: NAMED, chunkFileNames: NAMED, assetFileNames: 'assets/[name]-[hash:7][extname]' },
+      output: {
+        entryFileNames: NAMED,
+        chunkFileNames: NAMED,
+        assetFileNames: 'assets/[name]-[hash:7][extname]',
+        codeSplitting: {
+          groups: [
+            { name: 'shared', test: /dompurify|vite\/preload-helper/, priority: 4 },
+            { name: 'app', test: /\/src\/(App\.vue|router\.ts)$/, priority: 3 },
+            { name: 'common', test: /\/(src|lucide-vue-next|@lucide)\//, minShareCount: 6, maxModuleSize: 8_000, priority: 2 },
+            { name: 'chat', test: /\/pages\/chat\/(ChatPage|ConversationView|StartPanel)\.vue$/, priority: 1 },
+          ],
+        },
+      },
     },
   },
   server: {

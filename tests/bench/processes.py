@@ -149,7 +149,9 @@ class Api:
     def close(self) -> None:
         self._http.close()
 
-    def connect_upstream(self, port: int, provider_type: str = "openai_compatible") -> str:
+    def connect_upstream(
+        self, port: int, provider_type: str = "openai_compatible", model: str = "bench-model"
+    ) -> str:
         """Makes the fake model server a provider of the user, with chat completions the default one; returns
         its id."""
         is_default = provider_type == "openai_compatible"
@@ -157,7 +159,7 @@ class Api:
             "name": provider_type,
             "provider_type": provider_type,
             "base_url": f"http://127.0.0.1:{port}/v1",
-            "default_model": "bench-model",
+            "default_model": model,
             "is_default": is_default,
         }
         return self._post("/providers", provider)["id"]

@@ -1,5 +1,7 @@
 """The row of the web UI: a real Chromium on the benchmark's core, the server on its own.
 
+The first load is measured with an empty cache at 1.6 Mbit/s and 40 ms each way there and back.
+
 The main thread's time for a stream of 200 events a second is compared with that of an empty page of the same
 server that reads the same stream and drops it.
 """
@@ -15,6 +17,7 @@ import httpx
 import msgspec
 from playwright.async_api import Browser, BrowserContext, CDPSession, Locator, Page, async_playwright
 
+from luxx.providers.scripted import Finish, Pause, Rule, Script, ScriptedProvider, Text
 from luxx.web.build import build
 from tests.bench.figures import Figures
 from tests.bench.load import Broken
@@ -30,6 +33,46 @@ MESSAGES = 2_000
 FIRST_TOKENS = 5
 SETTLE_SECONDS = 1.0
 """After a page has loaded, and after the last event, so that work that was put off is counted too."""
+
+NETWORK = {"offline": False, "latency": 40, "downloadThroughput": 1.6e6 / 8, "uploadThroughput": 750e3 / 8}
+LOAD_SECONDS = 6.0
+LARGEST_PAINT = """() => new Promise(resolve => new PerformanceObserver(list =>
+  resolve(list.getEntries().at(-1).startTime)
+).observe({ type: 'largest-contentful-paint', buffered: true }))"""
+
+LONGEST_TASK = """() => {
+  window.longestTask = 0
+  new PerformanceObserver(list => {
+    for (const task of list.getEntries()) window.longestTask = Math.max(window.longestTask, task.duration)
+  }).observe({ type: 'longtask' })
+}"""
+"""Tasks of less than 50 ms are not counted."""
+
+RICH_PART = """## Part {number}
+
+Some **words** with `code`, a [link](https://example.org/{number}) and $a^2 + b^2 = c_{{{number}}}$.
+
+- one
+  - of one
+- two
+
+```python
+def area_{number}(width: float, height: float) -> float:
+    \"\"\"The area of a field.\"\"\"
+    return width * height + {number}
+```
+
+| year | sum | share |
+|---|---|---|
+| 2024 | {number} | 12 % |
+| 2025 | {number}0 | 14 % |
+
+$$\\int_0^{{{number}}} x^2 dx = \\frac{{{number}^3}}{{3}}$$
+
+"""
+RICH_PARTS = 30
+RICH_PIECE = 12
+RICH = "".join(RICH_PART.format(number=number) for number in range(1, RICH_PARTS + 1)) + "The very end."
 
 DRAIN = """async ({ token, body }) => {
   const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
@@ -54,16 +97,21 @@ class _Session:
     @contextlib.asynccontextmanager
     async def page(self, path: str) -> AsyncIterator[Page]:
         """A new tab at this path, after it has settled."""
+        async with self.empty_page() as page:
+            await page.goto(f"{self.url}{path}")
+            await asyncio.sleep(SETTLE_SECONDS)
+            yield page
+
+    @contextlib.asynccontextmanager
+    async def empty_page(self) -> AsyncIterator[Page]:
+        """A new tab with an empty cache."""
         context: BrowserContext = await self._browser.new_context(
             viewport={"width": LAPTOP[0], "height": LAPTOP[1]}, locale="en-GB"
         )
         stored = {"access": self.api.token, "refresh": "", "expiresAt": (time.time() + 3600) * 1000}
         entry = json.dumps(json.dumps(stored))
         await context.add_init_script(f"localStorage.setItem('luxx.sign-in', {entry})")
-        page = await context.new_page()
-        await page.goto(f"{self.url}{path}")
-        await asyncio.sleep(SETTLE_SECONDS)
-        yield page
+        yield await context.new_page()
         await context.close()
 
 
@@ -92,9 +140,14 @@ async def ui_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIter
     problem = await asyncio.to_thread(build)
     if problem is not None:
         raise Broken(f"the web UI was not built: {problem}")
-    with luxx_server() as server:
+    pieces = (RICH[at : at + RICH_PIECE] for at in range(0, len(RICH), RICH_PIECE))
+    reply = [event for piece in pieces for event in (Text(text=piece, pieces=1), Pause(seconds=0.005))]
+    rich = Script(rules=[Rule(reply=[*reply, Finish()])])
+    with ScriptedProvider(rich) as rich_upstream, luxx_server() as server:
+        rich_port = int(rich_upstream.url.rpartition(":")[2])
         api = await asyncio.to_thread(Api, server.port)
         await asyncio.to_thread(api.connect_upstream, upstream.port)
+        rich_id = await asyncio.to_thread(api.connect_upstream, rich_port, "openai", "scripted")
         conversation_id = await asyncio.to_thread(_import_long, server, api)
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(
@@ -103,6 +156,13 @@ async def ui_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIter
             session = _Session(browser, server, api)
             for _ in range(rounds):
                 await _measure(session, conversation_id, figures)
+                longest = await _stream_rich(session, rich_id)
+                figures.add(
+                    "ui", "a rich document, longest task of the main thread", longest, "ms", at_most=100
+                )
+                requests, painted = await _first_load(session)
+                figures.add("ui", "first load, requests", requests, "", at_most=25)
+                figures.add("ui", "first load at 1.6 Mbit/s, largest paint", painted, "ms", at_most=1500)
                 yield
             await browser.close()
 
@@ -147,6 +207,32 @@ async def _stream(session: _Session) -> float:
 
 def _answer(page: Page, words: str) -> Locator:
     return page.get_by_role("article", name="Answer").get_by_text(words)
+
+
+async def _stream_rich(session: _Session, provider_id: str) -> float:
+    """Milliseconds of the longest task of the main thread while headings, lists, code, tables and formulas
+    stream."""
+    [conversation] = await asyncio.to_thread(session.api.new_conversations, 1, provider_id)
+    async with session.page(f"/ui/chat/{conversation}") as page:
+        await page.evaluate(LONGEST_TASK)
+        await page.get_by_label("Message", exact=True).fill("Write it.")
+        await page.keyboard.press("Enter")
+        await _answer(page, "The very end.").wait_for(timeout=120_000)
+        await asyncio.sleep(SETTLE_SECONDS)
+        return float(await page.evaluate("window.longestTask"))
+
+
+async def _first_load(session: _Session) -> tuple[float, float]:
+    """The number of requests, and milliseconds to the largest paint, with an empty cache."""
+    async with session.empty_page() as page:
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        network = await page.context.new_cdp_session(page)
+        await network.send("Network.enable")
+        await network.send("Network.emulateNetworkConditions", NETWORK)
+        await page.goto(f"{session.url}/ui/chat")
+        await asyncio.sleep(LOAD_SECONDS)
+        return float(len(requests)), float(await page.evaluate(LARGEST_PAINT))
 
 
 async def _first_token(session: _Session) -> float:

@@ -33,6 +33,8 @@ def dist(tmp_path: Path) -> Path:
     (tmp_path / "diagram.html").write_text("<p>diagram</p>", "utf-8")
     (tmp_path / "artifact.html").write_text("<p>artifact</p>", "utf-8")
     (tmp_path / "build.json").write_text("{}", "utf-8")
+    areas = '{"chat": ["assets/chat-1.js", "assets/common-2.js"], "rooms": ["assets/rooms-3.js"]}'
+    (tmp_path / "preloaded.json").write_text(areas, "utf-8")
     script = tmp_path / "assets" / "index-Ab12.js"
     script.write_bytes(b"let plain")
     script.with_suffix(".js.gz").write_bytes(gzip.compress(b"let zipped"))
@@ -56,8 +58,33 @@ def test_each_address_of_the_ui_is_its_page(client: TestClient[Litestar], path: 
 
 
 @pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/ui", ["chat-1", "common-2"]),
+        ("/ui/chat/01a2", ["chat-1", "common-2"]),
+        ("/ui/rooms", ["rooms-3"]),
+        ("/ui/chat,x", []),
+        ("/ui/diagram.html", []),
+        ("/ui/assets/index-Ab12.js", []),
+    ],
+)
+def test_a_page_names_the_scripts_of_its_area(
+    client: TestClient[Litestar], path: str, names: list[str]
+) -> None:
+    links = [f'</ui/assets/{name}.js>; rel="modulepreload"' for name in names]
+    assert client.get(path).headers.get("link", "") == ", ".join(links)
+
+
+@pytest.mark.parametrize(
     "path",
-    ["/ui/missing.js", "/ui/assets/gone", "/ui/build.json", "/ui/%2e%2e/build.json", "/ui/..%2f..%2fx.py"],
+    [
+        "/ui/missing.js",
+        "/ui/assets/gone",
+        "/ui/build.json",
+        "/ui/preloaded.json",
+        "/ui/%2e%2e/build.json",
+        "/ui/..%2f..%2fx.py",
+    ],
 )
 def test_a_file_that_is_not_there_is_no_page(client: TestClient[Litestar], path: str) -> None:
     assert client.get(path).status_code == 404

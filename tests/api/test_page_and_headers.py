@@ -96,6 +96,7 @@ def test_every_event_is_in_the_document_and_in_the_table_of_events(document: Doc
         "POST /tasks/plan",
         "GET /tasks/{task_id}/events",
         "POST /tasks/{task_id}/execute",
+        "POST /tasks/{task_id}/resume",
         "POST /artifacts/{artifact_id}/regenerate",
     }
     for tag, kind in events.items():

@@ -35,6 +35,7 @@ from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.chats.next_prompt import NextPrompts
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
+from luxx.features.chats.titles import TitleWriting
 from luxx.features.chats.todos import TodoService
 from luxx.features.knowledge.documents import DocumentService
 from luxx.features.knowledge.rows import CHUNKS
@@ -266,13 +267,13 @@ class Services(CoreServices):
         self.chat_queue = ChatQueue(self.chats, self.notices.notify_subject)
         self.todos = TodoService(self.chats, self.notices.notify_subject)
         self.page_regeneration = PageRegeneration(self.admission, self.artifacts, requests.resolve_turn)
-        self.ingestion = Ingestion(self.admission)
-        indexing = Indexing(self.admission)
+        self.ingestion, indexing = Ingestion(self.admission), Indexing(self.admission)
         self.documents = DocumentService(
             self.store, self.files, self.uploads, indexing, self.embedding_source, self.config.files.quota_mb
         )
         learning = PatternLearning(self.admission, requests.resolve_turn, self.config.patterns.wait_seconds)
-        for work in (self.chat_queue.start_due, learning.look):
+        titles = TitleWriting(self.admission, requests.resolve_turn)
+        for work in (self.chat_queue.start_due, titles.look, learning.look):
             self.run_driver.heartbeat.on_each_heartbeat(work)
         for work in (self.ingestion.start_due, indexing.start_due, self.base_deletion.finish_due):
             self.run_driver.heartbeat.on_each_heartbeat(work, seconds=WAITING_SECONDS)

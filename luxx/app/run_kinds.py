@@ -6,6 +6,7 @@ from functools import partial
 from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.artifacts.regeneration import fail_regeneration, load_regeneration
 from luxx.features.chats.orchestration import load_planned_chat
+from luxx.features.chats.titles import fail_title, load_title
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
 from luxx.features.knowledge.vectors import VectorProgress
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
@@ -32,6 +33,7 @@ FAILURES = {
     RunKind.INDEX: fail_index,
     RunKind.ARTIFACT: fail_regeneration,
     RunKind.PATTERN: fail_extraction,
+    RunKind.TITLE: fail_title,
 }
 
 
@@ -60,5 +62,6 @@ def run_loaders(
         RunKind.MEMORY: orchestrated(load_memory),
         RunKind.ARTIFACT: orchestrated(partial(load_regeneration, pages=pages)),
         RunKind.PATTERN: orchestrated(load_extraction),
+        RunKind.TITLE: orchestrated(load_title),
         RunKind.INDEX: partial(load_index_run, reader, VectorProgress(embedding)),
     }

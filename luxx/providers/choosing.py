@@ -237,7 +237,7 @@ def _become_default_of_tenant(session: Session, row: ProviderRow) -> None:
     session.execute(tenants.values(default_provider_id=row.id, lost_default_provider=None))
 
 
-def check_tenant_default(session: Session, tenant_id: int, provider_id: int) -> None:
+def check_tenant_default(session: Session, tenant_id: int, provider_id: int, field: str) -> None:
     """Raises NotFound or InvalidInput unless everybody in the tenant may use the provider.
 
     Locks it, so that it is not deleted before the write ends.
@@ -248,8 +248,8 @@ def check_tenant_default(session: Session, tenant_id: int, provider_id: int) -> 
         raise PROVIDERS.not_found(provider_id)
     if not row.is_shared:
         problem = f"the provider '{row.name}' is not shared with the tenant; share it first (is_shared)"
-        raise InvalidInput(problem, kind="provider_not_shared", field="$.default_provider_id")
-    check_complete(row, "$.default_provider_id")
+        raise InvalidInput(problem, kind="provider_not_shared", field=field)
+    check_complete(row, field)
 
 
 def delete_provider(session: Session, row: ProviderRow) -> Uses:
@@ -261,6 +261,9 @@ def delete_provider(session: Session, row: ProviderRow) -> Uses:
         session.execute(users.values(lost_default_provider=row.name))
     tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
     session.execute(tenants.values(default_provider_id=None, lost_default_provider=row.name))
+    for named in (Tenant, UserSettings):
+        of_titles = update(named).where(named.title_provider_id == row.id)
+        session.execute(of_titles.values(title_provider_id=None, title_model=None))
     session.delete(row)
     return uses
 

@@ -117,10 +117,10 @@ class ProviderService:
             lambda session: self._view(visible_row(session, caller, provider_id), caller)
         )
 
-    async def check_default(self, caller: Caller, provider_id: int) -> None:
-        """Raises NotFound or InvalidInput if the provider cannot be a default."""
+    async def check_default(self, caller: Caller, provider_id: int, field: str) -> None:
+        """Raises NotFound or InvalidInput if the provider cannot be the default of this field of settings."""
         row = await self._store.read(lambda session: visible_row(session, caller, provider_id))
-        check_complete(row, "$.default_provider_id")
+        check_complete(row, field)
 
     async def create(self, caller: Caller, new: NewProvider) -> ProviderView:
         """A user's first provider becomes the default unless the request says otherwise."""

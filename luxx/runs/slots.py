@@ -23,7 +23,7 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Lock, lock_until_commit, table_of
 from luxx.runs.models import RunRow, ToolCallRow, is_unended
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.wire.run import RunStatus
+from luxx.wire.run import RunKind, RunStatus
 from luxx.wire.turn import StepStatus
 
 RETRY_SECONDS = 5
@@ -60,7 +60,12 @@ _children_of_roots = _unended_subagents.join(_parents, _parents.c.id == _runs.c.
 _unended_children = _unended_subagents.where(_runs.c.parent_run_id.in_(bindparam("ids", expanding=True)))
 _runs_of_subject = (
     select(_runs.c.id)
-    .where(_runs.c.subject_id == bindparam("subject"), _runs.c.parent_run_id.is_not(None), is_unended)
+    .where(
+        _runs.c.subject_id == bindparam("subject"),
+        _runs.c.parent_run_id.is_not(None),
+        _runs.c.kind != RunKind.TITLE.value,
+        is_unended,
+    )
     .limit(1)
 )
 _calls = table_of(ToolCallRow)

@@ -44,6 +44,7 @@ from luxx.wire.orchestration_event import (
     StepStart,
     TaskComplete,
     TaskPaused,
+    TitleComplete,
 )
 from luxx.wire.run import AnsweredBy, AnswerValue, Option, QuestionKind, Run
 from luxx.wire.turn import EventBase, Step, Usage
@@ -79,7 +80,8 @@ class ProcessStep(EventBase, frozen=True, kw_only=True, tag="process_step"):
 class CallPurpose(StrEnum):
     """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
     `choice` of the next speaker of a room; the `plan` of a task or of a chat; a `summary` of what no longer
-    fits a prompt; a `check` of an answer or of a result; the `extraction` of what is worth remembering."""
+    fits a prompt; a `check` of an answer or of a result; the `extraction` of what is worth remembering; the
+    `title` of a conversation."""
 
     ANSWER = "answer"
     CHOICE = "choice"
@@ -87,6 +89,7 @@ class CallPurpose(StrEnum):
     SUMMARY = "summary"
     CHECK = "check"
     EXTRACTION = "extraction"
+    TITLE = "title"
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
@@ -225,6 +228,7 @@ Event = (
     | CommunitiesUpdated
     | MemoryComplete
     | PatternComplete
+    | TitleComplete
     | DocumentParsed
     | Embedded
     | IndexComplete
@@ -233,7 +237,15 @@ Event = (
 
 
 ENDING_EVENT_TYPES = frozenset(
-    {"done", "room_completed", "task_complete", "memory_complete", "index_complete", "pattern_complete"}
+    {
+        "done",
+        "room_completed",
+        "task_complete",
+        "memory_complete",
+        "index_complete",
+        "pattern_complete",
+        "title_complete",
+    }
 )
 """Types that end a log."""
 

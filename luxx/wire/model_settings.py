@@ -47,6 +47,13 @@ class Extraction(StrEnum):
         return self is Extraction.ON
 
 
+class TitleMode(StrEnum):
+    """Whether a model names conversations after their first answer. `off`: they keep the first words."""
+
+    OFF = "off"
+    ON = "on"
+
+
 class PlanningMode(StrEnum):
     """Whether messages are answered by a plan of steps: never, where they look complex, or always."""
 

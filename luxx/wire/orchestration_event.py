@@ -296,6 +296,13 @@ class PatternComplete(EventBase, frozen=True, kw_only=True, tag="pattern_complet
     name: str | None = None
 
 
+class TitleComplete(EventBase, frozen=True, kw_only=True, tag="title_complete"):
+    """The run that names a conversation ended. `title`: what the model wrote, if it can be used."""
+
+    status: str
+    title: str | None = None
+
+
 class DocumentParsed(EventBase, frozen=True, kw_only=True, tag="document_parsed"):
     """The work on a document of a knowledge base ended: it has so many pages or slides, and chunks that a
     search finds. `status` is `synced`, or `failed` for the `reason`."""

@@ -212,6 +212,7 @@ class RunKind(StrEnum):
     INDEX = "index"
     ARTIFACT = "artifact"
     PATTERN = "pattern"
+    TITLE = "title"
 
 
 class RunStatus(StrEnum):

@@ -93,10 +93,11 @@ class SessionUpdate(_ServerMessageBase, frozen=True, kw_only=True, tag="session_
 
 class NotificationKind(StrEnum):
     """`message`: a member wrote into a room that does not run. `member`: the reader became a member of a
-    room."""
+    room. `title`: a model has named a conversation."""
 
     MESSAGE = "message"
     MEMBER = "member"
+    TITLE = "title"
 
 
 class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +121,7 @@ class NotificationData(msgspec.Struct, frozen=True, kw_only=True):
 
 class Notification(_ServerMessageBase, frozen=True, kw_only=True, tag="notification"):
     """Something happened in a session without a subscription of this socket: a run ended, failed or waits for
-    a person, or a room has a new message or member."""
+    a person, a room has a new message or member, or a conversation another title."""
 
     data: NotificationData
 

@@ -61,7 +61,7 @@ class Clock:
         return self().timestamp()
 
 
-async def check_provider(caller: Caller, provider_id: int) -> None:
+async def check_provider(caller: Caller, provider_id: int, _field: str) -> None:
     if provider_id != USABLE_PROVIDER:
         raise NotFound(f"there is no provider {provider_id}")
 

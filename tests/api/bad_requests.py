@@ -322,6 +322,11 @@ TOOLS_RUNS_SETTINGS = [
           "$.default_provider_id"),
     wrong("settings with a NUL", "PUT", "/settings", {"system_prompt": NUL}, "$.system_prompt"),
     Case("settings with no such provider", "PUT", "/settings", {"default_provider_id": 999_999}, 404),
+    Case("titles by no such provider", "PUT", "/settings", {"title_provider_id": 999_999}, 404),
+    Case("a tenant's titles by no such provider", "PUT", "/tenant", {"title_provider_id": 999_999}, 404,
+         who="admin"),
+    Case("titles by a model of no provider", "PUT", "/settings", {"title_model": "small"}, 400),
+    wrong("titles in another mode", "PUT", "/settings", {"titles": "sometimes"}, "$.titles"),
     wrong("one right and one wrong setting", "PUT", "/settings",
           {"temperature": 0.5, "thinking_enabled": "x"}, "$.thinking_enabled"),
 ]  # fmt: skip

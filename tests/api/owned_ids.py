@@ -251,6 +251,7 @@ def _same_as(name: str) -> Callable[[ApiClient, IdsByName, str], Any]:
 ID_KINDS: dict[str, IdKind] = {
     "provider_id": IdKind(NO_NUMBER, _provider),
     "default_provider_id": IdKind(NO_NUMBER, _same_as("provider_id")),
+    "title_provider_id": IdKind(NO_NUMBER, _same_as("provider_id")),
     "agent_id": IdKind(NO_NUMBER, _agent),
     "project_id": IdKind(NO_UUID, _project),
     "task_id": IdKind(NO_UUID, _task),

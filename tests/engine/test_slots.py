@@ -55,7 +55,7 @@ def test_every_slot_goes_to_the_user_with_the_fewest_and_to_their_oldest_run(
 def test_workers_take_every_kind_and_servers_leave_rooms_and_tasks_to_them() -> None:
     assert kinds_of(ProcessKind.WORKER, are_workers_up=True) == set(RunKind)
     assert kinds_of(ProcessKind.SERVE, are_workers_up=False) == set(RunKind)
-    assert kinds_of(ProcessKind.SERVE, are_workers_up=True) == {RunKind.CHAT, RunKind.ARTIFACT}
+    assert kinds_of(ProcessKind.SERVE, are_workers_up=True) == {RunKind.CHAT, RunKind.ARTIFACT, RunKind.TITLE}
 
 
 async def test_a_run_past_the_limit_waits_and_begins_when_a_slot_is_free(

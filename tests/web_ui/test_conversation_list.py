@@ -8,7 +8,8 @@ from api.server_process import ServerProcess
 from playwright.sync_api import expect
 
 from luxx.providers.scripted import Rule, Script, ScriptedProvider, Text, When
-from web_ui.browser import take_screenshots
+from web_ui.axe import check_both_themes
+from web_ui.browser import PHONE, take_screenshots
 from web_ui.person import Person
 
 pytestmark = pytest.mark.heavy
@@ -20,7 +21,13 @@ PIXEL = bytes.fromhex(
 
 @pytest.fixture(scope="module")
 def script() -> Script:
-    return Script(models=["scripted", "other-model"], rules=[Rule(when=When(), reply=[Text(text="Seen.")])])
+    return Script(
+        models=["scripted", "other-model"],
+        rules=[
+            Rule(when=When(system="You write the title"), reply=[Text(text="Tomatoes in a greenhouse")]),
+            Rule(when=When(), reply=[Text(text="Seen.")]),
+        ],
+    )
 
 
 def test_conversations_are_searched_pinned_renamed_archived_and_deleted(person: Person) -> None:
@@ -55,6 +62,39 @@ def test_conversations_are_searched_pinned_renamed_archived_and_deleted(person: 
         expect(page.get_by_role("link", name="Holiday")).to_be_visible()
         choose("Holiday", "Take out of the archive")
         expect(page.get_by_text("No conversation is archived here.")).to_be_visible()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), PHONE], ids=["laptop", "phone"])
+def test_a_model_that_was_chosen_in_the_settings_names_a_conversation_on_every_open_page(
+    person: Person, size: tuple[int, int]
+) -> None:
+    with person.tab(size) as tab, person.tab() as other:
+        page = tab.open("/ui/settings/defaults")
+        hint = (
+            "Where neither you nor your tenant has chosen one, it keeps its first words, which costs nothing."
+        )
+        expect(page.get_by_text(hint)).to_be_visible()
+        page.get_by_label("Titles of conversations").select_option("Their first words")
+        expect(page.get_by_label("Provider of titles")).to_be_hidden()
+        page.get_by_label("Titles of conversations").select_option("By a model")
+        expect(page.get_by_label("Model of titles")).to_be_hidden()
+        page.get_by_label("Provider of titles").select_option(index=1)
+        page.get_by_label("Model of titles").fill("other-model")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+        assert person.get("/settings")["title_model"] == "other-model"
+        check_both_themes(tab, f"settings-titles-{size[0]}")
+
+        list_elsewhere = other.open()
+        page.goto(f"{tab.url}/ui/chat?new")
+        box = page.get_by_role("textbox", name="Message")
+        box.fill("How do I grow tomatoes?")
+        box.press("Enter")
+        expect(page.get_by_role("heading", name="Tomatoes in a greenhouse")).to_be_visible()
+        expect(list_elsewhere.get_by_role("link", name="Tomatoes in a greenhouse").first).to_be_visible()
+        expect(page).to_have_title("Tomatoes in a greenhouse · Luxx")
+        if size != PHONE:
+            expect(page.get_by_role("link", name="Tomatoes in a greenhouse").first).to_be_visible()
 
 
 def test_a_conversation_without_a_title_has_one_in_the_language_of_the_page(person: Person) -> None:

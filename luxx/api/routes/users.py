@@ -19,6 +19,7 @@ from luxx.domain.accounts.users import UserFilter, UserView
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.wire.model_settings import Extraction
 from luxx.wire.tool import CommandPermission
+from luxx.wire.turn import MODEL_LENGTH
 
 InjectedSettings = NamedDependency[SettingsService]
 
@@ -119,10 +120,15 @@ class UserController(Controller):
         return success(None, "deleted")
 
 
+TitleModel = Annotated[str, Meta(min_length=1, max_length=MODEL_LENGTH)]
+
+
 class SettingsBody(SettingsChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An omitted field does not change; null clears it."""
 
     default_provider_id: RowId | UnsetType | None = UNSET
+    title_provider_id: RowId | UnsetType | None = UNSET
+    title_model: TitleModel | UnsetType | None = UNSET
     max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     system_prompt: Annotated[str, Meta(max_length=100_000)] | UnsetType | None = UNSET
 
@@ -158,6 +164,8 @@ class TenantBody(TenantChange, frozen=True, kw_only=True, forbid_unknown_fields=
     allow_own_providers: bool | UnsetType = UNSET
     extraction: Extraction | UnsetType | None = UNSET
     learn_patterns: bool | UnsetType = UNSET
+    title_provider_id: RowId | UnsetType | None = UNSET
+    title_model: TitleModel | UnsetType | None = UNSET
 
 
 class NewTenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from datetime import datetime
 from sqlalchemy import (
     Boolean,
     CheckConstraint,
+    Enum,
     Float,
     ForeignKey,
     Index,
@@ -25,7 +26,8 @@ from luxx.infra.store.tables import (
     RequestColumns,
     UtcDateTime,
 )
-from luxx.wire.model_settings import Extraction
+from luxx.wire.model_settings import Extraction, TitleMode
+from luxx.wire.turn import MODEL_LENGTH
 
 
 class ExtractionColumn:
@@ -35,7 +37,15 @@ class ExtractionColumn:
     extraction: Mapped[Extraction | None] = mapped_column(ExtractionType)
 
 
-class Tenant(ExtractionColumn, Base):
+class TitleColumns:
+    """The columns of a row that may choose the model which names conversations. The provider has no foreign
+    key: one that is gone or cannot be used names nothing."""
+
+    title_provider_id: Mapped[int | None] = mapped_column(Integer)
+    title_model: Mapped[str | None] = mapped_column(String(MODEL_LENGTH))
+
+
+class Tenant(ExtractionColumn, TitleColumns, Base):
     """An isolated group of users. Exactly one is the default, with the id 1.
 
     People register into the default tenant, so `allow_registration` is false in all others.
@@ -146,10 +156,11 @@ class TicketRow(Base):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
-class UserSettings(ExtractionColumn, MemoryColumn, ModelSettingsColumns, RequestColumns, Base):
+class UserSettings(ExtractionColumn, TitleColumns, MemoryColumn, ModelSettingsColumns, RequestColumns, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
-    `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.
+    `titles` null: on, where a model is named for it. `lost_default_provider` is the name of a default that
+    was deleted: of the settings, or of the providers.
     """
 
     __tablename__ = "user_settings"
@@ -164,3 +175,6 @@ class UserSettings(ExtractionColumn, MemoryColumn, ModelSettingsColumns, Request
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
+    titles: Mapped[TitleMode | None] = mapped_column(
+        Enum(TitleMode, native_enum=False, length=10, values_callable=list)
+    )

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.accounts.models import Tenant, User
+from luxx.domain.accounts.user_data import check_titles
 from luxx.domain.audit import Action, AuditEntry, Detail, record
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from luxx.infra.clock import utc_now
@@ -26,8 +27,9 @@ CheckTenantAgent = Callable[[Session, int | None, int], None]
 """Raises NotFound or InvalidInput unless every user of this tenant may use the agent of this id. A tenant
 that does not exist yet is None."""
 
-CheckTenantProvider = Callable[[Session, int, int], None]
-"""Raises NotFound or InvalidInput unless the provider of this id can be the default of this tenant."""
+CheckTenantProvider = Callable[[Session, int, int, str], None]
+"""Raises NotFound or InvalidInput, for the field of this JSON path, unless the provider of this id can be a
+default of this tenant."""
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +48,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     allow_own_providers: bool
     extraction: Extraction | None
     learn_patterns: bool
+    title_provider_id: int | None
+    title_model: str | None
     created_at: datetime
 
 
@@ -59,6 +63,8 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
     allow_own_providers: bool | UnsetType = UNSET
     extraction: Extraction | UnsetType | None = UNSET
     learn_patterns: bool | UnsetType = UNSET
+    title_provider_id: int | UnsetType | None = UNSET
+    title_model: str | UnsetType | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,9 @@ class TenantService:
             row = find_tenant(session, tenant_id)
             self._check_default_agent(session, tenant_id, change)
             if isinstance(change.default_provider_id, int):
-                self.check_provider(session, tenant_id, change.default_provider_id)
+                self.check_provider(session, tenant_id, change.default_provider_id, "$.default_provider_id")
+            if isinstance(change.title_provider_id, int):
+                self.check_provider(session, tenant_id, change.title_provider_id, "$.title_provider_id")
             session.refresh(row, with_for_update=True)
             fields = _change(row, change)
             _flush(session)
@@ -215,6 +223,7 @@ def _change(row: Tenant, change: TenantChange) -> list[str]:
         if getattr(row, name) != value:
             setattr(row, name, value)
             fields.append(name)
+    check_titles(row, is_other_provider="title_provider_id" in fields, model=change.title_model)
     return fields
 
 

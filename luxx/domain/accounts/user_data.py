@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
-from luxx.domain.accounts.models import UserSettings
+from luxx.domain.accounts.models import TitleColumns, UserSettings
 from luxx.errors import InvalidInput, NotFound, Unavailable
 from luxx.infra.clock import utc_now
 from luxx.infra.data_permissions import make_directory
@@ -34,10 +34,12 @@ from luxx.wire.model_settings import (
     ModelSettingsChange,
     PlanningMode,
     RoutingMode,
+    TitleMode,
 )
 
-CheckProvider = Callable[[Caller, int], Awaitable[object]]
-"""Raises NotFound or NotAllowed if the caller may not use the provider of this id."""
+CheckProvider = Callable[[Caller, int, str], Awaitable[object]]
+"""Raises NotFound or NotAllowed if the caller may not use the provider of this id, or InvalidInput for the
+field of this JSON path."""
 
 
 class SettingsView(ModelSettings, frozen=True, kw_only=True):
@@ -56,6 +58,9 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     routing: RoutingMode | None
     memory: MemoryMode | None
     extraction: Extraction | None
+    titles: TitleMode | None
+    title_provider_id: int | None
+    title_model: str | None
     created_at: datetime
     updated_at: datetime
 
@@ -69,6 +74,9 @@ class SettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
     routing: RoutingMode | UnsetType | None = UNSET
     memory: MemoryMode | UnsetType | None = UNSET
     extraction: Extraction | UnsetType | None = UNSET
+    titles: TitleMode | UnsetType | None = UNSET
+    title_provider_id: int | UnsetType | None = UNSET
+    title_model: str | UnsetType | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,9 @@ class SettingsService:
     async def update(self, caller: Caller, change: SettingsChange) -> SettingsView:
         """Sets the given fields. Raises NotFound for a provider that the caller may not use."""
         if isinstance(change.default_provider_id, int):
-            await self.check_provider(caller, change.default_provider_id)
+            await self.check_provider(caller, change.default_provider_id, "$.default_provider_id")
+        if isinstance(change.title_provider_id, int):
+            await self.check_provider(caller, change.title_provider_id, "$.title_provider_id")
         now = self.clock()
 
         def work(session: Session) -> SettingsView:
@@ -96,6 +106,9 @@ class SettingsService:
                 value = getattr(change, name)
                 if value is not UNSET:
                     setattr(row, name, value)
+            check_titles(
+                row, is_other_provider=change.title_provider_id is not UNSET, model=change.title_model
+            )
             row.updated_at = now
             session.flush()
             return _view(row)
@@ -108,6 +121,16 @@ class SettingsService:
                 kind="provider_not_found",
                 field="$.default_provider_id",
             ) from error
+
+
+def check_titles(row: TitleColumns, *, is_other_provider: bool, model: str | UnsetType | None) -> None:
+    """Forgets the model of the provider before. Raises InvalidInput for a model without a provider."""
+    if is_other_provider and model is UNSET:
+        row.title_model = None
+    row.title_model = (row.title_model or "").strip() or None
+    if row.title_model is not None and row.title_provider_id is None:
+        problem = "a model of titles needs the provider that has it (title_provider_id)"
+        raise InvalidInput(problem, field="$.title_model")
 
 
 _by_user = select(UserSettings).where(UserSettings.user_id == bindparam("user_id"))

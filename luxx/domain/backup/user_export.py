@@ -32,7 +32,14 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given
 from luxx.infra.store.upgrade import current_step, newest_step
 from luxx.tools.compositions.service import MAX_COMPOSITIONS, composition_of, read_own
-from luxx.wire.model_settings import Extraction, MemoryMode, ModelSettings, PlanningMode, RoutingMode
+from luxx.wire.model_settings import (
+    Extraction,
+    MemoryMode,
+    ModelSettings,
+    PlanningMode,
+    RoutingMode,
+    TitleMode,
+)
 from luxx.wire.tool import Composition
 
 
@@ -75,6 +82,7 @@ class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
     routing: RoutingMode | None = None
     memory: MemoryMode | None = None
     extraction: Extraction | None = None
+    titles: TitleMode | None = None
 
 
 class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):

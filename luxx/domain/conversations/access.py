@@ -125,7 +125,13 @@ def title_after(current_title: str, text: str) -> str:
     """The title after `text` was sent: the current one, or for an untitled conversation its first line."""
     if current_title != UNTITLED:
         return current_title
-    line = next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
+    return shortened(
+        next((words for line in text.splitlines() if (words := " ".join(line.split()))), UNTITLED)
+    )
+
+
+def shortened(line: str) -> str:
+    """The line as a title, which has at most TITLE_LENGTH characters."""
     if len(line) <= TITLE_LENGTH:
         return line
     cut = line[:TITLE_LENGTH]

@@ -1,6 +1,7 @@
 """Rows of projects, conversations and messages."""
 
 from datetime import datetime
+from enum import StrEnum
 
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text, false, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
@@ -29,10 +30,18 @@ class ProjectRow(MemoryColumn, Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class TitleFrom(StrEnum):
+    """`words`: the title is the first words of the conversation. `asked`: a model was asked for another."""
+
+    WORDS = "words"
+    ASKED = "asked"
+
+
 class ConversationRow(
     MemoryColumn, KnowledgeColumn, ModelSettingsColumns, RequestColumns, SlidingWindowColumn, Base
 ):
     """`selected_leaf_id` is the last message of the path a model sees; `run_id` the active run, if any.
+    `title_from` says that a model may still name it (`TitleFrom`); null: it may not.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules. `queue_paused`: its queued messages do not start by themselves; `queue_problem` is
     why one could not be sent.
@@ -61,6 +70,7 @@ class ConversationRow(
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id", ondelete="SET NULL"), index=True)
     agent_id: Mapped[int | None] = mapped_column(ForeignKey("agents.id", ondelete="SET NULL"), index=True)
     title: Mapped[str] = mapped_column(String(300))
+    title_from: Mapped[str | None] = mapped_column(String(10))
     model: Mapped[str | None] = mapped_column(String(200))
     system_prompt: Mapped[str | None] = mapped_column(Text)
     record: Mapped[bool | None] = mapped_column()

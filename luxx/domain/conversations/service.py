@@ -258,6 +258,8 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
                 message_in(session, row, value)
                 check_idle(row)
                 row.selected_leaf_id = newest_leaf_under(session, value)
+            case "title":
+                row.title, row.title_from = value, None  # Nothing replaces what a person typed.
             case _:
                 setattr(row, name, value)
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.context.messages import PastMessage
 from luxx.domain.conversations.access import (
+    UNTITLED,
     assistant_steps,
     check_idle,
     locked_message,
@@ -24,7 +25,7 @@ from luxx.domain.conversations.access import (
     title_after,
 )
 from luxx.domain.conversations.images import store_images
-from luxx.domain.conversations.models import ConversationRow, MessageRow
+from luxx.domain.conversations.models import ConversationRow, MessageRow, TitleFrom
 from luxx.domain.conversations.search_index import index_message, index_title
 from luxx.domain.conversations.views import MessageView, message_view
 from luxx.domain.files.attachments import AttachmentReader, MessageAttachments
@@ -65,6 +66,7 @@ _set_active_run = (
         selected_leaf_id=bindparam("leaf"),
         updated_at=bindparam("now"),
         title=bindparam("text"),
+        title_from=bindparam("source"),
     )
 )
 _encode = msgspec.json.Encoder().encode
@@ -268,12 +270,13 @@ def _set_run(session: Session, conversation: ConversationRow, run: Run, message_
     """Makes the run the active one of its conversation, which then has this title. Raises Conflict if another
     run began meanwhile."""
     connection = session.connection()
+    source = conversation.title_from
+    if conversation.title == UNTITLED:
+        source = TitleFrom.WORDS.value
     if title != conversation.title:
         index_title(connection, user_id=conversation.user_id, conversation_id=conversation.id, title=title)
-    updated = connection.execute(
-        _set_active_run,
-        {"b_id": conversation.id, "run": run.id, "leaf": message_id, "now": run.created_at, "text": title},
-    )
+    values = {"b_id": conversation.id, "run": run.id, "leaf": message_id, "now": run.created_at}
+    updated = connection.execute(_set_active_run, {**values, "text": title, "source": source})
     if updated.rowcount != 1:
         # On PostgreSQL two transactions may get here; the condition on the row lets one succeed.
         session.refresh(conversation)

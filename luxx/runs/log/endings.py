@@ -1,22 +1,24 @@
 """Rows of runs that have ended, for what follows from their end; `events.py` inserts them.
 
 The readers: `streams/notices.py`; `features/chats/queue.py`, if messages wait;
-`features/patterns/learning.py`, where the tenant learns patterns.
+`features/patterns/learning.py`, where the tenant learns patterns; `features/chats/titles.py`, where a model
+names conversations.
 """
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Select, String, bindparam, exists, insert, literal, select
+from sqlalchemy import ForeignKey, Select, String, bindparam, exists, func, insert, literal, select
 from sqlalchemy.orm import Mapped, mapped_column
 
-from luxx.domain.accounts.models import Tenant
-from luxx.domain.conversations.models import ConversationRow
+from luxx.domain.accounts.models import Tenant, UserSettings
+from luxx.domain.conversations.models import ConversationRow, TitleFrom
 from luxx.infra.store.tables import Base, UtcDateTime, table_of
 from luxx.runs.models import RunRow
-from luxx.wire.run import RunKind
+from luxx.wire.model_settings import TitleMode
+from luxx.wire.run import RunKind, RunStatus
 
-NOTICES, QUEUE, PATTERNS = "notices", "queue", "patterns"
+NOTICES, QUEUE, PATTERNS, TITLES = "notices", "queue", "patterns", "titles"
 
 
 class RunEndedRow(Base):
@@ -41,7 +43,7 @@ class RunEndedRow(Base):
 
 
 _ended, _runs, _tenants = table_of(RunEndedRow), table_of(RunRow), table_of(Tenant)
-_conversations = table_of(ConversationRow)
+_conversations, _settings = table_of(ConversationRow), table_of(UserSettings)
 _copied = ("kind", "subject_id", "parent_run_id", "user_id", "tenant_id")
 
 
@@ -63,11 +65,28 @@ _unrecorded = exists().where(_conversations.c.id == _runs.c.subject_id, _convers
 
 _learned_from = _runs.c.kind.in_([RunKind.CHAT.value, RunKind.TASK.value])
 _to_learn_from = (_learned_from, _runs.c.parent_run_id.is_(None), _learns, ~_unrecorded)
+_is_untitled = exists().where(
+    _conversations.c.id == _runs.c.subject_id, _conversations.c.title_from == TitleFrom.WORDS.value
+)
+_names_a_model = exists().where(
+    _settings.c.user_id == _runs.c.user_id,
+    _tenants.c.id == _runs.c.tenant_id,
+    func.coalesce(_settings.c.titles, TitleMode.ON) == TitleMode.ON,
+    func.coalesce(_settings.c.title_provider_id, _tenants.c.title_provider_id).is_not(None),
+)
+_to_title = (
+    _runs.c.kind == RunKind.CHAT.value,
+    _runs.c.parent_run_id.is_(None),
+    bindparam("b_status", type_=_ended.c.status.type) == RunStatus.COMPLETED.value,
+    _is_untitled,
+    _names_a_model,
+)
 _columns = ["run_id", "reader", "status", "ended_at", "process", *_copied]
 INSERT_ENDED = {
     QUEUE: insert(_ended).from_select(_columns, _ending(QUEUE)),
     NOTICES: insert(_ended).from_select(
-        _columns, _ending(NOTICES).union_all(_ending(PATTERNS, *_to_learn_from))
+        _columns,
+        _ending(NOTICES).union_all(_ending(PATTERNS, *_to_learn_from), _ending(TITLES, *_to_title)),
     ),
 }
 """By the reader that asks for it; patterns are learned from what is announced."""

@@ -37,6 +37,11 @@ _TEXTS = {RunKind.CHAT: CHAT_TEXTS, RunKind.ARTIFACT: PAGE_TEXTS}
 
 def notification(change: RunChange) -> NotificationData:
     """The notification of a run that ended or waits."""
+    if change.kind == RunKind.TITLE:
+        return NotificationData(
+            kind=NotificationKind.TITLE, title=change.title, message="The conversation has a new title.",
+            session_id=change.session_id, run_id=None, status=SessionStatus.IDLE,
+        )  # fmt: skip
     text = _TEXTS.get(change.kind, SUBJECT_TEXTS)[change.status]
     artifact_id = change.session_id if change.kind == RunKind.ARTIFACT else change.artifact_id
     return NotificationData(

@@ -221,12 +221,17 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_reported(self) -> bool:
-        """Whether listeners are notified; of a subagent only that it waits for a person."""
+        """Whether listeners are notified; of a subagent only that it waits for a person, of a run that names
+        a conversation only of its end."""
+        if self.kind == RunKind.TITLE:
+            return self.status in ENDED
         return not self.is_subagent or self.status == RunStatus.WAITING
 
     def is_notable_for(self, user_id: int) -> bool:
         """Whether the status causes a notification; to members only that a person is needed whom they can
         be."""
+        if self.kind == RunKind.TITLE:
+            return self.status == RunStatus.COMPLETED
         if user_id == self.user_id:
             return self.status in NOTABLE
         return self.status == RunStatus.WAITING and self.members.get(user_id) == MemberRight.STEER

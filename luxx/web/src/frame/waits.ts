@@ -24,6 +24,7 @@ export const AREA_OF_KIND = {
   index: 'runs',
   artifact: 'files',
   pattern: 'runs',
+  title: 'chat',
 } as const
 /** Invalidated when something new is in a list of the area. */
 const LISTS = {
@@ -34,6 +35,7 @@ const LISTS = {
   index: ['runs'],
   artifact: ['artifacts'],
   pattern: ['runs'],
+  title: ['conversations'],
 } as const
 const ENDS = new Set(['completed', 'failed', 'cancelled'])
 

@@ -51,6 +51,7 @@ type Logged =
   | Schema<'CommunitiesUpdated'>
   | Schema<'MemoryComplete'>
   | Schema<'PatternComplete'>
+  | Schema<'TitleComplete'>
   | Schema<'PatternUsed'>
   | Schema<'DocumentParsed'>
   | Schema<'Embedded'>
@@ -78,6 +79,7 @@ const LAST = new Set([
   'memory_complete',
   'index_complete',
   'pattern_complete',
+  'title_complete',
 ])
 
 /** Whether the server closes the stream after this event: the run ended or paused. */

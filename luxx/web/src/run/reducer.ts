@@ -191,6 +191,7 @@ function applyTask(state: RunState, event: RunEvent): RunState {
     case 'memory_complete':
     case 'index_complete':
     case 'pattern_complete':
+    case 'title_complete':
       return { ...state, status: event.status as RunState['status'] }
     default:
       return state

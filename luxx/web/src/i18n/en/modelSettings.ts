@@ -59,6 +59,17 @@ const en = {
   extractionOfTenantHint:
     'On: a model looks through what people write in chats and rooms from now on and stores facts, in the budget of each. Everybody can choose otherwise for themselves, and turn memory off.',
   extractions: { default: 'As your tenant has set', on: 'On', off: 'Off' },
+  titles: 'Titles of conversations',
+  titleModes: { on: 'By a model', off: 'Their first words' },
+  titlesHint:
+    'The model below names a conversation after its first answer, in your budget. Where neither you nor your tenant has chosen one, it keeps its first words, which costs nothing.',
+  titleProvider: 'Provider of titles',
+  titleProviderOfUser: 'As your tenant has set',
+  titleProviderOfTenant: 'None: conversations keep their first words',
+  titlesOfTenantHint:
+    'Names conversations after their first answer, in the budget of each person. Everybody can choose another model, or turn it off.',
+  titleModel: 'Model of titles',
+  titleModelHint: 'A small, cheap one is enough. Empty: the default model of the provider.',
   temperature: 'Temperature',
   temperatureHint: 'From 0 (the most likely words) to 2 (varied). Empty: nothing is sent.',
   maxTokens: 'Tokens per answer',

@@ -10,6 +10,7 @@ const en = {
     artifact: 'The page is written.',
     made: 'The artifact is ready.',
     pattern: 'A pattern was learned.',
+    title: 'The conversation has a title.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

@@ -10,6 +10,7 @@ const zh: NoticesText = {
     artifact: '页面已写好。',
     made: '作品已完成。',
     pattern: '学到了一个模式。',
+    title: '对话有了标题。',
     paused: '已暂停，可以继续。',
   },
   failed: (reason) => (reason ? `失败：${reason}` : '失败了。'),

@@ -10,6 +10,8 @@ export interface TenantDraft {
   providerId: string
   extraction: 'on' | 'off'
   learnsPatterns: boolean
+  titleProviderId: string
+  titleModel: string
 }
 
 export function draftOf(tenant: Tenant | null): TenantDraft {
@@ -22,6 +24,8 @@ export function draftOf(tenant: Tenant | null): TenantDraft {
     providerId: tenant?.default_provider_id && tenant.lost_default_provider === null ? String(tenant.default_provider_id) : '',
     extraction: tenant?.extraction ?? 'off',
     learnsPatterns: tenant?.learn_patterns ?? false,
+    titleProviderId: String(tenant?.title_provider_id ?? ''),
+    titleModel: tenant?.title_model ?? '',
   }
 }
 
@@ -37,6 +41,9 @@ export function changesOf(tenant: Tenant, draft: TenantDraft): Schema<'TenantBod
     ...(draft.providerId === before.providerId ? {} : { default_provider_id: idOf(draft.providerId) }),
     ...(draft.extraction === before.extraction ? {} : { extraction: draft.extraction }),
     ...(draft.learnsPatterns === before.learnsPatterns ? {} : { learn_patterns: draft.learnsPatterns }),
+    ...(draft.titleProviderId === before.titleProviderId && draft.titleModel === before.titleModel
+      ? {}
+      : { title_provider_id: idOf(draft.titleProviderId), title_model: draft.titleModel.trim() || null }),
   }
 }
 

@@ -128,6 +128,10 @@ export function useConversation(id: () => string | undefined) {
   function onState(state: SessionState | null): void {
     queue.onState(state)
     if (state) todos.onState()
+    if (state && conversation.value && state.title !== conversation.value.title) {
+      conversation.value = { ...conversation.value, title: state.title }
+      void changes.reload()
+    }
     if (state === null || state.run_id === null || state.run_id === run.runId.value || !messages.isLoaded.value) return
     const isUnknown = state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
     if (isUnknown || isActive(state.status as Schema<'RunStatus'>)) void reload()

@@ -127,7 +127,9 @@ def test_first_words_stay_where_nobody_named_a_model_or_titles_are_off(
     assert rows(server, "SELECT 1 FROM run_ended WHERE reader = 'titles'") == []
     assert asked_for(model) == 0
 
-    # The model belongs to its provider.
+    # The model belongs to its provider, and stays with it.
+    kept = person.good("PUT", "/settings", json={"title_provider_id": provider})
+    assert kept["title_model"] == "small"
     refused = person.bad("PUT", "/settings", 400, json={"title_provider_id": None, "title_model": "small"})
     assert "$.title_model" in refused["detail"]["fields"]
     assert person.bad("PUT", "/settings", 404, json={"title_provider_id": 9999})["detail"]["kind"]

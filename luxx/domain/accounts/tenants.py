@@ -210,6 +210,7 @@ def _change(row: Tenant, change: TenantChange) -> list[str]:
     if change.allow_registration is True and not row.is_default:
         problem = "people register into the default tenant only; add users to this one yourself"
         raise InvalidInput(problem, field="$.allow_registration")
+    title_provider_before = row.title_provider_id
     fields: list[str] = []
     for name in change.__struct_fields__:
         value = getattr(change, name)
@@ -223,7 +224,7 @@ def _change(row: Tenant, change: TenantChange) -> list[str]:
         if getattr(row, name) != value:
             setattr(row, name, value)
             fields.append(name)
-    check_titles(row, is_other_provider="title_provider_id" in fields, model=change.title_model)
+    check_titles(row, title_provider_before, change.title_model)
     return fields
 
 

@@ -102,13 +102,12 @@ class SettingsService:
             row = _row(session, caller)
             if change.default_provider_id is not UNSET:
                 row.lost_default_provider = None
+            title_provider_before = row.title_provider_id
             for name in change.__struct_fields__:
                 value = getattr(change, name)
                 if value is not UNSET:
                     setattr(row, name, value)
-            check_titles(
-                row, is_other_provider=change.title_provider_id is not UNSET, model=change.title_model
-            )
+            check_titles(row, title_provider_before, change.title_model)
             row.updated_at = now
             session.flush()
             return _view(row)
@@ -123,9 +122,10 @@ class SettingsService:
             ) from error
 
 
-def check_titles(row: TitleColumns, *, is_other_provider: bool, model: str | UnsetType | None) -> None:
-    """Forgets the model of the provider before. Raises InvalidInput for a model without a provider."""
-    if is_other_provider and model is UNSET:
+def check_titles(row: TitleColumns, provider_before: int | None, model: str | UnsetType | None) -> None:
+    """Forgets the model of another provider. `model`: the one of the request. Raises InvalidInput for a model
+    without a provider."""
+    if row.title_provider_id != provider_before and model is UNSET:
         row.title_model = None
     row.title_model = (row.title_model or "").strip() or None
     if row.title_model is not None and row.title_provider_id is None:

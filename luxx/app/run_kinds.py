@@ -6,13 +6,13 @@ from functools import partial
 from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.artifacts.regeneration import fail_regeneration, load_regeneration
 from luxx.features.chats.orchestration import load_planned_chat
-from luxx.features.chats.titles import fail_title, load_title
+from luxx.features.chats.titles import TitleOrchestration, load_title
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
 from luxx.features.knowledge.vectors import VectorProgress
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
 from luxx.features.memory.extraction.resolution import EpisodeRows
 from luxx.features.memory.vectors.source import EmbeddingSource
-from luxx.features.patterns.extraction import fail_extraction, load_extraction
+from luxx.features.patterns.extraction import ExtractionOrchestration, load_extraction
 from luxx.features.rooms.orchestration import fail_room
 from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.proposals import fail_task, load_task_run
@@ -32,8 +32,8 @@ FAILURES = {
     RunKind.MEMORY: fail_memory,
     RunKind.INDEX: fail_index,
     RunKind.ARTIFACT: fail_regeneration,
-    RunKind.PATTERN: fail_extraction,
-    RunKind.TITLE: fail_title,
+    RunKind.PATTERN: ExtractionOrchestration.fail,
+    RunKind.TITLE: TitleOrchestration.fail,
 }
 
 

@@ -32,18 +32,15 @@ from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.admission import Admission
 from luxx.runs.log.endings import TITLES, RunEndedRow
-from luxx.runs.log.events import LogEntry
-from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.models import RunRow
-from luxx.runs.orchestration.interface import Decision, End, Orchestration, ResolveTurn, TurnStart
-from luxx.runs.orchestration.single_turn import SingleTurn
+from luxx.runs.orchestration.interface import Orchestration, ResolveTurn, TurnStart, Write
+from luxx.runs.orchestration.single_turn import StoringTurn
 from luxx.runs.turn.run_rows import RunHead, RunOwner, insert_run, new_run
-from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.runs.turn.turn_log import Ending
-from luxx.wire.event import CallPurpose, ErrorEvent, Event
+from luxx.runs.turn.state import ChatRequest
+from luxx.wire.event import CallPurpose
 from luxx.wire.message import UserContent
 from luxx.wire.orchestration_event import TitleComplete
-from luxx.wire.run import Run, RunKind, RunStatus, StopReason
+from luxx.wire.run import Run, RunKind, RunStatus
 from luxx.wire.turn import CHAT_TURN, steps_text
 
 PROMPT = files("luxx.features.chats").joinpath("title.md").read_text("utf-8").strip()
@@ -138,10 +135,12 @@ class TitleWriting:
         if not _forget_ending(run_id, connection):
             return None  # Another process was faster.
         answered = session.get(RunRow, run_id)
-        if answered is None or not connection.execute(_ask, {"b_id": answered.subject_id}).rowcount:
+        if answered is None:
             return None
         shown, settings = _shown(session, answered), _settings(session, answered)
         if not shown or settings is None:
+            return None
+        if not connection.execute(_ask, {"b_id": answered.subject_id}).rowcount:
             return None
         limits = without_level1(self.admission.services.config.limits)
         check_daily_limits(connection, answered.user_id, limits, utc_now())
@@ -187,8 +186,10 @@ def _settings(session: Session, run: RunRow) -> AgentSettings | None:
     return None
 
 
-class TitleOrchestration(SingleTurn):
+class TitleOrchestration(StoringTurn):
     """One run in one drive. See `Orchestration`."""
+
+    complete = TitleComplete
 
     def __init__(self, head: RunHead) -> None:
         super().__init__()
@@ -199,23 +200,11 @@ class TitleOrchestration(SingleTurn):
         past = [PastMessage(user=UserContent(text=self._request.shown))]
         return TurnStart(turn=CHAT_TURN, request=self._request.request, past=past, purpose=CallPurpose.TITLE)
 
-    def after(self, state: TurnState, ending: Ending) -> Decision:
-        if ending.status == RunStatus.CANCELLED:
-            return self._cancelled()
-        if ending.error is not None:
-            return self._failed(ending.error)
-        title = read_title(steps_text(state.steps))
+    def read(self, answer: str) -> tuple[TitleComplete, Write]:
+        title = read_title(answer)
         if not title:
-            return self._failed(InvalidInput("the model wrote no title", kind="answer_unusable"))
-        return End(
-            entries=[TitleComplete(status=RunStatus.COMPLETED.value, title=title)],
-            status=RunStatus.COMPLETED,
-            stop_reason=StopReason.FINISHED.value,
-            write=partial(self._store, title),
-        )
-
-    def on_stop(self, error: LuxxError | None) -> End:
-        return self._cancelled() if error is None else self._failed(error)
+            raise InvalidInput("it has no title", kind="answer_unusable")
+        return TitleComplete(status=RunStatus.COMPLETED.value, title=title), partial(self._store, title)
 
     def _store(self, title: str, connection: Connection) -> None:
         values = {"b_id": self._head.subject_id, "b_before": self._request.before, "b_title": title}
@@ -223,17 +212,6 @@ class TitleOrchestration(SingleTurn):
             index_title(
                 connection, user_id=self._head.user_id, conversation_id=self._head.subject_id, title=title
             )
-
-    def _cancelled(self) -> End:
-        complete = TitleComplete(status=RunStatus.CANCELLED.value)
-        return End(entries=[complete], status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED.value)
-
-    def _failed(self, error: LuxxError) -> End:
-        entries: list[LogEntry] = [
-            ErrorEvent(message=error.message, code=error.kind),
-            TitleComplete(status=RunStatus.FAILED.value),
-        ]
-        return End(entries=entries, status=RunStatus.FAILED, stop_reason=StopReason.ERROR.value, error=error)
 
 
 _JOINERS = "\u200c\u200d"
@@ -275,13 +253,3 @@ def load_title(session: Session, head: RunHead) -> Orchestration:
     """The orchestration of a run of the kind `title`."""
     del session  # Its request has what it needs of the database.
     return TitleOrchestration(head)
-
-
-def fail_title(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
-    """Ends a run that cannot be driven."""
-    del connection, run
-    events: list[Event] = [
-        ErrorEvent(message=error.message, code=error.kind),
-        TitleComplete(status=RunStatus.FAILED.value),
-    ]
-    return RunFailure(events=events, status=RunStatus.FAILED)

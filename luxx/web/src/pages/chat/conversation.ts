@@ -19,6 +19,8 @@ export interface Draft {
   text: string
   attachments: Schema<'AttachmentBody'>[]
   options: AnswerOptions
+  /** The message that it follows; by default the last of the selected branch. */
+  parentId?: string
 }
 
 /** Why the newest answer is missing or not whole. */
@@ -27,20 +29,26 @@ export interface Failure {
   kind: string
 }
 
-export function useConversation(id: () => string | undefined) {
+/** `target`: the message that is to be shown first. */
+export function useConversation(id: () => string | undefined, target: () => string | undefined) {
   const messages = useMessages(() => id() ?? '')
   const changes = useConversationChanges()
   const run = useFollowedRun({ subject: id, onState, onEnd: (error) => void finish(error) })
   const queue = useQueue(id, run)
   const notices = useNotices()
   const server = useServerText()
-  const todos = useTodos(id, run, () => messages.path.value.at(-1)?.id ?? '')
+  const todos = useTodos(id, run, () => messages.lastId.value ?? '')
   const conversation = shallowRef<Conversation | null>(null)
   const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
   const loadError = shallowRef<unknown>(null)
   /** A message that is being sent. */
   const sending = shallowRef<Draft | null>(null)
+
+  /** The message that was looked for; null: none. An object of its own each time. */
+  const found = shallowRef<{ id: string; isThere: boolean } | null>(null)
+  /** What is loaded is not yet where the message is. */
+  const isFinding = shallowRef(false)
 
   /** The id of the message that the run in progress writes; empty while it is not known. */
   const liveAnswerId = computed(() => run.live.value.run?.message_id ?? expectedId.value)
@@ -59,7 +67,27 @@ export function useConversation(id: () => string | undefined) {
     conversation.value = null
     failure.value = null
     loadError.value = null
-    if (id() !== undefined) await reload()
+    found.value = null
+    isFinding.value = target() !== undefined
+    try {
+      if (id() !== undefined) await reload()
+      if (loadError.value === null) await find()
+    } finally {
+      isFinding.value = false
+    }
+  }
+
+  /** Shows the message that is looked for, or without one the end again. */
+  async function find(): Promise<void> {
+    const [inside, wanted] = [id(), target()]
+    if (inside === undefined || !messages.isLoaded.value) return
+    if (wanted === undefined) {
+      found.value = null
+      if (messages.hasLater.value || messages.viewedLeaf.value !== null) await messages.leaveView()
+      return
+    }
+    const isThere = (await messages.showAround(wanted)) || (await messages.load(), await messages.showAround(wanted))
+    if (inside === id() && wanted === target()) found.value = { id: wanted, isThere }
   }
 
   async function reload(): Promise<void> {
@@ -152,7 +180,8 @@ export function useConversation(id: () => string | undefined) {
 
   /** Sends a message. `accepted` is called once the server has it; what follows can still fail. */
   async function send(draft: Draft, accepted: () => void): Promise<void> {
-    await start(submit(id() ?? '', draft).then((started) => (accepted(), started)))
+    const parentId = messages.viewedLeaf.value ?? undefined
+    await start(submit(id() ?? '', { ...draft, parentId }).then((started) => (accepted(), started)))
   }
 
   /** Sends a message while an answer is made: it waits. One that was written too late for that is sent. */
@@ -224,6 +253,9 @@ export function useConversation(id: () => string | undefined) {
     loadError,
     sending,
     isBusy,
+    found,
+    isFinding,
+    find,
     liveAnswerId,
     newest,
     open,
@@ -246,8 +278,10 @@ export type { Message }
 /** Raises ApiError if the server refuses the message. */
 export function submit(conversationId: string, draft: Draft): Promise<Schema<'Run'>>
 export function submit(conversationId: string, draft: Draft, whenBusy: WhenBusy): Promise<Schema<'Run'> | Schema<'QueuedMessage'>>
-export function submit(conversationId: string, { text: content, attachments, options }: Draft, whenBusy?: WhenBusy): Promise<Schema<'Run'>> {
-  const body = { ...options, conversation_id: conversationId, content, attachments, ...(whenBusy ? { when_busy: whenBusy } : {}) }
+export function submit(conversationId: string, draft: Draft, whenBusy?: WhenBusy): Promise<Schema<'Run'>> {
+  const { text: content, attachments, options, parentId } = draft
+  const place = { ...(parentId ? { parent_id: parentId } : {}), ...(whenBusy ? { when_busy: whenBusy } : {}) }
+  const body = { ...options, conversation_id: conversationId, content, attachments, ...place }
   return askRun(api.POST('/messages/stream', { body, headers: AS_JSON }))
 }
 

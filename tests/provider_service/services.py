@@ -101,12 +101,10 @@ class ResolvingService(ProviderService):
         """`select_provider` and `resolve_selection` in one call, with the provider of the settings."""
 
         def select(session: Session) -> ProviderSelection:
+            nothing_chosen = dict.fromkeys(SettingsView.__struct_fields__)
             settings = SettingsView(
-                id=1, user_id=caller.user_id, default_provider_id=preferred_id, lost_default_provider=None,
-                temperature=None, max_tokens=None, thinking_enabled=None, system_prompt=None,
-                planning=None, routing=None, memory=None, extraction=None,
-                created_at=utc_now(), updated_at=utc_now(),
-            )  # fmt: skip
+                **nothing_chosen | {"user_id": caller.user_id, "default_provider_id": preferred_id}
+            )
             return self.select_provider(session, caller, provider_id, model, default=settings)
 
         return await self.resolve_selection(await self._store.read(select))

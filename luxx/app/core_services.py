@@ -219,16 +219,16 @@ class CoreServices:
         self.tool_images = ToolImages(store, self.workspaces, config.files)
         self._make_skills()
         program_files = ProgramFiles(self.tool_images.register_figures, self.skill_places.for_program)
-        self.registry = ToolRegistry(
-            [
-                *builtin_tools(config.tools, self.sandbox.readers.run),
-                *program_tools(self.sandbox, program_files),
-                *MemoryTools(store, self.fact_writer, config.memory, self.vector_arm).all(),
-                *GraphTools(store, self.graph).all(),
-                episode_tool(store),
-                *KnowledgeTools(self.chunk_search).all(),
-                *searching_tools(),
-            ]
+        self.registry = ToolRegistry()
+        self.registry.register(
+            *builtin_tools(config.tools, self.sandbox.readers.run),
+            *program_tools(self.sandbox, program_files),
+            *MemoryTools(store, self.fact_writer, config.memory, self.vector_arm).all(),
+            *GraphTools(store, self.graph).all(),
+            episode_tool(store),
+            *KnowledgeTools(self.chunk_search).all(),
+            *searching_tools(),
+            are_shipped=True,
         )
         for hook in quota_hooks(self.workspaces.path_of, config.files):
             self.registry.hooks.add(hook)
@@ -259,8 +259,7 @@ class CoreServices:
         self.rendering = ArtifactRendering(self.store, process, limits)
         self.storage = StorageUse(self.store, self.config.limits.storage_mb_per_user, bytes_of_user)
         self.artifacts = ArtifactService(self.store, limits, self.storage, self.rendering)
-        for artifact_tool in ArtifactTools(self.artifacts, self.rendering).all():
-            self.registry.register(artifact_tool)
+        self.registry.register(*ArtifactTools(self.artifacts, self.rendering).all(), are_shipped=True)
 
     def _make_skills(self) -> None:
         self.skill_copies = SkillCopies(self.data_dir)
@@ -290,11 +289,11 @@ class CoreServices:
         )
         self.compositions = CompositionService(self.store, self.executor, self.shared_tools)
         self.tools = self.shared_tools.followed_by(self.compositions)
-        for task_tool in TaskTools(ReferenceChecker(self.tools, self.skill_layers)).all(self.store):
-            self.registry.register(task_tool)
+        task_tools = TaskTools(ReferenceChecker(self.tools, self.skill_layers))
+        self.registry.register(*task_tools.all(self.store), are_shipped=True)
         self._make_artifacts()
         self.summary_tool = SummaryTool(self.store)
-        self.registry.register(self.summary_tool.function())
+        self.registry.register(self.summary_tool.function(), are_shipped=True)
         self.agents = AgentService(
             self.store,
             self.tools,

@@ -361,24 +361,24 @@ class ToolRegistry(ToolSet):
     def __init__(self, tools: Iterable[ToolDefinition | HasDefinition] = ()) -> None:
         self._tools: dict[str, FoundTool] = {}
         self.hooks = Hooks()
-        for tool in tools:
-            self.register(tool)
+        self.register(*tools)
 
-    def register(self, tool: ToolDefinition | HasDefinition) -> None:
-        """Raises ConfigError for an invalid or duplicate name and for parameters that are no JSON schema."""
-        definition = tool if isinstance(tool, ToolDefinition) else tool.definition
-        if not _NAME.fullmatch(definition.name):
-            raise ConfigError(
-                f"{definition.name!r} cannot be a tool's name: use 1 to 64 letters, digits, _ or -, "
-                "beginning with a letter or _"
-            )
-        if definition.name in self._tools:
-            raise ConfigError(f"there is already a tool named {definition.name}; rename one of them")
-        self._tools[definition.name] = (definition, ArgumentCheck(definition.name, definition.parameters))
+    def register(self, *tools: ToolDefinition | HasDefinition, are_shipped: bool = False) -> None:
+        """Raises ConfigError for an invalid or duplicate name, and for parameters that are no JSON schema;
+        Luxx's own tools (`are_shipped`) have valid ones, which its tests check and no start."""
+        for tool in tools:
+            one = tool if isinstance(tool, ToolDefinition) else tool.definition
+            if not _NAME.fullmatch(one.name):
+                raise ConfigError(
+                    f"{one.name!r} cannot be a tool's name: use 1 to 64 letters, digits, _ or -, "
+                    "beginning with a letter or _"
+                )
+            if one.name in self._tools:
+                raise ConfigError(f"there is already a tool named {one.name}; rename one of them")
+            self._tools[one.name] = (one, ArgumentCheck(one.name, one.parameters, is_known_valid=are_shipped))
 
     def get(self, name: str) -> ToolDefinition | None:
-        entry = self._tools.get(name)
-        return entry[0] if entry else None
+        return self._tools[name][0] if name in self._tools else None
 
     def lookup(self, name: str) -> FoundTool | None:
         return self._tools.get(name)

@@ -159,21 +159,25 @@ _Validator: Any = _VALIDATORS.extend(
 _SchemaValidator: Any = _VALIDATORS.extend(jsonschema.Draft202012Validator, {"pattern": _match_pattern})
 
 
-class ArgumentCheck:
-    """A tool's schema, compiled. Raises ConfigError if it is invalid or has external references."""
+def _require_valid(tool: str, schema: dict[str, Any]) -> None:
+    if schema.get("type") != "object":
+        raise ConfigError(f"tool {tool}: its parameters must be a JSON schema of type object")
+    try:
+        _SchemaValidator.check_schema(schema)
+    except SchemaError as error:
+        raise ConfigError(f"tool {tool}: its parameters are not a JSON schema: {error.message}") from error
+    for reference in _references(schema):
+        if not reference.startswith("#"):
+            raise ConfigError(f"tool {tool}: its parameters refer to {reference}, outside the schema")
 
-    def __init__(self, tool: str, schema: dict[str, Any]) -> None:
-        if schema.get("type") != "object":
-            raise ConfigError(f"tool {tool}: its parameters must be a JSON schema of type object")
-        try:
-            _SchemaValidator.check_schema(schema)
-        except SchemaError as error:
-            raise ConfigError(
-                f"tool {tool}: its parameters are not a JSON schema: {error.message}"
-            ) from error
-        for reference in _references(schema):
-            if not reference.startswith("#"):
-                raise ConfigError(f"tool {tool}: its parameters refer to {reference}, outside the schema")
+
+class ArgumentCheck:
+    """A tool's schema, compiled. Raises ConfigError if it is invalid or has external references, unless it is
+    known to be valid."""
+
+    def __init__(self, tool: str, schema: dict[str, Any], *, is_known_valid: bool = False) -> None:
+        if not is_known_valid:
+            _require_valid(tool, schema)
         self._properties: list[str] = list(schema.get("properties", {}))
         self._validator: Any = _Validator(schema, registry=_NO_OTHER_SCHEMAS)
 

@@ -2,10 +2,15 @@
 
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from luxx.app.core_services import CoreServices
+from luxx.errors import ConfigError
+from luxx.infra.config.schema import Config, WorkspaceConfig
+from luxx.tools.core import ToolDefinition, ToolRegistry
 from luxx.tools.schema import ArgumentCheck
 
 TOO_MANY = {"arguments": "the arguments are too many to be checked; give fewer or shorter ones"}
@@ -63,3 +68,22 @@ def test_many_records_are_all_checked() -> None:
     assert checked.problems({"q": records}) == {}
     assert set(checked.problems({"q": [*records, {"b": 1}]})) == {"arguments.q[5000].a"}
     assert checked.problems({"q": records[:3]}) == {}
+
+
+def test_the_schema_of_each_shipped_tool_is_valid(tmp_path: Path) -> None:
+    """No start checks them."""
+    services = CoreServices(
+        Config(data_dir=str(tmp_path), workspace=WorkspaceConfig(root=str(tmp_path / "w")))
+    )
+    shipped = services.registry.list_all()
+    services.store.close()
+    assert {"file_read", "task_create", "create_artifact"} <= {each.name for each in shipped}
+    for each in shipped:
+        ArgumentCheck(each.name, each.parameters)
+
+
+def test_a_tool_of_somebody_else_needs_a_valid_schema() -> None:
+    wrong = {"type": "object", "properties": {"q": {"type": "text"}}}
+    definition = ToolDefinition(name="theirs", description="x", parameters=wrong, handler=lambda *_: None)
+    with pytest.raises(ConfigError, match="theirs: its parameters are not a JSON schema"):
+        ToolRegistry([definition])

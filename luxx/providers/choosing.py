@@ -263,7 +263,8 @@ def delete_provider(session: Session, row: ProviderRow) -> Uses:
     session.execute(tenants.values(default_provider_id=None, lost_default_provider=row.name))
     for named in (Tenant, UserSettings):
         of_titles = update(named).where(named.title_provider_id == row.id)
-        session.execute(of_titles.values(title_provider_id=None, title_model=None))
+        lost = {"title_provider_id": None, "title_model": None, "lost_title_provider": row.name}
+        session.execute(of_titles.values(lost))
     session.delete(row)
     return uses
 
@@ -306,6 +307,9 @@ def apply_changes(session: Session, row: ProviderRow, changes: ProviderChanges) 
         forget_name(session.connection(), ProviderRow, row.id)
         tenants = update(Tenant).where(Tenant.default_provider_id == row.id, Tenant.id == row.tenant_id)
         session.execute(tenants.values(lost_default_provider=None))
+        for named in (Tenant, UserSettings):
+            of_titles = update(named).where(named.title_provider_id == row.id)
+            session.execute(of_titles.values(lost_title_provider=None))
     for name in ("name", "default_model", "max_tokens", "is_shared", "enabled"):
         value: Any = getattr(changes, name)
         if value is not UNSET:

@@ -50,6 +50,10 @@ def before_unsharing(session: Session, row: ProviderRow) -> None:
     keep_name(session.connection(), ProviderRow, row.id, row.name, owner_id=row.user_id)
     tenants = update(Tenant).where(Tenant.default_provider_id == row.id)
     session.execute(tenants.values(lost_default_provider=row.name))
+    of_tenant = update(Tenant).where(Tenant.title_provider_id == row.id)
+    session.execute(of_tenant.values(lost_title_provider=row.name))
+    is_of_others = (UserSettings.title_provider_id == row.id) & (UserSettings.user_id != row.user_id)
+    session.execute(update(UserSettings).where(is_of_others).values(lost_title_provider=row.name))
 
 
 def _before_transfer(session: Session, row: ProviderRow, successor_id: int | None) -> None:

@@ -213,13 +213,32 @@ def test_what_a_person_typed_stays_and_the_next_message_does_not_wait(
     assert rows(server, f"SELECT 1 FROM runs WHERE subject_id = '{nothing}'") == []
 
 
-def test_a_deleted_provider_names_nothing(server: ServerProcess, person: ApiClient) -> None:
+def test_a_deleted_provider_is_named_and_no_other_takes_its_place(
+    server: ServerProcess, person: ApiClient
+) -> None:
     body = {"name": "gone", "provider_type": "openai", "base_url": "https://api.openai.com/v1"}
     gone = person.good("POST", "/providers", json={**body, "api_key": "sk-a", "default_model": "m"})["id"]
     person.good("PUT", "/settings", json={"title_provider_id": gone, "title_model": "m"})
     person.good("DELETE", f"/providers/{gone}")
     settings = person.good("GET", "/settings")
     assert (settings["title_provider_id"], settings["title_model"]) == (None, None)
+    assert settings["lost_title_provider"] == "gone"
+    of_tenant = person.user["provider"]
+    person.good("PUT", f"/providers/{of_tenant}", json={"is_shared": True})
+    person.good("PUT", "/tenant", json={"title_provider_id": of_tenant})
+    said = say(person, "Say nothing of the tenant")
+    until_named(server)
+    assert title_of(person, said) == "Say nothing of the tenant"
+    assert rows(server, f"SELECT 1 FROM runs WHERE kind = 'title' AND subject_id = '{said}'") == []
+    settings = person.good("PUT", "/settings", json={"title_provider_id": None})
+    assert settings["lost_title_provider"] is None
+
+    person.good("PUT", f"/providers/{of_tenant}", json={"is_shared": False})
+    assert person.good("GET", "/tenant")["lost_title_provider"] == "scripted"
+    person.good("PUT", f"/providers/{of_tenant}", json={"is_shared": True})
+    tenant = person.good("GET", "/tenant")
+    assert (tenant["title_provider_id"], tenant["lost_title_provider"]) == (of_tenant, None)
+    person.good("PUT", "/tenant", json={"title_provider_id": None})
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,11 @@ class ExtractionColumn:
 
 class TitleColumns:
     """The columns of a row that may choose the model which names conversations. The provider has no foreign
-    key: one that is gone or cannot be used names nothing."""
+    key: one that is gone or cannot be used names nothing. `lost_title_provider` is the name of one that was
+    deleted or is no longer shared; no other takes its place."""
 
     title_provider_id: Mapped[int | None] = mapped_column(Integer)
+    lost_title_provider: Mapped[str | None] = mapped_column(String(100))
     title_model: Mapped[str | None] = mapped_column(String(MODEL_LENGTH))
 
 

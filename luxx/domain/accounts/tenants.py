@@ -34,8 +34,9 @@ default of this tenant."""
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant as the API shows it. `allow_registration` can be true for the default tenant only.
-    `allow_own_providers`: users below ADMIN may connect their own models. `lost_default_agent` and
-    `lost_default_provider` are the names of defaults that are gone; others must be chosen."""
+    `allow_own_providers`: users below ADMIN may connect their own models. `lost_default_agent`,
+    `lost_default_provider` and `lost_title_provider` are the names of what was chosen and is gone; others
+    must be chosen."""
 
     id: int
     name: str
@@ -49,6 +50,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     extraction: Extraction | None
     learn_patterns: bool
     title_provider_id: int | None
+    lost_title_provider: str | None
     title_model: str | None
     created_at: datetime
 
@@ -221,6 +223,8 @@ def _change(row: Tenant, change: TenantChange) -> list[str]:
             row.lost_default_agent = None
         elif name == "default_provider_id":
             row.lost_default_provider = None
+        elif name == "title_provider_id":
+            row.lost_title_provider = None
         if getattr(row, name) != value:
             setattr(row, name, value)
             fields.append(name)

@@ -46,6 +46,7 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     """The settings as the API shows them; null leaves the choice to the provider and its model.
 
     `lost_default_provider`: the name of your default provider that was deleted; choose another.
+    `lost_title_provider`: the same for the provider that named your conversations.
     """
 
     id: int
@@ -60,6 +61,7 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     extraction: Extraction | None
     titles: TitleMode | None
     title_provider_id: int | None
+    lost_title_provider: str | None
     title_model: str | None
     created_at: datetime
     updated_at: datetime
@@ -102,6 +104,8 @@ class SettingsService:
             row = _row(session, caller)
             if change.default_provider_id is not UNSET:
                 row.lost_default_provider = None
+            if change.title_provider_id is not UNSET:
+                row.lost_title_provider = None
             title_provider_before = row.title_provider_id
             for name in change.__struct_fields__:
                 value = getattr(change, name)

@@ -178,6 +178,8 @@ def _settings(session: Session, run: RunRow) -> AgentSettings | None:
     """The model that the user has named, else the one of the tenant; None: neither names one any more."""
     own = session.scalar(select(UserSettings).where(UserSettings.user_id == run.user_id))
     for named in (own, session.get(Tenant, run.tenant_id)):
+        if named is not None and named.lost_title_provider is not None:
+            return None  # What was chosen is not replaced by another.
         if named is not None and named.title_provider_id is not None:
             return AgentSettings(
                 provider_id=named.title_provider_id, model=named.title_model, system_prompt=PROMPT, tools=[],

@@ -8,7 +8,7 @@ names conversations.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Select, String, bindparam, exists, func, insert, literal, select
+from sqlalchemy import ForeignKey, Select, String, bindparam, exists, func, insert, literal, or_, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from luxx.domain.accounts.models import Tenant, UserSettings
@@ -72,7 +72,11 @@ _names_a_model = exists().where(
     _settings.c.user_id == _runs.c.user_id,
     _tenants.c.id == _runs.c.tenant_id,
     func.coalesce(_settings.c.titles, TitleMode.ON) == TitleMode.ON,
-    func.coalesce(_settings.c.title_provider_id, _tenants.c.title_provider_id).is_not(None),
+    _settings.c.lost_title_provider.is_(None),
+    or_(
+        _settings.c.title_provider_id.is_not(None),
+        _tenants.c.title_provider_id.is_not(None) & _tenants.c.lost_title_provider.is_(None),
+    ),
 )
 _to_title = (
     _runs.c.kind == RunKind.CHAT.value,

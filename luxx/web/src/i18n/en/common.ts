@@ -37,6 +37,10 @@ const en = {
     default: (name: string) => `Your default ${name ? `${name} ` : ''}was deleted, switched off, or is no longer shared. Choose another.`,
     tenantProvider: (name: string) =>
       `The default provider ${name ? `${name} ` : ''}of the tenant was deleted or is no longer shared. Choose another.`,
+    titles: (name: string) =>
+      `The provider ${name ? `${name} ` : ''}whose model named your conversations was deleted or is no longer shared. They keep their first words until you choose another.`,
+    tenantTitles: (name: string) =>
+      `The provider ${name ? `${name} ` : ''}whose model named the conversations of the tenant was deleted or is no longer shared. Choose another.`,
     tenantAgent: (name: string) => `The default agent ${name ? `${name} ` : ''}was deleted or is no longer shared. Choose another.`,
   },
   lostClear: {
@@ -46,6 +50,8 @@ const en = {
     default: 'Choose automatically',
     tenantProvider: 'Go on without one',
     tenantAgent: 'Go on without an agent',
+    titles: 'Go on as the tenant says',
+    tenantTitles: 'Go on without one',
   },
   uses: (count: { conversations: number; agents: number; seats: number; tasks: number; steps: number; defaults: number }): string => {
     const parts = [
@@ -98,6 +104,7 @@ const en = {
   more: 'More actions',
   search: 'Search',
   clear: 'Clear',
+  dismissProblem: 'Dismiss this message',
   loading: 'Loading',
   yes: 'Yes',
   no: 'No',

@@ -12,6 +12,8 @@ const zh: CommonText = {
     project: (name) => `项目${spaced(name)}及其规则已被删除。请另选一个。`,
     default: (name) => `你的默认服务商${spaced(name)}已被删除、停用或不再共享。请另选一个。`,
     tenantProvider: (name) => `租户的默认服务商${spaced(name)}已被删除或不再共享。请另选一个。`,
+    titles: (name) => `为你的对话命名的服务商${spaced(name)}已被删除或不再共享。在你另选一个之前，对话以开头的词句为标题。`,
+    tenantTitles: (name) => `为租户的对话命名的服务商${spaced(name)}已被删除或不再共享。请另选一个。`,
     tenantAgent: (name) => `默认智能体${spaced(name)}已被删除或不再共享。请另选一个。`,
   },
   lostClear: {
@@ -21,6 +23,8 @@ const zh: CommonText = {
     default: '自动选择',
     tenantProvider: '不用默认服务商继续',
     tenantAgent: '不用智能体继续',
+    titles: '按租户的设置继续',
+    tenantTitles: '不用模型命名继续',
   },
   uses: (count) => {
     const parts = [
@@ -99,6 +103,7 @@ const zh: CommonText = {
   more: '更多操作',
   search: '搜索',
   clear: '清除',
+  dismissProblem: '关闭此提示',
   loading: '加载中',
   yes: '是',
   no: '否',

@@ -24,7 +24,7 @@ export function draftOf(tenant: Tenant | null): TenantDraft {
     providerId: tenant?.default_provider_id && tenant.lost_default_provider === null ? String(tenant.default_provider_id) : '',
     extraction: tenant?.extraction ?? 'off',
     learnsPatterns: tenant?.learn_patterns ?? false,
-    titleProviderId: String(tenant?.title_provider_id ?? ''),
+    titleProviderId: tenant?.title_provider_id && tenant.lost_title_provider === null ? String(tenant.title_provider_id) : '',
     titleModel: tenant?.title_model ?? '',
   }
 }

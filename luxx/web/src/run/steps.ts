@@ -91,27 +91,6 @@ export function parseObject(json: string | undefined): Record<string, unknown> |
   }
 }
 
-/** A result for people: its error, or its data as text. */
-export function resultText(content: string): { text: string; isError: boolean } {
-  const result = parseObject(content)
-  if (!result || !('success' in result)) return { text: content, isError: false }
-  if (result.success === false) return { text: String(result.error ?? ''), isError: true }
-  const { data } = result
-  if (data === null || data === undefined) return { text: '', isError: false }
-  return { text: typeof data === 'string' ? data : readable(data), isError: false }
-}
-
-/** JSON without quotes around the texts of several lines. */
-function readable(data: unknown): string {
-  if (typeof data !== 'object' || data === null || Array.isArray(data)) return JSON.stringify(data, null, 2)
-  return Object.entries(data)
-    .map(([name, value]) => {
-      const text = typeof value === 'string' ? value : JSON.stringify(value, null, 2)
-      return text.includes('\n') ? `${name}:\n${text}` : `${name}: ${text}`
-    })
-    .join('\n')
-}
-
 /** The artifacts that a tool call made or changed, each with its newest version: those that its result names. */
 export function artifactsIn(files: readonly Schema<'StepFile'>[] | undefined): { id: string; version: number }[] {
   const found = new Map<string, number>()

@@ -328,6 +328,36 @@ async def test_a_step_can_be_left_out_before_the_first_run_and_while_paused(serv
         assert (await refused(ann, f"{path}/steps/a/skip"))[:2] == (409, "step_ended")
 
 
+async def test_a_failed_step_that_a_person_skips_holds_nothing_up(server: ServerProcess) -> None:
+    rules = [fails("a"), does("b", "Without a"), does("c", "After b"), does("d", "Done"), fails("e"), RESULT]
+    async with ScriptedProvider(Script(rules=rules)) as model, AsyncApiClient(server.url) as ann:
+        steps = [step("a"), step("b", "a"), step("c", "b"), step("d"), step("e", "d")]
+        task_id = await new_task(ann, model.url, *steps)
+        path = f"/tasks/{task_id}"
+        await execute(ann, task_id)
+        assert await statuses(ann, task_id) == {
+            "a": "failed", "b": "skipped", "c": "skipped", "d": "completed", "e": "failed",
+        }  # fmt: skip
+        first = (await ann.get(path))["run_id"]
+        run = await ann.post(f"{path}/steps/a/skip")
+        assert run["id"] != first
+        await ann.follow_all(run["id"])
+        found = {one["id"]: one for one in (await ann.get(path))["steps"]}
+        assert (found["a"]["status"], found["a"]["skipped_because"]) == ("skipped", "a")
+        assert "cannot do this" in found["a"]["error"]
+        assert (found["b"]["output"], found["c"]["output"]) == ("Without a", "After b")
+        asked = next(one for one in model.requests if one.rule == "b Without a").json
+        assert "a person skipped it: it has no result" in asked["messages"][-1]["content"]
+        assert (await ann.get(path))["status"] == "failed"
+
+        # Nothing needs the other one: no run begins, and the task has no failed step any more.
+        left = await ann.post(f"{path}/steps/e/skip")
+        assert left["id"] == run["id"]
+        task = await ann.get(path)
+        assert (task["status"], task["run_id"]) == ("completed", run["id"])
+        assert (await refused(ann, f"{path}/steps/e/skip"))[:2] == (409, "step_ended")
+
+
 async def test_a_plan_that_a_pause_cut_is_drawn_anew_after_a_restart(own_server: ServerProcess) -> None:
     plan = '{"steps": [{"id": "a", "name": "A", "goal": "Do a", "depends_on": []}]}'
     rules = [

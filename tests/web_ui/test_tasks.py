@@ -31,6 +31,7 @@ def script() -> Script:
             Rule(when=When(user="Prices of the parts"), reply=[Text(text="It costs 400 euros.")]),
             Rule(when=When(user="Fails once"), status=400, message="no such thing", times=1),
             Rule(when=When(user="Fails once"), reply=[Text(text="Now it works.")]),
+            Rule(when=When(user="Your step .broken"), status=400, message="no such thing"),
             Rule(reply=[Text(text="Buy it [yield], it pays off.", pieces=3)]),
         ]
     )
@@ -171,3 +172,42 @@ def test_a_failed_step_names_what_it_held_up_and_a_cycle_is_refused(person: Pers
         expect(panel).to_contain_text("Now it works.")
         page.get_by_role("button", name="List", exact=True).click()
         expect(page.get_by_role("list", name="Steps").get_by_role("button")).to_have_count(3)
+
+
+def test_a_failed_step_is_skipped_the_next_one_approved_and_all_of_it_run_again(person: Person) -> None:
+    steps = [
+        {"id": "broken", "name": "First", "goal": "Say it"},
+        {"id": "b", "name": "Second", "depends_on": ["broken"], "require_approval": True},
+    ]
+    task = person.post("/tasks", {"name": "Chain", "goal": "Try it", "steps": steps})["id"]
+    with person.tab(PHONE) as tab:
+        page = tab.open(f"/ui/tasks/{task}")
+        header = page.get_by_role("main").locator("header").first
+        page.get_by_role("button", name="Run", exact=True).click()
+        rows = page.get_by_role("list", name="Steps")
+        expect(rows.get_by_role("button", name="Second")).to_contain_text("Skipped")
+        rows.get_by_role("button", name="First").click()
+        page.get_by_role("button", name="Skip", exact=True).click()
+        expect(page.get_by_text("It failed, and a person skipped it.")).to_be_visible()
+        take_screenshots(tab, "task-passed-over")
+        approve = header.get_by_role("button", name="Approve", exact=True)
+        expect(approve).to_be_in_viewport(ratio=1)
+        assert serious_violations(page) == []
+        take_screenshots(tab, "task-approve")
+        approve.click()
+        again = header.get_by_role("button", name="Run again")
+        expect(again).to_be_visible()
+        page.set_viewport_size({"width": LAPTOP[0], "height": LAPTOP[1]})
+        assert [step["status"] for step in person.get(f"/tasks/{task}")["steps"]] == ["skipped", "completed"]
+        take_screenshots(tab, "task-again")
+
+        again.click()
+        expect(page.get_by_role("heading", name="Chain (2)")).to_be_visible()
+        expect(header.get_by_role("link", name="Chain", exact=True)).to_have_attribute(
+            "href", f"/ui/tasks/{task}"
+        )
+        graph = page.get_by_role("group", name="The steps as a graph")
+        expect(graph.get_by_role("button", name="First")).to_contain_text("Failed")
+        assert [step["status"] for step in person.get(f"/tasks/{task}")["steps"]] == ["skipped", "completed"]
+        assert person.get(f"/tasks/{task}")["result"]
+        take_screenshots(tab, "task-run-again")

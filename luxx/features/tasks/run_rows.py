@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from luxx.features.tasks.changes import index_task, replace_steps
 from luxx.features.tasks.graph import TaskStepStatus
 from luxx.features.tasks.models import NewTaskStep, TaskRow, TaskStepRow
-from luxx.features.tasks.queries import artifacts_of_calls, definition_of, step_rows
+from luxx.features.tasks.queries import artifacts_of_calls, definition_of, graph_of_rows, step_rows
 from luxx.features.tasks.steps import ClosedStep
 from luxx.features.tasks.turns import SKIPPED_BY_A_PERSON, StepResults
 from luxx.infra.clock import utc_now
@@ -56,6 +56,9 @@ _skip = _set_step.values(
 )
 BY_A_PERSON = ""
 """The value of `skipped_because` for a step that a person left out."""
+
+PASSED_OVER = "This step failed, and a person skipped it: it has no result. Go on without it."
+"""What the steps that need a step read in place of its output, if a person skipped it after it had failed."""
 
 _tasks = table_of(TaskRow)
 _set_result = _tasks.update().where(_tasks.c.id == bindparam("b_id")).values(result=bindparam("text"))
@@ -142,6 +145,7 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
     """The task as it is now, the statuses of its steps, and the steps that wait for approval."""
     row = session.get_one(TaskRow, task_id)
     rows = step_rows(session, task_id)
+    statuses = effective_statuses(rows)
     task = TaskValues(
         task_id=row.id, user_id=row.user_id, tenant_id=row.tenant_id, name=row.name, goal=row.goal,
         project_id=row.project_id,
@@ -152,7 +156,9 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
         steps=tuple(definition_of(one) for one in rows),
         results=StepResults(
             outputs={
-                one.id: one.output or "" for one in rows if one.status == TaskStepStatus.COMPLETED.value
+                one.id: PASSED_OVER if is_passed_over(one) else one.output or ""
+                for one in rows
+                if statuses[one.id] == TaskStepStatus.COMPLETED
             },
             finishes={one.id: one.finish for one in rows},
             tainted={one.id: one.tainted_by for one in rows if one.tainted_by is not None},
@@ -160,9 +166,36 @@ def read_task(session: Session, task_id: str) -> tuple[TaskValues, dict[str, Tas
         ),
         attempts={one.id: one.attempts for one in rows},
     )  # fmt: skip
-    statuses = {one.id: TaskStepStatus(one.status) for one in rows}
     held = {one.id for one in rows if one.require_approval and one.approved_at is None}
     return task, statuses, held
+
+
+def is_passed_over(row: TaskStepRow) -> bool:
+    """Whether the step failed, and a person skipped it so that the steps which need it go on."""
+    return row.status == TaskStepStatus.SKIPPED.value and row.skipped_because == row.id
+
+
+def effective_statuses(rows: Sequence[TaskStepRow]) -> dict[str, TaskStepStatus]:
+    """The statuses by which steps begin: one that was passed over holds nothing up, like a completed one."""
+    return {
+        one.id: TaskStepStatus.COMPLETED if is_passed_over(one) else TaskStepStatus(one.status)
+        for one in rows
+    }
+
+
+def held_up_by(step_id: str, rows: Mapping[str, TaskStepRow]) -> list[str]:
+    """The step, then what was skipped because of it and can go on without any other."""
+    left_out = {one.id for one in rows.values() if one.skipped_because == BY_A_PERSON and one.id != step_id}
+    listed = list(rows.values())
+    return graph_of_rows(listed).retried(step_id, effective_statuses(listed), left_out)
+
+
+def set_pending(row: TaskStepRow) -> None:
+    """Makes a step pending again, without what its last attempt left."""
+    row.status = TaskStepStatus.PENDING.value
+    row.output = row.error = row.skipped_because = row.tainted_by = None
+    row.provider_id = row.provider_name = row.model = row.finish = None
+    row.duration_ms = row.finished_at = None
 
 
 def pause_steps(connection: Connection, task_id: str) -> list[str]:

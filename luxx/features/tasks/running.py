@@ -26,7 +26,14 @@ from luxx.features.tasks.queries import (
     step_row,
     step_rows,
 )
-from luxx.features.tasks.run_rows import BY_A_PERSON, TaskInput, chosen_by, write_skipped
+from luxx.features.tasks.run_rows import (
+    TaskInput,
+    chosen_by,
+    effective_statuses,
+    held_up_by,
+    set_pending,
+    write_skipped,
+)
 from luxx.features.tasks.times import forget_start
 from luxx.features.tasks.turns import turn_input_of
 from luxx.infra.clock import utc_now
@@ -139,13 +146,9 @@ class TaskRunService(SubjectRunService[TaskRow]):
                     kind="step_not_failed",
                 )
             rows = {one.id: one for one in step_rows(session, task.id)}
-            statuses = statuses_of(list(rows.values()))
-            _check_needed(row, statuses)
-            left_out = {
-                one.id for one in rows.values() if one.skipped_because == BY_A_PERSON and one.id != step_id
-            }
-            for one in graph_of_rows(list(rows.values())).retried(step_id, statuses, left_out):
-                _set_pending(rows[one])
+            _check_needed(row, effective_statuses(list(rows.values())))
+            for one in held_up_by(step_id, rows):
+                set_pending(rows[one])
             session.flush()
 
         return await self.start_prepared(caller, task_id, prepare)
@@ -182,9 +185,13 @@ class TaskRunService(SubjectRunService[TaskRow]):
     async def skip(self, caller: Caller, task_id: str, step_id: str) -> Run | None:
         """Leaves out a step that is pending or in progress, and the steps that need it.
 
+        A step that has failed is passed over: the steps that need it go on without its result, in a new run.
+
         A task that is not in progress does that at once; its paused run logs it when it continues. Returns
         the newest run, None before the first. Raises NotFound, or Conflict if the step has ended.
         """
+        if (going_on := await self._held_up_by_failed(caller, task_id, step_id)) is not None:
+            return await self._pass_over(caller, task_id, step_id, has_more=bool(going_on))
 
         def work(session: Session) -> str | None:
             task = own_task(session, caller, task_id, is_locked=True)
@@ -203,6 +210,47 @@ class TaskRunService(SubjectRunService[TaskRow]):
                 data = TaskInput(user=caller.username, step_ids=[step_id], skipped=skipped)
                 give_input(session.connection(), run.id, InputKind.SKIP, _encode(data).decode())
             return None if run is None else run.id
+
+        run_id = await self.runs.give(work)
+        return None if run_id is None else await self.runs.settled(caller, run_id, 0)
+
+    async def _held_up_by_failed(self, caller: Caller, task_id: str, step_id: str) -> list[str] | None:
+        """The steps that can go on once this failed step is skipped; None: it has not failed, or the task is
+        in progress or paused."""
+
+        def work(session: Session) -> list[str] | None:
+            task = own_task(session, caller, task_id)
+            row, run = step_row(session, task, step_id), newest_run(session, task)
+            is_open = run is not None and (run.status in IN_PROGRESS or run.status == RunStatus.PAUSED)
+            if row.status != TaskStepStatus.FAILED.value or is_open:
+                return None
+            rows = {one.id: one for one in step_rows(session, task.id)}
+            return held_up_by(step_id, rows)[1:]
+
+        return await self.admission.services.store.read(work)
+
+    async def _pass_over(self, caller: Caller, task_id: str, step_id: str, *, has_more: bool) -> Run | None:
+        """Skips a failed step; the steps that it held up are carried out, if there are any."""
+
+        def prepare(session: Session, task: TaskRow) -> None:
+            row = step_row(session, task, step_id)
+            if row.status != TaskStepStatus.FAILED.value:
+                raise Conflict(f"this step has ended: it is {row.status}", kind="step_ended")
+            rows = {one.id: one for one in step_rows(session, task.id)}
+            for one in held_up_by(step_id, rows)[1:]:
+                set_pending(rows[one])
+            row.status, row.skipped_because = TaskStepStatus.SKIPPED.value, row.id
+            session.flush()
+
+        if has_more:
+            return await self.start_prepared(caller, task_id, prepare)
+
+        def work(session: Session) -> str | None:
+            task = own_task(session, caller, task_id, is_locked=True)
+            self._check_ended(session, task)
+            prepare(session, task)
+            task.updated_at = utc_now()
+            return task.run_id
 
         run_id = await self.runs.give(work)
         return None if run_id is None else await self.runs.settled(caller, run_id, 0)
@@ -250,13 +298,6 @@ def _check_needed(row: TaskStepRow, statuses: Mapping[str, TaskStepStatus]) -> N
 
 
 _WHAT = {TaskStepStatus.FAILED: "has failed", TaskStepStatus.SKIPPED: "was skipped"}
-
-
-def _set_pending(row: TaskStepRow) -> None:
-    row.status = TaskStepStatus.PENDING.value
-    row.output = row.error = row.skipped_because = row.tainted_by = None
-    row.provider_id = row.provider_name = row.model = row.finish = None
-    row.duration_ms = row.finished_at = None
 
 
 _request = msgspec.json.Decoder(ChatRequest)

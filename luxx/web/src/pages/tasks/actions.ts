@@ -5,9 +5,10 @@ import { readFile } from '@/api/files'
 import type { Schema } from '@/api/types'
 import { useBusy } from '@/components/busy'
 import { copyText } from '@/components/clipboard'
+import { useProblem } from '@/components/problem/useProblem'
 import { useTasksText } from '@/i18n/en/tasks'
 import { useNotices } from '@/stores/notices'
-import { copyOf, pathOf, type Task, useTaskLists } from './tasks'
+import { copyOf, pathOf, repetitionOf, type Task, useTaskLists } from './tasks'
 import type { LiveTask } from './useTask'
 
 export function useTaskActions(task: LiveTask) {
@@ -16,11 +17,13 @@ export function useTaskActions(task: LiveTask) {
   const router = useRouter()
   const { reload } = useTaskLists()
   const params = pathOf(task.id)
-  const { busy, run } = useBusy(task.refresh)
+  const problem = useProblem()
+  const { busy, run } = useBusy(task.refresh, problem)
 
   const stepParams = (stepId: string) => ({ path: { ...params.path, step_id: stepId } })
   return {
     busy,
+    problem,
     execute: () => run('execute', () => askForRun(api.POST('/tasks/{task_id}/execute', { params }))),
     resume: () => run('resume', () => askForRun(api.POST('/tasks/{task_id}/resume', { params }))),
     pause: () => run('pause', () => ask(api.POST('/tasks/{task_id}/pause', { params }))),
@@ -42,6 +45,19 @@ export function useTaskActions(task: LiveTask) {
     duplicate: (of: Task) =>
       run('duplicate', async () => {
         const made = await ask(api.POST('/tasks', { body: copyOf(of, text.copyName(of.name)) }))
+        await reload()
+        await router.push(`/tasks/${made.id}`)
+      }),
+    /** A task whose run is refused is not left behind: the sentence stands here. */
+    repeat: (of: Task) =>
+      run('repeat', async () => {
+        const made = await ask(api.POST('/tasks', { body: repetitionOf(of, text.repeatName) }))
+        try {
+          await askForRun(api.POST('/tasks/{task_id}/execute', { params: pathOf(made.id) }))
+        } catch (error) {
+          await ask(api.DELETE('/tasks/{task_id}', { params: pathOf(made.id) })).catch(() => undefined)
+          throw error
+        }
         await reload()
         await router.push(`/tasks/${made.id}`)
       }),

@@ -61,6 +61,41 @@ export function copyOf(task: Task, name: string): Schema<'NewTask'> {
   }
 }
 
+/** The task that this one runs again. */
+export interface RepeatedTask {
+  id: string
+  name: string
+  /** How often it was run with this one. */
+  number: number
+}
+
+/** The key of `metadata` that names it. */
+const REPEATS = 'runs_again'
+
+export function repeatedBy(task: Task): RepeatedTask | null {
+  const found = task.metadata[REPEATS] as Partial<RepeatedTask> | undefined
+  return typeof found?.id === 'string' && typeof found.name === 'string'
+    ? { id: found.id, name: found.name, number: Number(found.number) || 2 }
+    : null
+}
+
+/** A copy that says what it runs again; that of a repetition names the first one. */
+export function repetitionOf(task: Task, nameOf: (name: string, number: number) => string): Schema<'NewTask'> {
+  const before = repeatedBy(task)
+  const repeats = { id: task.id, name: before?.name ?? task.name, number: (before?.number ?? 1) + 1 }
+  const copy = copyOf(task, nameOf(repeats.name, repeats.number))
+  return { ...copy, metadata: { ...task.metadata, [REPEATS]: repeats as never } }
+}
+
+/** Whether a step holds nothing up: it is completed, or it failed and a person skipped it. */
+export function isPassed(step: TaskStepView, states: Readonly<Record<string, TaskStepState>>): boolean {
+  return states[step.id] === 'completed' || isPassedOver(step)
+}
+
+export function isPassedOver(step: TaskStepView): boolean {
+  return step.status === 'skipped' && step.skipped_because === step.id
+}
+
 /** Creates a task from a task file: YAML or JSON text. */
 export function importTask(document: string, mediaType: string): Promise<Task> {
   return sendDocument('/tasks/import', document, mediaType)
@@ -74,15 +109,19 @@ export function downloadTask(task: Task, format: 'yaml' | 'json'): Promise<void>
 /** The state of each step: as the run that is followed says, else as it is stored. */
 export function stepStates(task: Task, live: RunState, isFollowing: boolean): Record<string, TaskStepState> {
   const states: Record<string, TaskStepState> = {}
-  for (const step of task.steps) states[step.id] = (isFollowing && live.taskSteps[step.id]?.state) || step.status
+  for (const step of task.steps) {
+    // A step that failed is skipped after its run, whose log says nothing about it.
+    const shown = isFollowing && !isPassedOver(step) ? live.taskSteps[step.id]?.state : undefined
+    states[step.id] = shown || step.status
+  }
   return states
 }
 
 /** Steps of a waiting task that can begin once a person approves them. */
 export function openApprovals(task: Task, states: Readonly<Record<string, TaskStepState>>): Set<string> {
+  const passed = new Set(task.steps.filter((step) => isPassed(step, states)).map((step) => step.id))
   const ready = task.steps.filter(
-    (step) =>
-      step.require_approval && !step.approved_at && states[step.id] === 'pending' && step.depends_on.every((id) => states[id] === 'completed'),
+    (step) => step.require_approval && !step.approved_at && states[step.id] === 'pending' && step.depends_on.every((id) => passed.has(id)),
   )
   return new Set(ready.map((step) => step.id))
 }

@@ -1,5 +1,6 @@
-/** One change after the other: which one is under way, and a failure shown as a notice. */
+/** One change after the other: which one is under way, and a failure, shown as a notice or beside what it is about. */
 import { type Ref, ref } from 'vue'
+import type { Problem } from '@/components/problem/useProblem'
 import { useNotices } from '@/stores/notices'
 
 export interface Busy {
@@ -12,7 +13,8 @@ export interface Busy {
   run: (name: string, work: () => Promise<unknown>) => Promise<boolean>
 }
 
-export function useBusy(afterwards: () => unknown = () => undefined): Busy {
+/** `beside`: where a failure is said, as long as no dialog covers it. */
+export function useBusy(afterwards: () => unknown = () => undefined, beside?: Problem): Busy {
   const notices = useNotices()
   const busy = ref('')
   const names: string[] = []
@@ -28,11 +30,13 @@ export function useBusy(afterwards: () => unknown = () => undefined): Busy {
 
   async function carryOut(name: string, work: () => Promise<unknown>): Promise<boolean> {
     busy.value = name
+    beside?.forget()
     try {
       await work()
       return true
     } catch (error) {
-      notices.showError(error)
+      if (beside && !notices.hasDialog()) beside.say(error)
+      else notices.showError(error)
       return false
     } finally {
       names.splice(names.indexOf(name), 1)

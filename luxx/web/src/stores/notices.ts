@@ -44,9 +44,11 @@ export const useNotices = defineStore('notices', () => {
     return () => void dialogs.splice(dialogs.indexOf(dialog), 1)
   }
 
+  const hasDialog = (): boolean => dialogs.length > 0
+
   function close(id: number): void {
     notices.value = notices.value.filter((each) => each.id !== id)
   }
 
-  return { notices, show, showError, sayErrorsIn, close }
+  return { notices, show, showError, sayErrorsIn, hasDialog, close }
 })

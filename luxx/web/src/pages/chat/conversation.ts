@@ -5,8 +5,8 @@ import type { SessionState } from '@/api/socket'
 import type { Schema } from '@/api/types'
 import { useFollowedRun } from '@/run/followedRun'
 import { useServerText } from '@/i18n/en/server'
+import { useProblem } from '@/components/problem/useProblem'
 import { isActive } from '@/components/states'
-import { useNotices } from '@/stores/notices'
 import type { Conversation } from './conversations'
 import { useConversationChanges } from './conversations'
 import { type Message, useMessages } from './messages'
@@ -35,13 +35,14 @@ export function useConversation(id: () => string | undefined, target: () => stri
   const changes = useConversationChanges()
   const run = useFollowedRun({ subject: id, onState, onEnd: (error) => void finish(error) })
   const queue = useQueue(id, run)
-  const notices = useNotices()
   const server = useServerText()
   const todos = useTodos(id, run, () => messages.lastId.value ?? '')
   const conversation = shallowRef<Conversation | null>(null)
   const expectedId = shallowRef('')
   const failure = shallowRef<Failure | null>(null)
   const loadError = shallowRef<unknown>(null)
+  /** Why the message, or another version of one, was refused; said beside the field for messages. */
+  const problem = useProblem()
   /** A message that is being sent. */
   const sending = shallowRef<Draft | null>(null)
 
@@ -67,6 +68,7 @@ export function useConversation(id: () => string | undefined, target: () => stri
     conversation.value = null
     failure.value = null
     loadError.value = null
+    problem.forget()
     found.value = null
     isFinding.value = target() !== undefined
     try {
@@ -140,7 +142,7 @@ export function useConversation(id: () => string | undefined, target: () => stri
     if (run.runId.value !== ended) return
     run.follow(null)
     if (known?.message_id !== null) failure.value = error ? { sentence: error.message, kind: error.code } : null
-    else if (error) notices.showError(new Error(server.translate(error.message, error.code)))
+    else if (error) problem.say(server.translate(error.message, error.code))
     await Promise.all([changes.reload(), refreshConversation()])
   }
 
@@ -250,6 +252,7 @@ export function useConversation(id: () => string | undefined, target: () => stri
     isRunning,
     isCompressing,
     failure,
+    problem,
     loadError,
     sending,
     isBusy,

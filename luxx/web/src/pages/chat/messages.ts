@@ -5,6 +5,13 @@ import type { Schema } from '@/api/types'
 
 export type Message = Schema<'MessageView'>
 
+/** A message that a person wrote anew. `saved` is called once the server has it, `refused` if it does not take it. */
+export interface Edit {
+  content: string
+  saved: () => void
+  refused: (error: unknown) => void
+}
+
 const FIRST_LIMIT = 60
 const MORE_LIMIT = 100
 

@@ -4,6 +4,7 @@ import { useRouter } from 'vue-router'
 import { api, ask, asApiError } from '@/api/client'
 import type { Schema } from '@/api/types'
 import { useBusy } from '@/components/busy'
+import { useProblem } from '@/components/problem/useProblem'
 import type { SentMark } from '@/stores/useSent'
 import { pathOf, resumeRoom, type Seat, startRoom, useRoomLists } from './rooms'
 import type { LiveRoom } from './useRoom'
@@ -12,9 +13,10 @@ export function useRoomActions(room: LiveRoom) {
   const router = useRouter()
   const { reload } = useRoomLists()
   const params = pathOf(room.id)
-  const { busy, run } = useBusy(room.refresh)
+  const problem = useProblem()
+  const { busy, run } = useBusy(room.refresh, problem)
   // What one says waits for nothing.
-  const speech = useBusy(room.refresh)
+  const speech = useBusy(room.refresh, problem)
 
   const seatParams = (seat: Seat) => ({ path: { ...params.path, seat_id: seat.id } })
   const changeSeat = (seat: Seat, body: Schema<'SeatChanges'>) =>
@@ -22,6 +24,7 @@ export function useRoomActions(room: LiveRoom) {
 
   return {
     busy,
+    problem,
     isSpeaking: computed(() => speech.busy.value !== ''),
     start: () => run('start', () => startRoom(room.id)),
     resume: () => run('resume', () => resumeRoom(room.id)),

@@ -4,10 +4,11 @@ connection breaks.
 
 import json
 import re
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def run_chat(url: str, *arguments: str, given: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
     command = ("chat", "--url", url, *arguments)
     return run_luxx(*command, cwd=Path.cwd(), env=plain_environ(**environ), input=given)
+
+
+def test_a_temporary_chat_is_deleted_when_the_command_ends(server: ServerProcess) -> None:
+    finished = run_chat(server.url, "--temporary", "count", "please")
+    assert (finished.returncode, finished.stdout) == (0, LONG + "\n")
+    assert "not remembered, and deleted when this command ends or after 60 minutes" in finished.stderr
+    assert "the temporary chat is deleted" in finished.stderr
+    with closing(sqlite3.connect(server.data_dir / "luxx.db")) as database:
+        left = database.execute("SELECT 1 FROM conversations WHERE temporary_minutes IS NOT NULL")
+        assert left.fetchall() == []
 
 
 def test_one_message_is_answered_on_stdout_and_the_rest_printed_on_stderr(server: ServerProcess) -> None:

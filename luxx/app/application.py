@@ -208,6 +208,7 @@ def _dependencies(services: Services) -> dict[str, Provide]:
         "attachments": _provide(lambda: services.attachments),
         "branches": _provide(lambda: services.branches),
         "conversations": _provide_after_caller(lambda: services.conversations),
+        "temporary_chats": _provide_after_caller(lambda: services.temporary_chats),
         "files": _provide(lambda: services.files),
         "uploads": _provide(lambda: services.uploads),
         "keys": _provide(lambda: services.keys),

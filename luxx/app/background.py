@@ -12,6 +12,8 @@ from luxx.app.core_services import CoreServices
 from luxx.domain.audit import REFUSAL_WINDOW_SECONDS, delete_old_entries
 from luxx.domain.mcp.owners.rows import delete_old_calls
 from luxx.domain.skills.files import delete_unused_files
+from luxx.features.chats.temporary import LOOK_SECONDS as TEMPORARY_SECONDS
+from luxx.features.chats.temporary import TemporaryChats
 from luxx.features.knowledge.indexing import CHUNK_TEXTS, ERASED_TABLES
 from luxx.features.memory.erasure import ERASE_SECONDS, Erasure
 from luxx.features.memory.vectors.background import LOOK_SECONDS, EmbeddingWork
@@ -30,7 +32,9 @@ SWEEP_SECONDS = 3600.0
 logger = structlog.get_logger()
 
 
-def background_jobs(services: CoreServices, embedding: EmbeddingWork) -> list[Coroutine[Any, Any, None]]:
+def background_jobs(
+    services: CoreServices, embedding: EmbeddingWork, temporary: TemporaryChats
+) -> list[Coroutine[Any, Any, None]]:
     """The jobs of a process whose parts are open; each runs until it is cancelled."""
     erasure = Erasure(services.store, indexes=[CHUNK_TEXTS.full_text], tables=ERASED_TABLES)
     jobs: list[Coroutine[Any, Any, None]] = [
@@ -40,6 +44,7 @@ def background_jobs(services: CoreServices, embedding: EmbeddingWork) -> list[Co
         _repeat(partial(_delete_old_audit_entries, services), PRUNE_SECONDS, "audit_prune_failed"),
         _repeat(partial(_delete_old_run_logs, services), PRUNE_SECONDS, "run_log_cleanup_failed"),
         _repeat(partial(_discard_old_calls, services), DISCARD_SECONDS, "call_cleanup_failed"),
+        _repeat(temporary.delete_unused, TEMPORARY_SECONDS, "temporary_chat_cleanup_failed"),
         _repeat(erasure.erase_due, ERASE_SECONDS, "memory_erasure_failed"),
         services.notices.keep_notifying(),
         services.sockets.check_sign_ins(),

@@ -35,6 +35,7 @@ from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.chats.next_prompt import NextPrompts
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
+from luxx.features.chats.temporary import TemporaryChats
 from luxx.features.chats.titles import TitleWriting
 from luxx.features.chats.todos import TodoService
 from luxx.features.knowledge.documents import DocumentService
@@ -140,7 +141,10 @@ class Services(CoreServices):
         await self._warn_of_open_registration()
         await self.run_driver.open()
         await self._start_local_model()
-        self._background = [asyncio.create_task(job) for job in background_jobs(self, self.embedding_work)]
+        self._background = [
+            asyncio.create_task(job)
+            for job in background_jobs(self, self.embedding_work, self.temporary_chats)
+        ]
         self.mcp.open()
         await self.mcp_pool.open(self.run_driver.heartbeat, is_worker=self.kind is ProcessKind.WORKER)
         tune_gc()
@@ -325,7 +329,9 @@ class Services(CoreServices):
             stop_run=self.runs.stop,
             delete_runs=delete_runs,
             delete_runs_of=delete_runs_of,
+            temporary_minutes=self.config.runs.temporary_chat_minutes,
         )
+        self.temporary_chats = TemporaryChats(self.store, self.conversations, self.artifacts, self.runs.stop)
 
     def _make_rooms(self) -> None:
         self.seats = SeatService(self.store, unknown_names=self.agents.unknown_names)

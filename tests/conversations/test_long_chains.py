@@ -53,6 +53,7 @@ def service(store: Store) -> ConversationService:
         stop_run=nothing,
         delete_runs=delete_runs,
         delete_runs_of=delete_runs_of,
+        temporary_minutes=60,
         use_agent=AGENTS.visible,
         default_agent=default_agent_id,
     )

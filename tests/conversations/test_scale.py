@@ -130,6 +130,7 @@ class MessageDatabase:
             stop_run=_nothing,
             delete_runs=delete_runs,
             delete_runs_of=delete_runs_of,
+            temporary_minutes=60,
             use_agent=AGENTS.visible,
             default_agent=default_agent_id,
         )

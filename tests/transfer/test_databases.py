@@ -254,6 +254,7 @@ def long_service(store: Store) -> ConversationService:
         stop_run=nothing,
         delete_runs=delete_runs,
         delete_runs_of=delete_runs_of,
+        temporary_minutes=60,
         use_agent=AGENTS.visible,
         default_agent=default_agent_id,
     )

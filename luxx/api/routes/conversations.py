@@ -22,7 +22,7 @@ from luxx.domain.conversations.views import ConversationChange, ConversationView
 from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.domain.transfer.document import ImportReport
 from luxx.domain.transfer.service import ExportFile, TransferService
-from luxx.features.artifacts.service import ArtifactService
+from luxx.features.chats.temporary import TemporaryChats
 from luxx.infra.store.search_words import SearchKind
 from luxx.wire.model_settings import MemoryMode, ModelSettingsChange, PlanningMode, RoutingMode, SlidingWindow
 
@@ -55,6 +55,7 @@ class ConversationBody(ModelSettingsChange, frozen=True, kw_only=True, forbid_un
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: Annotated[list[Tag], Meta(max_length=50)] | UnsetType = UNSET
+    is_temporary: bool | UnsetType = UNSET
 
 
 class ConversationChangeBody(ConversationBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,17 +120,17 @@ class ConversationController(Controller):
         self,
         caller: InjectedCaller,
         conversations: InjectedConversations,
-        artifacts: NamedDependency[ArtifactService],
+        temporary_chats: NamedDependency[TemporaryChats],
         conversation_id: TextId,
         of_artifacts: ArtifactsChoice = "keep",
     ) -> Success[None]:
-        """Delete a conversation with its messages, and stop its runs. Its artifacts stay by default."""
-        made: list[str] = []
-        if of_artifacts == "delete":
-            made = await artifacts.ids_of_conversation(caller, conversation_id)
-        await conversations.delete(caller, conversation_id)
-        if made:
-            await artifacts.delete_all(caller, made)
+        """Delete a conversation with its messages, and stop its runs. Its artifacts stay by default; those of
+        a temporary chat are deleted with it."""
+        conversation = await conversations.get(caller, conversation_id)
+        if of_artifacts == "delete" or conversation.temporary_minutes is not None:
+            await temporary_chats.end(caller, conversation_id)
+        else:
+            await conversations.delete(caller, conversation_id)
         return success(None, "deleted")
 
 

@@ -10,7 +10,7 @@ from typing import IO, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from luxx import __version__
@@ -254,12 +254,21 @@ def _user_profile(session: Session, user: User, features: Sequence[FeatureExport
     )
 
 
+def _is_exported(user_id: int) -> tuple[ColumnElement[bool], ...]:
+    """The user's conversations without hidden ones and temporary chats."""
+    return (
+        ConversationRow.user_id == user_id,
+        ConversationRow.import_id.is_(None),
+        ConversationRow.temporary_minutes.is_(None),
+    )
+
+
 def _conversations_by(
     session: Session, user: User, column: InstrumentedAttribute[Any]
 ) -> dict[Any, list[str]]:
     """The ids of the user's conversations by their values in this column, those with null left out."""
     conversations: dict[Any, list[str]] = {}
-    is_own = (ConversationRow.user_id == user.id, ConversationRow.import_id.is_(None))
+    is_own = _is_exported(user.id)
     query = (
         select(ConversationRow.id, column).where(*is_own, column.is_not(None)).order_by(ConversationRow.id)
     )
@@ -282,9 +291,7 @@ def _write_conversations(session: Session, user: User, archive: ArchiveWriter) -
 
 
 def _conversations(session: Session, user_id: int) -> Iterator[str]:
-    is_own = select(ConversationRow.id).where(
-        ConversationRow.user_id == user_id, ConversationRow.import_id.is_(None)
-    )
+    is_own = select(ConversationRow.id).where(*_is_exported(user_id))
     last = ""
     while ids := session.scalars(
         is_own.where(ConversationRow.id > last).order_by(ConversationRow.id).limit(ROWS_AT_ONCE)

@@ -202,7 +202,8 @@ def _copy_of(source: ConversationRow) -> ConversationRow:
         agent_id=source.agent_id, title=source.title, model=source.model,
         system_prompt=source.system_prompt, planning=source.planning, routing=source.routing,
         sliding_window=source.sliding_window, memory=source.memory, knowledge=source.knowledge,
-        record=source.record, pinned=False, archived=False, tags=source.tags,
+        record=source.record, temporary_minutes=source.temporary_minutes, pinned=False, archived=False,
+        tags=source.tags,
         lost_provider=source.lost_provider, lost_agent=source.lost_agent, lost_project=source.lost_project,
         created_at=now, updated_at=now, **first_given(source),
     )  # fmt: skip

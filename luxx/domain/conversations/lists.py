@@ -65,11 +65,12 @@ _in_conversation = _messages.c.conversation_id == bindparam("conversation_id")
 
 def _conversation_page(where: Conditions, order: OrderBy) -> AnySelect:
     """Each row carries the total: one statement costs less than two."""
-    total = select(func.count()).select_from(_conversations).where(own_conversations, *where)
+    listed = own_conversations, _conversations.c.temporary_minutes.is_(None)
+    total = select(func.count()).select_from(_conversations).where(*listed, *where)
     columns = [_conversations.c[name] for name in ConversationView.__struct_fields__]
     return (
         select(*columns, total.scalar_subquery().label("total"))
-        .where(own_conversations, *where)
+        .where(*listed, *where)
         .order_by(*order)
         .limit(bindparam("many"))
         .offset(bindparam("start"))

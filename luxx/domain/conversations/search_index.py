@@ -1,7 +1,8 @@
 """The index of the search (`search.py`): the words of messages, titles of conversations, rooms and tasks.
 
 Every function that stores one of these texts also updates the index, in the same transaction; the database
-deletes an index row with what it belongs to. `infra/store/search_words.py` makes the words.
+deletes an index row with what it belongs to. Temporary chats are not indexed.
+`infra/store/search_words.py` makes the words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +28,13 @@ _UPSERT = (
     "INSERT INTO search_texts (user_id, {0}, words) VALUES (:user_id, :{0}, :words) "
     "ON CONFLICT ({0}) {1} DO UPDATE SET words = excluded.words"
 )
-_upsert_message = text(_UPSERT.format("message_id", ""))
-_upsert_title = text(_UPSERT.format("conversation_id", ""))
+_UPSERT_KEPT = (
+    "INSERT INTO search_texts (user_id, {0}, words) SELECT :user_id, :{0}, :words WHERE NOT EXISTS "
+    "(SELECT 1 FROM conversations WHERE id = :{1} AND temporary_minutes IS NOT NULL) "
+    "ON CONFLICT ({0}) DO UPDATE SET words = excluded.words"
+)
+_upsert_message = text(_UPSERT_KEPT.format("message_id", "of_conversation"))
+_upsert_title = text(_UPSERT_KEPT.format("conversation_id", "of_conversation"))
 COLUMN_OF = {SearchKind.ROOM: "room_id", SearchKind.TASK: "task_id"}
 """The columns of the subjects that features own."""
 
@@ -54,6 +60,16 @@ _conversation_titles = select(ConversationRow.id, ConversationRow.title).where(
 
 INDEXED_FIELDS = ("id", "user_id", "conversation_id", "content", "created_at")
 """The columns of a conversation's message that `index_message` needs; one of a room has a `room_id`."""
+
+INDEXED_AT_ONCE = 50
+"""Messages in memory at once; each may carry files."""
+
+_next_messages = (
+    select(*(getattr(MessageRow, name) for name in INDEXED_FIELDS))
+    .where(MessageRow.conversation_id == bindparam("conversation"), MessageRow.id > bindparam("after"))
+    .order_by(MessageRow.id)
+    .limit(INDEXED_AT_ONCE)
+)
 
 
 class _SearchedFile(msgspec.Struct):
@@ -137,8 +153,27 @@ def index_title(connection: Connection, *, user_id: int, conversation_id: str, t
     kind = SearchKind.CONVERSATION
     words = indexed(connection.dialect.name, kind, user_id, conversation_id, title)
     connection.execute(
-        _upsert_title, {"user_id": user_id, "conversation_id": conversation_id, "words": words}
+        _upsert_title,
+        {
+            "user_id": user_id,
+            "conversation_id": conversation_id,
+            "of_conversation": conversation_id,
+            "words": words,
+        },
     )
+
+
+def index_conversation(connection: Connection, *, user_id: int, conversation_id: str, title: str) -> None:
+    """Indexes a conversation that was not indexed, with its messages."""
+    index_title(connection, user_id=user_id, conversation_id=conversation_id, title=title)
+    after = ""
+    while True:
+        page = connection.execute(_next_messages, {"conversation": conversation_id, "after": after})
+        rows = [dict(row) for row in page.mappings()]
+        if not rows:
+            return
+        index_messages(connection, rows)
+        after = rows[-1]["id"]
 
 
 def index_subject(connection: Connection, kind: SearchKind, read: ReadSubjects, subject_id: str) -> None:
@@ -207,4 +242,9 @@ def _row(dialect: str, message: Mapping[str, Any]) -> dict[str, Any]:
     user_id, subject_id = message["user_id"], message.get("conversation_id") or message["room_id"]
     text = searched_text(message["content"])
     words = indexed(dialect, SearchKind.MESSAGE, user_id, subject_id, text, sent_at=message["created_at"])
-    return {"user_id": user_id, "message_id": message["id"], "words": words}
+    return {
+        "user_id": user_id,
+        "message_id": message["id"],
+        "of_conversation": message.get("conversation_id"),
+        "words": words,
+    }

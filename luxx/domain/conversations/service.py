@@ -36,6 +36,7 @@ from luxx.domain.conversations.lists import (
 )
 from luxx.domain.conversations.models import ConversationRow, MessageRow, ProjectRow
 from luxx.domain.conversations.search_index import index_title
+from luxx.domain.conversations.temporary import IS_TEMPORARY, change_temporary, make_temporary
 from luxx.domain.conversations.views import ConversationChange, ConversationView, conversation_view
 from luxx.domain.knowledge_bases import check_named
 from luxx.errors import Conflict, InvalidInput, NotFound
@@ -68,6 +69,7 @@ class ConversationService:
     stop_run: StopRun
     delete_runs: DeleteRuns
     delete_runs_of: Callable[[Session, Select[str]], None]
+    temporary_minutes: int
 
     async def create(self, caller: Caller, new: ConversationChange) -> ConversationView:
         """Creates an empty conversation, with the tenant's default agent unless `new` has an agent or null.
@@ -86,6 +88,8 @@ class ConversationService:
             if new.agent_id is UNSET:
                 row.agent_id = self.default_agent(session, caller)
             _change(session, caller, row, new)
+            if new.is_temporary is True:
+                make_temporary(row, self.temporary_minutes)
             session.add(row)
             session.flush()
             _index_title(session, row, new)
@@ -118,6 +122,7 @@ class ConversationService:
         def work(session: Session) -> ConversationView:
             row = own_conversation(session, caller, conversation_id, is_locked=True)
             self._check_agent(session, caller, changes)
+            change_temporary(session, row, changes)
             _change(session, caller, row, changes)
             row.updated_at = utc_now()
             session.flush()
@@ -247,7 +252,7 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
         row.lost_project = None
     for name in changes.__struct_fields__:
         value = getattr(changes, name)
-        if value is UNSET:
+        if value is UNSET or name == IS_TEMPORARY:
             continue
         match name:
             case "tags":

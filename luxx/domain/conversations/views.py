@@ -55,6 +55,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
 
     `lost_provider`, `lost_agent`, `lost_project` (one with permission rules): the name of one that was chosen
     and then deleted, or that is no longer shared. The conversation answers after another is chosen, or null.
+    `temporary_minutes`: the minutes without use after which this temporary chat is deleted; null: it is kept.
     """
 
     id: str
@@ -79,6 +80,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     tags: list[str]
     selected_leaf_id: str | None
     run_id: str | None
+    temporary_minutes: int | None
     created_at: datetime
     updated_at: datetime
 
@@ -136,6 +138,7 @@ class ConversationChange(ModelSettingsChange, frozen=True, kw_only=True):
     pinned: bool | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     tags: list[str] | UnsetType = UNSET
+    is_temporary: bool | UnsetType = UNSET
     selected_leaf_id: str | UnsetType = UNSET
 
 

@@ -232,6 +232,7 @@ class RunsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease_seconds: Annotated[float, Meta(ge=1)] = 10
     grace_seconds: NonNegativeFloat = 5
     retention_days: PositiveInt = 90
+    temporary_chat_minutes: Annotated[int, Meta(ge=1, le=10_080)] = 60
 
 
 class HubConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -66,7 +66,9 @@ _unrecorded = exists().where(_conversations.c.id == _runs.c.subject_id, _convers
 _learned_from = _runs.c.kind.in_([RunKind.CHAT.value, RunKind.TASK.value])
 _to_learn_from = (_learned_from, _runs.c.parent_run_id.is_(None), _learns, ~_unrecorded)
 _is_untitled = exists().where(
-    _conversations.c.id == _runs.c.subject_id, _conversations.c.title_from == TitleFrom.WORDS.value
+    _conversations.c.id == _runs.c.subject_id,
+    _conversations.c.title_from == TitleFrom.WORDS.value,
+    _conversations.c.temporary_minutes.is_(None),
 )
 _names_a_model = exists().where(
     _settings.c.user_id == _runs.c.user_id,

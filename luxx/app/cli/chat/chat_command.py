@@ -46,6 +46,9 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         "--continue", "-c", dest="continues", action="store_true", help="continue your latest conversation"
     )
     which.add_argument("--conversation", metavar="TITLE|ID", help="continue this conversation")
+    which.add_argument(
+        "--temporary", action="store_true", help="a chat that is not remembered, and deleted at the end"
+    )
     parser.add_argument("--model", help="the model (default: the conversation's, else the provider's)")
     parser.add_argument("--provider", metavar="NAME|ID", help="the provider (default: your default provider)")
     parser.add_argument("--agent", metavar="NAME|ID", help="the agent of the conversation")
@@ -146,8 +149,16 @@ class Chat:
         self._commands = SlashCommands(self._session)
 
     async def run(self, options: argparse.Namespace, text: str) -> int:
-        session = self._session
         await self._apply(options)
+        if not options.temporary:
+            return await self._talk(text)
+        try:
+            return await self._talk(text)
+        finally:
+            await self._session.end_temporary()
+
+    async def _talk(self, text: str) -> int:
+        session = self._session
         with silent_keys():
             if text:
                 return await session.send(text)
@@ -169,7 +180,9 @@ class Chat:
         if options.provider:
             values["provider_id"] = (await provider_named(session.server, options.provider)).id
         session.options = {name: value for name, value in values.items() if value is not None}
-        if options.conversation:
+        if options.temporary:
+            await session.begin_temporary()
+        elif options.conversation:
             await session.open_named(options.conversation)
         elif options.continues:
             await session.open_latest()

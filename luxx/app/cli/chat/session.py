@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -42,6 +43,7 @@ class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     run_id: str | None = None
     agent_id: int | None = None
+    temporary_minutes: int | None = None
 
 
 class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,8 @@ class ChatSession:
         """Those that the next message activates."""
         self.thinking = ""
         """What the model thought for the last answer."""
+        self._is_temporary = False
+        self._temporary: list[ChatConversation] = []
         self.is_left = False
         self.was_accepted = False
         self.unsent = ""
@@ -137,6 +141,32 @@ class ChatSession:
             except (NotFound, InvalidInput) as error:
                 raise NotFound(f"there is no conversation {text[:100]!r} of yours") from error
         self.conversation = conversation
+
+    async def begin_temporary(self) -> None:
+        """Begins a chat that is deleted at the end; so is each that follows it."""
+        self._is_temporary = True
+        await self._create()
+
+    async def end_temporary(self) -> None:
+        """Deletes the temporary chats that were begun, and that the server has not deleted."""
+        for conversation in self._temporary:
+            with suppress(NotFound):
+                await self.server.call("DELETE", f"/conversations/{conversation.id}", type(None))
+        self.screen.note("the temporary chat is deleted")
+
+    async def _create(self) -> ChatConversation:
+        body: dict[str, Any] = {} if self.agent_id is None else {"agent_id": self.agent_id}
+        if self._is_temporary:
+            body["is_temporary"] = True
+        created = await self.server.call("POST", "/conversations", ChatConversation, body)
+        if self._is_temporary:
+            self._temporary.append(created)
+            self.screen.note(
+                "temporary chat: not remembered, and deleted when this command ends or after "
+                f"{created.temporary_minutes} minutes without use"
+            )
+        self.conversation = created
+        return created
 
     async def show_history(self) -> None:
         """Shows the last messages of the conversation."""
@@ -182,19 +212,17 @@ class ChatSession:
         """
         self.was_accepted = False
         is_new = self.conversation is None
-        if self.conversation is None:
-            body = {} if self.agent_id is None else {"agent_id": self.agent_id}
-            self.conversation = await self.server.call("POST", "/conversations", ChatConversation, body)
+        conversation = self.conversation or await self._create()
         body = {"content": text, **self.options}
         if self.attachments:
             body["attachments"] = [attachment for _, attachment in self.attachments]
         if self.skills:
             body["skills"] = self.skills
-        message = SentMessage(self.server, self.conversation.id, body)
+        message = SentMessage(self.server, conversation.id, body)
         if not is_new:
             await message.remember_newest_run()
         try:
-            return await self._show_answers(self.conversation, lambda follower: follower.send(message))
+            return await self._show_answers(conversation, lambda follower: follower.send(message))
         finally:
             self.was_accepted = message.is_accepted
             if message.is_accepted:

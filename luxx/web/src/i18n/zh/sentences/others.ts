@@ -204,6 +204,8 @@ export const SENTENCES: Record<string, string> = {
   'no file with this id': '没有这个文件。',
   'no run with this id': '没有这个运行。',
   'a title needs at least one visible character': '标题至少需要一个可见字符。',
+  'only a new conversation can be temporary': '只有新对话才能成为临时对话。',
+  'nothing of a temporary chat is remembered; keep the chat first': '临时对话的内容不会被记住；请先保留这个对话。',
   'with {} your conversations would take up more than {} MiB, the limit of this server for each user (files.quota_mb)':
     '这样一来，你的对话会占用超过 {2} MiB，即此服务器对每位用户的上限。',
   'your messages and the logs of your runs would use {} MiB; the limit is {} MiB (limits.storage_mb_per_user); delete conversations and rooms that you no longer need':

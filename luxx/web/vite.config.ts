@@ -10,6 +10,10 @@ const SERVER = process.env.LUXX_URL ?? 'http://127.0.0.1:8000'
 const NAMED = 'assets/[name]-[hash:7].js'
 const TEXT = /\.(js|css|html|svg|json|webmanifest)$/
 
+/** Small modules that the chat shares with the page of some area, which would load the chat for them. */
+const OF_SEVERAL =
+  /\/src\/(samples\/useSamples|stores\/prompts|i18n\/en\/prompts|components\/(skillStates|toolWords))\.ts$|\/icons\/(pin|check|info|import|refresh-cw|arrow-up|archive|graduation-cap)\.js$/
+
 const PAGE = /\/src\/pages\/([\w-]+)\/([A-Za-z]+)Page\.vue$/
 
 /** The area whose page is this module: `rooms` of `pages/rooms/RoomsPage.vue`. */
@@ -96,7 +100,7 @@ export default defineConfig({
         codeSplitting: {
           groups: [
             { name: 'shared', test: /dompurify|vite\/preload-helper/, priority: 4 },
-            { name: 'app', test: /\/src\/(App\.vue|router\.ts)$/, priority: 3 },
+            { name: 'app', test: (id: string) => /\/src\/(App\.vue|router\.ts)$/.test(id) || OF_SEVERAL.test(id), priority: 3 },
             { name: 'common', test: /\/(src|lucide-vue-next|@lucide)\//, minShareCount: 6, maxModuleSize: 8_000, priority: 2 },
             { name: 'chat', test: /\/pages\/chat\/(ChatPage|ConversationView|StartPanel)\.vue$/, priority: 1 },
           ],

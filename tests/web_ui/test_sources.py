@@ -75,3 +75,7 @@ def test_the_page_is_small(built_ui: None) -> None:
     assert kilobytes(chat) <= CHAT_KB
     for page in pages:
         assert kilobytes(loaded_files(manifest, page) - chat) <= PAGE_KB, page
+    # No other area loads the chat. It would for a small module that the two share (vite.config.ts).
+    preloaded = json.loads((DIST / "preloaded.json").read_bytes())
+    of_chat = manifest[chat_page]["file"]
+    assert [area for area, files in preloaded.items() if of_chat in files] == ["chat"]

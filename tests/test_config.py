@@ -117,6 +117,7 @@ def test_contract_defaults_hold() -> None:
     assert msgspec.to_builtins(config.limits) == {
         "requests_per_minute": 600,
         "logins_per_minute": 10,
+        "link_reads_per_minute": 300,
         "concurrent_runs_per_user": 20,
         "concurrent_runs": 200,
         "queued_runs_per_user": 100,

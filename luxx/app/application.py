@@ -37,16 +37,16 @@ from luxx.api.routes.memories import MemoryController, MemoryEpisodeController
 from luxx.api.routes.messages import ConversationBranchController, MessageBranchController, MessageController
 from luxx.api.routes.permissions import PermissionController
 from luxx.api.routes.prompts import PatternController, PromptController
-from luxx.api.routes.providers import AllowedHostsController, ProvidersController
+from luxx.api.routes.providers import AllowedHostsController, ProvidersController, UsageController
 from luxx.api.routes.rooms import RoomController, RoomMemberController, SeatController
 from luxx.api.routes.runs import QuestionController, ReplayController, RunController
 from luxx.api.routes.service import ProbeController, ProcessController, ServiceInfoController
 from luxx.api.routes.setup import SetupController
+from luxx.api.routes.shares import ShareController, SharedController, TenantSharedController
 from luxx.api.routes.skills import SkillController, TenantSkillController
 from luxx.api.routes.subject_runs import PlanController, RoomRunController, TaskRunController
 from luxx.api.routes.tasks import TaskController, TaskTemplateController
 from luxx.api.routes.tools import CompositionController, ToolController
-from luxx.api.routes.usage import UsageController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.app.container import Services
 from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
@@ -100,12 +100,15 @@ CONTROLLERS: list[type[Controller]] = [
     ServiceInfoController,
     SettingsController,
     SetupController,
+    ShareController,
+    SharedController,
     SkillController,
     TenantSkillController,
     SocketController,
     TaskController,
     TaskTemplateController,
     TenantController,
+    TenantSharedController,
     TenantsController,
     ToolController,
     TransferController,
@@ -282,6 +285,8 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "room_calls": _provide(lambda: services.room_calls),
         "room_forks": _provide(lambda: services.room_forks),
         "room_transfer": _provide(lambda: services.room_transfer),
+        "shares": _provide(lambda: services.shares),
+        "limits": _provide(lambda: services.account_resources.limits),
         "seats": _provide(lambda: services.seats),
         "task_templates": _provide(lambda: services.task_templates),
         "tasks": _provide(lambda: services.tasks),

@@ -82,6 +82,7 @@ from luxx.features.prompts import PROMPTS
 from luxx.features.rooms.models import ChatRoomRow
 from luxx.features.rooms.queries import searched_rooms
 from luxx.features.rooms.seats import copy_agent_to_seats
+from luxx.features.shares.service import ShareService
 from luxx.features.tasks.checks import ReferenceChecker
 from luxx.features.tasks.models import TaskRow
 from luxx.features.tasks.queries import searched_tasks
@@ -168,6 +169,7 @@ class CoreServices:
         self.transfer = TransferService(self.store, self.data_dir, config.files, delete_runs=delete_runs)
         self.usage = UsageService(self.store, config.limits, config.tools.max_iterations)
         self.replay = ReplayService(self.store)
+        self.shares = ShareService(self.store)
         self.searches = SearchService(self.store, SUBJECT_READERS)
         self.artifact_files = ArtifactFiles(self.artifacts, self.rendering, self.uploads)
         self.tickets = TicketService(self.store, self.authenticator)
@@ -364,13 +366,10 @@ class CoreServices:
             SubjectTable(RunKind.ROOM, rooms, rooms.c.title),
             SubjectTable(RunKind.TASK, tasks, tasks.c.name),
             SubjectTable(
-                RunKind.ARTIFACT,
-                artifacts,
-                artifacts.c.name,
-                shared_by=artifacts.c.room_id,
-                writings=table_of(ArtifactVersionRow),
+                RunKind.ARTIFACT, artifacts, artifacts.c.name,
+                shared_by=artifacts.c.room_id, writings=table_of(ArtifactVersionRow),
             ),
-        )
+        )  # fmt: skip
         self.notices = Notices(self.store, self.bus, is_watched=self.hub.is_watched, tables=self.subjects)
         self.relay = RunRelay(self.hub, self.bus, self.store)
         stream_limit = StreamLimit(self.config.limits.streams_per_user)

@@ -84,6 +84,8 @@ class Action(StrEnum):
     MCP_SERVER_CHANGE = "mcp_server_change"
     MCP_SERVER_DELETE = "mcp_server_delete"
     MCP_TOOL_APPROVE = "mcp_tool_approve"
+    SHARE_CREATE = "share_create"
+    SHARE_REVOKE = "share_revoke"
     SKILL_CREATE = "skill_create"
     SKILL_CHANGE = "skill_change"
     SKILL_DELETE = "skill_delete"

@@ -666,6 +666,31 @@ COMPOSITIONS = [
     Case("a composition whose id has a NUL", "GET", f"{CHAINS}/%00"),
 ]  # fmt: skip
 
+LINK = {"kind": "conversation", "subject_id": UNKNOWN_ID}
+SHARES = [
+    wrong("a link to nothing that is known", "POST", "/shares", {**LINK, "kind": "song"}, "$.kind"),
+    wrong("a link to no id", "POST", "/shares", {**LINK, "subject_id": ""}, "$.subject_id"),
+    wrong("a link to a long id", "POST", "/shares", {**LINK, "subject_id": "x" * 65}, "$.subject_id"),
+    wrong("a link for some", "POST", "/shares", {**LINK, "audience": "some"}, "$.audience"),
+    wrong("a link with more", "POST", "/shares", {**LINK, "more": 1}, "$.more"),
+    wrong("a link that has ended", "POST", "/shares", {**LINK, "ends_at": "2001-01-01T00:00:00Z"},
+          "$.ends_at"),
+    wrong("a link without end", "POST", "/shares", {**LINK, "ends_at": "9999-12-31T23:59:59Z"}, "$.ends_at"),
+    wrong("a link until noon", "POST", "/shares", {**LINK, "ends_at": "2090-01-01T12:00:00"}, "$.ends_at"),
+    Case("a link to no conversation", "POST", "/shares", LINK, 404),
+    Case("a link to a NUL", "POST", "/shares", {**LINK, "subject_id": NUL}),
+    Case("a link to no room", "POST", "/shares", {**LINK, "kind": "room"}, 404),
+    Case("a link to no task", "POST", "/shares", {**LINK, "kind": "task"}, 404),
+    Case("revoking no link", "DELETE", f"/shares/{UNKNOWN_ID}", None, 404),
+    Case("a link that there is not", "GET", "/shared/x", None, 404),
+    Case("a link that there is not, signed in", "GET", "/tenant/shared/x", None, 404),
+    Case("a link with a NUL", "GET", "/shared/%00"),
+    Case("many messages of a link", "GET", "/shared/x?limit=201", fields=("limit",)),
+    Case("messages after less than none", "GET", "/shared/x?after=-1", fields=("after",)),
+    Case("an image of no link", "GET", "/shared/x/images/1/0", None, 404),
+    Case("an image of message zero", "GET", "/shared/x/images/0/0", fields=("number",)),
+]  # fmt: skip
+
 ART = "/artifacts"
 DECK = {"type": "ppt", "name": "n", "content": "# A"}
 ARTIFACTS = [
@@ -704,6 +729,7 @@ ARTIFACTS = [
 CASES = [
     *TWICE,
     *ARTIFACTS,
+    *SHARES,
     *AUTH,
     *BRANCHES,
     *PROJECTS,

@@ -76,6 +76,11 @@ def _prompt(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     return person.good("POST", "/prompts", json=body)["id"]
 
 
+def _share(person: ApiClient, ids: IdsByName, _secret: str) -> str:
+    body = {"kind": "task", "subject_id": ids["task_id"]}
+    return person.good("POST", "/shares", json=body)["id"]
+
+
 def _pattern(person: ApiClient, _ids: IdsByName, secret: str) -> str:
     body = {
         "name": secret,
@@ -259,6 +264,7 @@ ID_KINDS: dict[str, IdKind] = {
     "number": IdKind(NO_NUMBER, lambda _person, _ids, _secret: 1),
     "template_id": IdKind(NO_UUID, _task_template),
     "pattern_id": IdKind(NO_UUID, _pattern),
+    "share_id": IdKind(NO_UUID, _share),
     "prompt_id": IdKind(NO_UUID, _prompt),
     "skill_id": IdKind(NO_UUID, _skill),
     "fact_id": IdKind(NO_UUID, _fact),

@@ -27,6 +27,8 @@ PUBLIC = {
     ("POST", "/auth/refresh"),
     ("GET", "/setup"),
     ("POST", "/setup"),
+    ("GET", "/shared/{token}"),
+    ("GET", "/shared/{token}/images/{number}/{index}"),
 }
 
 

@@ -14,7 +14,7 @@ from luxx.providers.scripted import ScriptedProvider
 TENANT = {
     "id", "name", "is_default", "default_agent_id", "default_provider_id", "lost_default_agent",
     "lost_default_provider", "allow_registration", "allow_own_providers", "created_at", "extraction",
-    "learn_patterns", "title_provider_id", "lost_title_provider", "title_model",
+    "learn_patterns", "public_links", "title_provider_id", "lost_title_provider", "title_model",
 }  # fmt: skip
 numbers = itertools.count()
 

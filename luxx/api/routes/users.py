@@ -166,6 +166,7 @@ class TenantBody(TenantChange, frozen=True, kw_only=True, forbid_unknown_fields=
     learn_patterns: bool | UnsetType = UNSET
     title_provider_id: RowId | UnsetType | None = UNSET
     title_model: TitleModel | UnsetType | None = UNSET
+    public_links: bool | UnsetType = UNSET
 
 
 class NewTenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

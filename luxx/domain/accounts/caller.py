@@ -187,6 +187,8 @@ class RateLimits:
         self._peers = RateLimit(login_attempts, sign_in_message, clock=clock)
         self._usernames = RateLimit(login_attempts * USERNAME_LIMIT_FACTOR, sign_in_message, clock=clock)
         self._registrations = RateLimit(login_attempts, "too many registrations", clock=clock)
+        link_reads = config.link_reads_per_minute
+        self._link_reads = RateLimit(link_reads, "too many requests for shared links", clock=clock)
 
     def count_request(self, user_id: int) -> None:
         """Raises TooMany past `limits.requests_per_minute`."""
@@ -205,6 +207,10 @@ class RateLimits:
     def count_registration(self, peer: Peer) -> None:
         """Raises TooMany past `limits.logins_per_minute`, counted apart from sign-ins."""
         self._registrations.consume(network_of(peer.address))
+
+    def count_link_read(self, peer: Peer) -> None:
+        """Raises TooMany past `limits.link_reads_per_minute`. Links are read without a sign-in."""
+        self._link_reads.consume(network_of(peer.address))
 
 
 def _name(username: str) -> str:

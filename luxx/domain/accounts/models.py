@@ -75,6 +75,7 @@ class Tenant(ExtractionColumn, TitleColumns, Base):
     allow_registration: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     allow_own_providers: Mapped[bool] = mapped_column(Boolean, default=True, server_default=true())
     learn_patterns: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
+    public_links: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     lost_default_provider: Mapped[str | None] = mapped_column(String(100))
     default_provider_id: Mapped[int | None] = mapped_column(Integer)

@@ -52,6 +52,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     title_provider_id: int | None
     lost_title_provider: str | None
     title_model: str | None
+    public_links: bool
     created_at: datetime
 
 
@@ -67,6 +68,7 @@ class TenantChange(msgspec.Struct, frozen=True, kw_only=True):
     learn_patterns: bool | UnsetType = UNSET
     title_provider_id: int | UnsetType | None = UNSET
     title_model: str | UnsetType | None = UNSET
+    public_links: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

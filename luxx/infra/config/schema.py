@@ -198,6 +198,7 @@ class LimitsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     requests_per_minute: NonNegativeInt = 600
     logins_per_minute: NonNegativeInt = 10
+    link_reads_per_minute: NonNegativeInt = 300
     concurrent_runs_per_user: NonNegativeInt = 20
     concurrent_runs: NonNegativeInt = 200
     queued_runs_per_user: NonNegativeInt = 100

@@ -60,6 +60,8 @@ const en = {
   learnPatterns: 'Learn patterns',
   learnPatternsHint:
     'Ways of working of successful answers are kept without names, numbers and files, and given to later requests. A new pattern asks a model once.',
+  publicLinks: 'Links for anybody',
+  publicLinksHint: 'People may share conversations, rooms and results by links that need no sign-in. Switched off, all of them show nothing at once.',
   defaultProvider: 'Default provider',
   defaultProviderHint: 'Those who have no default of their own use it. It must be shared.',
   noDefaultProvider: 'Any shared provider',
@@ -167,6 +169,8 @@ const en = {
     key_create: 'API key created',
     key_revoke: 'API key revoked',
     mcp_tool_approve: 'MCP tool approved',
+    share_create: 'Shared by a link',
+    share_revoke: 'Link revoked',
     skill_create: 'Skill created',
     skill_change: 'Skill changed',
     skill_delete: 'Skill deleted',

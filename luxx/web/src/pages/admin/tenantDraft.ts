@@ -10,6 +10,7 @@ export interface TenantDraft {
   providerId: string
   extraction: 'on' | 'off'
   learnsPatterns: boolean
+  hasPublicLinks: boolean
   titleProviderId: string
   titleModel: string
 }
@@ -24,6 +25,7 @@ export function draftOf(tenant: Tenant | null): TenantDraft {
     providerId: tenant?.default_provider_id && tenant.lost_default_provider === null ? String(tenant.default_provider_id) : '',
     extraction: tenant?.extraction ?? 'off',
     learnsPatterns: tenant?.learn_patterns ?? false,
+    hasPublicLinks: tenant?.public_links ?? false,
     titleProviderId: tenant?.title_provider_id && tenant.lost_title_provider === null ? String(tenant.title_provider_id) : '',
     titleModel: tenant?.title_model ?? '',
   }
@@ -41,6 +43,7 @@ export function changesOf(tenant: Tenant, draft: TenantDraft): Schema<'TenantBod
     ...(draft.providerId === before.providerId ? {} : { default_provider_id: idOf(draft.providerId) }),
     ...(draft.extraction === before.extraction ? {} : { extraction: draft.extraction }),
     ...(draft.learnsPatterns === before.learnsPatterns ? {} : { learn_patterns: draft.learnsPatterns }),
+    ...(draft.hasPublicLinks === before.hasPublicLinks ? {} : { public_links: draft.hasPublicLinks }),
     ...(draft.titleProviderId === before.titleProviderId && draft.titleModel === before.titleModel
       ? {}
       : { title_provider_id: idOf(draft.titleProviderId), title_model: draft.titleModel.trim() || null }),

@@ -23,6 +23,18 @@ export const SENTENCES: Record<string, string> = {
   'this server does not accept this host name; an operator can add it to server.allowed_hosts':
     '服务器不接受这个主机名；运维人员可以将它加入 server.allowed_hosts。',
 
+  // Links
+  'your tenant allows links for its own people only; an administrator can change this': '本租户只允许给自己人的链接；管理员可以更改。',
+  'this task has no result yet; share it when it has one': '此任务还没有结果；有结果后再分享。',
+  'you have {} links, which is the limit; revoke one that you no longer use': '你已有 {1} 个链接，达到上限；请撤销一个不再使用的。',
+  'your snapshots take up the space that they may; revoke some, or share this live': '你的快照已达空间上限；请撤销一些，或以实时方式分享。',
+  'the result has more than {} MB; share it live': '结果超过 {1} MB；请以实时方式分享。',
+  'it has more than {} messages; share it live': '消息超过 {1} 条；请以实时方式分享。',
+  'no link with this id': '没有这个链接。',
+  'this link does not exist, or has ended': '此链接不存在或已失效。',
+  'too many requests for shared links': '查看分享链接的次数过多。',
+  'must be a time to come, before the year {}': '必须是将来的时间，且早于 {1} 年。',
+
   // A learned pattern
   'a way of working succeeded before for requests like this one: {}. Use it?': '有一种做法在类似请求中取得过成功：{1}。要使用吗？',
   'the model gets it as reference': '模型会将其作为参考',

@@ -1,0 +1,1 @@
+"""Links to conversations, rooms and results of tasks, for people who do not own them."""

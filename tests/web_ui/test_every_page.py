@@ -227,6 +227,7 @@ def pages(owner: Person) -> dict[str, str]:
     owner.api.post("/files", files={"file": (f"{LONG}.md", WIDE.encode())}).raise_for_status()
     owner.wait_for(run, "completed")
     owner.wait_for(task_run, "completed")
+    link = owner.post("/shares", {"kind": "conversation", "subject_id": chat})["token"]
     return {
         "/chat/:id": f"/chat/{chat}",
         "/rooms/:id": f"/rooms/{room}",
@@ -244,6 +245,7 @@ def pages(owner: Person) -> dict[str, str]:
         "/tools/mcp/:name": f"/tools/mcp/{server['name']}",
         "/providers/:id(\\d+)": f"/providers/{provider}",
         "/files/:path(.*)?": f"/files?open={LONG}.md",
+        "/s/:token": f"/s/{link}",
         "/:path(.*)*": "/no-such-page",
     }
 

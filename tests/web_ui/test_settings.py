@@ -17,6 +17,7 @@ SECTIONS = {
     "Appearance": "appearance",
     "Defaults": "defaults",
     "API keys": "keys",
+    "Shared links": "links",
     "Keyboard shortcuts": "shortcuts",
 }
 

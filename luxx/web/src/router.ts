@@ -18,6 +18,7 @@ export const router = createRouter({
     { path: '/', redirect: '/chat' },
     { path: '/sign-in', name: 'sign-in', component: () => import('@/pages/sign-in/SignInPage.vue') },
     { path: '/mcp/callback', name: 'mcp-callback', component: () => import('@/pages/mcp-callback/McpCallbackPage.vue') },
+    { path: '/s/:token', name: 'shared', component: () => import('@/pages/shared/SharedPage.vue'), props: true },
     ...areas.flatMap((area) => area.routes.map((route) => ({ ...route, meta: { ...route.meta, isSignedIn: true } }))),
     { path: '/:path(.*)*', name: 'missing', component: () => import('@/pages/MissingPage.vue'), meta: { isSignedIn: true } },
   ],

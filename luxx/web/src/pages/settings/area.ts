@@ -14,6 +14,7 @@ export default defineArea({
         { path: 'appearance', component: () => import('./AppearanceSection.vue') },
         { path: 'defaults', component: () => import('./DefaultsSection.vue') },
         { path: 'keys', component: () => import('./KeysSection.vue') },
+        { path: 'links', component: () => import('./LinksSection.vue') },
         { path: 'shortcuts', component: () => import('./ShortcutsSection.vue') },
       ],
     },

@@ -242,6 +242,9 @@ def test_a_link_to_a_task_shows_its_result(anna: ApiClient, bob: ApiClient) -> N
     task_id = anna.good("POST", "/tasks", json={**body, "steps": [step]})["id"]
     request = {"kind": "task", "subject_id": task_id}
     assert anna.bad("POST", "/shares", 409, json=request)["detail"]["kind"] == "no_result"
+    passing = anna.good("POST", "/conversations", json={"is_temporary": True})["id"]
+    request = {"kind": "conversation", "subject_id": passing}
+    assert anna.bad("POST", "/shares", 409, json=request)["detail"]["kind"] == "is_temporary"
     with anna.http.stream("POST", f"/tasks/{task_id}/execute") as stream:
         stream.read()
     snapshot, live = share(anna, "task", task_id), share(anna, "task", task_id, is_live=True)

@@ -174,6 +174,11 @@ def _subject(session: Session, caller: Caller, kind: ShareKind, subject_id: str)
     match kind:
         case ShareKind.CONVERSATION:
             conversation = own_conversation(session, caller, subject_id)
+            if conversation.temporary_minutes is not None:
+                raise Conflict(
+                    "a temporary chat is deleted, and its links with it; keep the chat first",
+                    kind="is_temporary",
+                )
             return conversation.title, conversation
         case ShareKind.ROOM:
             room, _ = find_room(session, caller, subject_id, RoomRight.STEER)

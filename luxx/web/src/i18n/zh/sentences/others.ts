@@ -26,6 +26,7 @@ export const SENTENCES: Record<string, string> = {
   // Links
   'your tenant allows links for its own people only; an administrator can change this': '本租户只允许给自己人的链接；管理员可以更改。',
   'this task has no result yet; share it when it has one': '此任务还没有结果；有结果后再分享。',
+  'a temporary chat is deleted, and its links with it; keep the chat first': '临时对话会被删除，它的链接也一起删除；请先保留这个对话。',
   'you have {} links, which is the limit; revoke one that you no longer use': '你已有 {1} 个链接，达到上限；请撤销一个不再使用的。',
   'your snapshots take up the space that they may; revoke some, or share this live': '你的快照已达空间上限；请撤销一些，或以实时方式分享。',
   'the result has more than {} MB; share it live': '结果超过 {1} MB；请以实时方式分享。',

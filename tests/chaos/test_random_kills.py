@@ -24,8 +24,8 @@ CALLS_SECONDS = 6.0
 come."""
 
 LONG_SECONDS = 2980.0
-KILLS_PER_CHECK = 20
-"""The number of kills between two full checks."""
+KILLS = [pytest.param(1, 8, id="short"), pytest.param(10, 20, id="whole")]
+"""The number of full checks, and of the kills before each."""
 
 RUN_SECONDS = 20.0
 """The length of a run without faults, on a machine that is busy with other work as well."""
@@ -114,11 +114,11 @@ async def run_with_random_kills(cluster: Cluster, rounds: int, kills: int) -> No
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.async_timeout(LONG_SECONDS)
-@pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
+@pytest.mark.parametrize(("rounds", "kills"), KILLS)
 async def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
-    alone: Cluster, rounds: int
+    alone: Cluster, rounds: int, kills: int
 ) -> None:
-    await run_with_random_kills(alone, rounds, KILLS_PER_CHECK)
+    await run_with_random_kills(alone, rounds, kills)
     for member in alone.members:
         await asyncio.to_thread(member.stop)
         check_database_files(member.data_dir)
@@ -127,8 +127,8 @@ async def test_hundreds_of_kills_on_one_process_lose_nothing_and_repeat_nothing(
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.async_timeout(LONG_SECONDS)
-@pytest.mark.parametrize("rounds", [pytest.param(1, id="short"), pytest.param(10, id="whole")])
+@pytest.mark.parametrize(("rounds", "kills"), KILLS)
 async def test_hundreds_of_kills_among_several_processes_lose_nothing_and_repeat_nothing(
-    two_and_two: Cluster, rounds: int
+    two_and_two: Cluster, rounds: int, kills: int
 ) -> None:
-    await run_with_random_kills(two_and_two, rounds, KILLS_PER_CHECK)
+    await run_with_random_kills(two_and_two, rounds, kills)

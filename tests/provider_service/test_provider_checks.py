@@ -108,7 +108,7 @@ async def test_a_server_that_only_counts_tokens_times_out(services: ProviderServ
     transport = Transport(config, services.guard(f"127.0.0.1:{port}"))
     target = Target(provider_id=1, provider_type="openai_compatible", base_url=f"http://127.0.0.1:{port}/v1")
     async with server:
-        check = await check_provider(ModelClient(transport, config), target, "one", seconds=0.5)
+        check = await check_provider(ModelClient(transport, config), target, "one", seconds=2.5)
         await transport.aclose()
         await asyncio.gather(*upstream.talks)
     assert len(upstream.talks) == 2

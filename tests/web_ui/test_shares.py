@@ -72,6 +72,7 @@ def test_a_link_is_made_opened_without_a_sign_in_and_revoked(
         page.get_by_role("dialog").get_by_role("button", name="Close").first.click()
         with new_tab(size=size) as reader:
             shared = reader.open(address.removeprefix(reader.url))
+            expect(shared.locator("meta[name=robots]")).to_have_attribute("content", "noindex")
             expect(shared.get_by_role("heading", name="A greenhouse")).to_be_visible()
             expect(shared.get_by_role("heading", name="Greenhouses")).to_be_visible()
             expect(shared.get_by_text("file_list")).to_have_count(0)

@@ -1,6 +1,7 @@
 """A user of the API: sends requests and checks what every answer must fulfil."""
 
 import re
+import time
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -83,6 +84,14 @@ class ApiClient:
         )
         failure: dict[str, Any] = response.json()
         return failure
+
+    def cancel(self, run_id: str, seconds: float = 20) -> None:
+        """Cancels a run and returns once it is cancelled: a busy server answers before that."""
+        self.good("POST", f"/runs/{run_id}/cancel")
+        until = time.monotonic() + seconds
+        while (status := self.good("GET", f"/runs/{run_id}")["status"]) != "cancelled":
+            assert time.monotonic() < until, status
+            time.sleep(0.05)
 
     def good_document(self) -> dict[str, Any]:
         """The server's own OpenAPI document."""

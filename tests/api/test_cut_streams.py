@@ -61,7 +61,7 @@ def test_open_streams_end_within_5_seconds_when_the_user(
         rest = stream.read_to_end()
         assert time.monotonic() - started < CUT_SECONDS
         assert not [frame for frame in rest if frame["type"] == "done"]
-        assert anna.good("POST", f"/runs/{run_of_anna}/cancel")["status"] == "cancelled"
+        anna.cancel(run_of_anna)
         assert control.until("done")["status"] == "stopped"
 
 

@@ -340,7 +340,7 @@ def test_a_busy_conversation_of_another_is_404_and_no_conflict(annas: OwnedIds, 
     assert bobs.owner.bad("POST", f"/runs/{run['id']}/cancel", 404)
     assert bobs.owner.bad("GET", f"/runs/{run['id']}/events", 404)
     assert annas.owner.good("GET", f"/runs/{run['id']}")["status"] in ("queued", "running")
-    assert annas.owner.good("POST", f"/runs/{run['id']}/cancel")["status"] == "cancelled"
+    annas.owner.cancel(run["id"])
 
 
 def test_two_users_may_give_providers_the_same_name(annas: OwnedIds, bobs: OwnedIds) -> None:

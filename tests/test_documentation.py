@@ -67,7 +67,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ANSWERED = re.compile(r"^```sh\n(.*?)^```\n(?:\n```(json|text)\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 END_OF_BLOCK = "-- end of the block --"
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-SCRIPT_SECONDS = 90.0
+SCRIPT_SECONDS = 240.0
 COLOUR = Call(
     name="ask_clarification",
     arguments={
@@ -116,6 +116,7 @@ WITH_COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
 def test_every_command_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     with (

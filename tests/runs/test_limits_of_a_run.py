@@ -320,6 +320,7 @@ async def test_hidden_thinking_of_an_interrupted_call_is_estimated_by_time_if_to
         run = await start_run(services, caller)
         await upstream.reached("g")
         await services.runs.cancel(caller, run.id)
+        await wait_for_end(services, caller, run.id)
         most = TOKENS_PER_SECOND * (time.monotonic() - begin)
         (line,) = await ledger_rows(services)
         assert 0 < line.completion_tokens <= most

@@ -77,7 +77,7 @@ def _prompt(person: ApiClient, _ids: IdsByName, secret: str) -> str:
 
 
 def _share(person: ApiClient, ids: IdsByName, _secret: str) -> str:
-    body = {"kind": "task", "subject_id": ids["task_id"]}
+    body = {"kind": "conversation", "subject_id": ids["conversation_id"]}
     return person.good("POST", "/shares", json=body)["id"]
 
 

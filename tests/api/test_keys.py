@@ -18,7 +18,9 @@ from api.streams import stream_run
 from api.test_cut_streams import CUT_SECONDS, waiting_run
 from luxx.providers.scripted import ScriptedProvider
 
-ADMIN_TAGS = {"admin", "auth", "keys", "permissions", "providers", "settings", "tenants", "tools", "users"}
+ADMIN_TAGS = {
+    *("admin", "auth", "keys", "permissions", "providers", "settings", "shares", "tenants", "tools", "users")
+}
 """The tags of which a key with the scope `chat` may only read. It may send the operations of all others."""
 
 NEED_A_SIGN_IN = {("POST", "/keys"), ("POST", "/auth/logout"), ("POST", "/auth/password")}

@@ -240,11 +240,10 @@ def _operation(route: HTTPRoute, handler: HTTPRouteHandler, method: str) -> ApiO
 def _describe(operation: ApiOperation, types: TypeSchemas) -> JsonObject:
     handler = operation.handler
     docstring = inspect.cleandoc(handler.fn.__doc__ or "")
-    summary = handler.summary or _first_sentence(docstring)
     described: JsonObject = {
         "tags": operation.tags,
         "operationId": f"{'_'.join(operation.tags)}_{handler.fn.__name__}",
-        "summary": summary,
+        "summary": handler.summary or _first_sentence(docstring),
         "description": docstring,
         "parameters": [_parameter(field, location, types) for field, location in operation.parameters],
     }
@@ -373,15 +372,16 @@ def _row(kind: type[msgspec.Struct], *, hidden: Sequence[str] = ()) -> str:
 def _error_statuses(operation: ApiOperation) -> list[str]:
     """The possible error statuses. 400 and 403 are always possible, for a wrong Host."""
     is_sign_in = operation.path.startswith(("/auth/", "/setup"))
+    has_subject = not operation.is_public or "{" in operation.path
     possible = {
         "400": True,
         "401": not operation.is_public or is_sign_in,
         "403": True,
-        "404": not operation.is_public and bool(operation.parameters or operation.body),
+        "404": has_subject and bool(operation.parameters or operation.body),
         "409": operation.method != "GET" and (not operation.is_public or is_sign_in),
         "410": operation.path.startswith("/runs/{run_id}/") and operation.method == "GET",
         "413": operation.has_body,
-        "429": not operation.is_public or is_sign_in,
+        "429": has_subject or is_sign_in,
         "502": bool(UPSTREAM_TAGS & set(operation.tags)),
         "503": True,
         "default": True,

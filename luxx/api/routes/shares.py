@@ -39,8 +39,11 @@ AfterNumber = Annotated[
     int, QueryParameter(ge=0, le=2**31 - 1, description="only messages with greater numbers")
 ]
 MessageLimit = Annotated[int, QueryParameter(ge=1, le=200, description="how many messages at most")]
-MessageNumber = Annotated[int, PathParameter(ge=1, le=2**31 - 1)]
+MessageNumber = Annotated[
+    int, PathParameter(ge=1, le=2**31 - 1, description="the number of the message, from 1")
+]
 ImageIndex = Annotated[int, PathParameter(ge=0, le=1000)]
+LinkToken = Annotated[str, PathParameter(max_length=64, description="the token of the link")]
 
 
 class ShareController(Controller):
@@ -85,7 +88,7 @@ class TenantSharedController(Controller):
         self,
         caller: InjectedCaller,
         shares: InjectedShares,
-        token: TextId,
+        token: LinkToken,
         after: AfterNumber = 0,
         limit: MessageLimit = 50,
     ) -> Success[SharedView]:
@@ -99,7 +102,7 @@ class TenantSharedController(Controller):
         self,
         caller: InjectedCaller,
         shares: InjectedShares,
-        token: TextId,
+        token: LinkToken,
         number: MessageNumber,
         index: ImageIndex,
     ) -> Response[bytes]:
@@ -133,7 +136,7 @@ class SharedController(Controller):
         peer: InjectedPeer,
         limits: InjectedLimits,
         shares: InjectedShares,
-        token: TextId,
+        token: LinkToken,
         after: AfterNumber = 0,
         limit: MessageLimit = 50,
     ) -> Response[Success[SharedView]]:
@@ -149,7 +152,7 @@ class SharedController(Controller):
         peer: InjectedPeer,
         limits: InjectedLimits,
         shares: InjectedShares,
-        token: TextId,
+        token: LinkToken,
         number: MessageNumber,
         index: ImageIndex,
     ) -> Response[bytes]:

@@ -241,6 +241,8 @@ def test_every_id_field_of_the_document_is_covered(document: Document) -> None:
     assert len(slots(document)) >= 15
 
 
+# It walks all routes with ids; under other load that takes two minutes.
+@pytest.mark.timeout(300)
 def test_ids_of_another_user_get_404_like_unknown_ids(
     document: Document, annas: OwnedIds, asker: OwnedIds
 ) -> None:

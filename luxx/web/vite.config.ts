@@ -12,7 +12,7 @@ const TEXT = /\.(js|css|html|svg|json|webmanifest)$/
 
 /** Small modules that the chat shares with the page of some area, which would load the chat for them. */
 const OF_SEVERAL =
-  /\/src\/(samples\/useSamples|stores\/prompts|i18n\/en\/prompts|components\/(skillStates|toolWords))\.ts$|\/icons\/(pin|check|info|import|refresh-cw|arrow-up|archive|graduation-cap)\.js$/
+  /\/src\/(samples\/useSamples|stores\/prompts|i18n\/en\/prompts|components\/(skillStates|toolWords))\.ts$|\/icons\/(pin|check|info|import|refresh-cw|arrow-up|archive|graduation-cap|printer)\.js$/
 
 const PAGE = /\/src\/pages\/([\w-]+)\/([A-Za-z]+)Page\.vue$/
 

@@ -184,6 +184,11 @@ def test_a_link_for_anybody_ends_with_the_switch_the_expiry_the_revocation_and_t
         ended(nobody, link["token"])
         admin.good("PUT", user, json={"is_active": True})
         nobody.good("GET", path)
+        elsewhere = admin.good("POST", "/admin/tenants", json={"name": f"tenant {next(numbers)}"})["id"]
+        admin.good("PUT", user, json={"tenant_id": elsewhere})
+        ended(nobody, link["token"])
+        admin.good("PUT", user, json={"tenant_id": admin.user["tenant_id"]})
+        nobody.good("GET", path)
         admin.good("DELETE", user)
         ended(nobody, link["token"])
     for action in ("share_create", "share_revoke"):

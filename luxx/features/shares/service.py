@@ -238,7 +238,7 @@ def _opened(session: Session, token: str, reader: Caller | None) -> tuple[ShareR
         raise _no_link()
     owner = session.get(User, row.user_id)
     subject = _subject_of(session, row)
-    if owner is None or not owner.is_active or subject is None:
+    if owner is None or not owner.is_active or owner.tenant_id != row.tenant_id or subject is None:
         raise _no_link()
     return row, subject
 

@@ -152,7 +152,8 @@ class ChatSession:
         for conversation in self._temporary:
             with suppress(NotFound):
                 await self.server.call("DELETE", f"/conversations/{conversation.id}", type(None))
-        self.screen.note("the temporary chat is deleted")
+        if self._temporary:
+            self.screen.note("the temporary chat is deleted")
 
     async def _create(self) -> ChatConversation:
         body: dict[str, Any] = {} if self.agent_id is None else {"agent_id": self.agent_id}

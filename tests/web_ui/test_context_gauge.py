@@ -78,11 +78,13 @@ def test_the_gauge_says_how_full_the_window_is_and_compresses(
         words = page.get_by_label("Message", exact=True)
         words.fill("/compress")
         words.press("Enter")
-        notices = page.get_by_role("region", name="Notices")
-        expect(notices.get_by_text("would save too little")).to_be_visible()
+        # Why it was refused stands above the field until something else is typed.
+        refused = page.get_by_role("main").get_by_role("alert")
+        expect(refused).to_contain_text("would save too little")
         before = percent_of(page)
         assert before < 30
         send(page, f"And {LONG}")
+        expect(refused).to_be_hidden()
         expect(said(page, "The apple tree too.")).to_be_visible(timeout=WAIT_MS)
         expect(page.get_by_role("button", name=f"Context window: {before}% used")).to_be_hidden()
         assert percent_of(page) > before

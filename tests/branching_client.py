@@ -125,8 +125,8 @@ class ConversationClient:
     def show(self) -> Json:
         return self._data("GET", f"/conversations/{self.id}")
 
-    def tree(self) -> Json:
-        return self._data("GET", f"/conversations/{self.id}/tree")
+    def tree(self, **query: Any) -> Json:
+        return self._data("GET", f"/conversations/{self.id}/tree", params=query)
 
     def messages(self) -> list[Json]:
         """Oldest first, of all branches."""

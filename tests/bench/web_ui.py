@@ -29,7 +29,8 @@ from tests.web_ui.timing import FIRST_TOKEN, OPENING, long_conversation
 EVENTS = 2_000
 STREAM = f"[[n={EVENTS} delay=5 paragraph=40]]"
 LAST = f"{EVENTS - 1:05}@"
-MESSAGES = 2_000
+MESSAGES = {2_000: 1000, 10_000: 300}
+"""How long the conversations are, and in how many ms they have to open."""
 FIRST_TOKENS = 5
 SETTLE_SECONDS = 1.0
 """After a page has loaded, and after the last event, so that work that was put off is counted too."""
@@ -148,14 +149,14 @@ async def ui_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIter
         api = await asyncio.to_thread(Api, server.port)
         await asyncio.to_thread(api.connect_upstream, upstream.port)
         rich_id = await asyncio.to_thread(api.connect_upstream, rich_port, "openai", "scripted")
-        conversation_id = await asyncio.to_thread(_import_long, server, api)
+        long = {count: await asyncio.to_thread(_import_long, server, api, count) for count in MESSAGES}
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(
                 executable_path=chromium, args=list(FLAGS), chromium_sandbox=False
             )
             session = _Session(browser, server, api)
             for _ in range(rounds):
-                await _measure(session, conversation_id, figures)
+                await _measure(session, long, figures)
                 longest = await _stream_rich(session, rich_id)
                 figures.add(
                     "ui", "a rich document, longest task of the main thread", longest, "ms", at_most=100
@@ -167,16 +168,17 @@ async def ui_row(upstream: Upstream, figures: Figures, rounds: int) -> AsyncIter
             await browser.close()
 
 
-async def _measure(session: _Session, conversation_id: str, figures: Figures) -> None:
+async def _measure(session: _Session, long: dict[int, str], figures: Figures) -> None:
     drained, shown = await _drain(session), await _stream(session)
     figures.add("ui", "an event, empty page that reads it", drained, "µs")
     figures.add("ui", "an event, chat", shown, "µs")
     figures.add("ui", "an event, chat / empty page", shown / drained, "×", at_most=5)
     tokens = [await _first_token(session) for _ in range(FIRST_TOKENS)]
     figures.add("ui", "first token, event to frame", statistics.median(tokens), "ms", at_most=100)
-    opened, nodes = await _open_long(session, conversation_id)
-    figures.add("ui", f"{MESSAGES} messages, click to frame", opened, "ms", at_most=1000)
-    figures.add("ui", f"{MESSAGES} messages, DOM nodes", nodes, "", at_most=1500)
+    for count, conversation_id in long.items():
+        opened, nodes = await _open_long(session, conversation_id, f"Message {count - 1}.")
+        figures.add("ui", f"{count} messages, click to frame", opened, "ms", at_most=MESSAGES[count])
+        figures.add("ui", f"{count} messages, DOM nodes", nodes, "", at_most=1500)
 
 
 async def _drain(session: _Session) -> float:
@@ -247,11 +249,11 @@ async def _first_token(session: _Session) -> float:
         return times["shown"] - times["received"]
 
 
-async def _open_long(session: _Session, conversation_id: str) -> tuple[float, float]:
+async def _open_long(session: _Session, conversation_id: str, words: str) -> tuple[float, float]:
     """Milliseconds from the click to the frame with the newest message, and the number of DOM nodes."""
     async with session.page("/ui/chat") as page:
         await page.locator(f'a[href$="{conversation_id}"]').wait_for()
-        await page.evaluate(OPENING, conversation_id)
+        await page.evaluate(OPENING, [conversation_id, words])
         await page.wait_for_function("() => window.openedIn !== undefined", timeout=60_000)
         opened = await page.evaluate("window.openedIn")
         return float(opened), float(await page.evaluate("document.querySelectorAll('*').length"))
@@ -265,10 +267,10 @@ class _Answer(msgspec.Struct):
     data: _Imported
 
 
-def _import_long(server: MeasuredServer, api: Api) -> str:
+def _import_long(server: MeasuredServer, api: Api, count: int) -> str:
     answer = httpx.post(
         f"http://127.0.0.1:{server.port}/conversations/import",
-        content=long_conversation(MESSAGES),
+        content=long_conversation(count),
         headers={"content-type": "application/json", "authorization": f"Bearer {api.token}"},
         timeout=60,
     ).raise_for_status()

@@ -237,6 +237,9 @@ def test_the_tree_shows_the_parent_of_each_message(client: BranchingClient, chat
     assert (one["role"], one["status"], one["children"]) == ("assistant", "complete", [])
     assert tree["selected_leaf_id"] == second["id"]
     assert tree["selected_path"] == [root["id"], second["id"]]
+    brief = chat.tree(is_brief=True)
+    assert brief["nodes"] == [{name: node[name] for name in ("id", "parent_id")} for node in tree["nodes"]]
+    assert brief == {**tree, "nodes": brief["nodes"]}
     empty = client.chat().tree()
     assert empty == {"nodes": [], "selected_leaf_id": None, "selected_path": []}
 

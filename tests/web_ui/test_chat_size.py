@@ -31,7 +31,7 @@ def test_two_thousand_messages_are_usable_at_once_and_few_are_in_the_page(person
         page = tab.open()
         link = page.get_by_role("link", name="A long talk")
         expect(link).to_be_visible()
-        page.evaluate(OPENING, conversation_id)
+        page.evaluate(OPENING, [conversation_id, "Message 1999."])
         page.wait_for_function("() => window.openedIn !== undefined")
         opened_in = page.evaluate("window.openedIn")
         nodes = page.evaluate("document.querySelectorAll('*').length")

@@ -4,16 +4,16 @@ import json
 
 FILLER = "Some **words** with `code`, as long as an answer often is.\n\n- one\n- two\n\nAnd an end. " * 2
 
-OPENING = """id => {
+OPENING = """([id, words]) => {
   const began = performance.now()
   new MutationObserver((_, observer) => {
-    if (!document.querySelector('main')?.textContent.includes('Message 1999.')) return
+    if (!document.querySelector('main')?.textContent.includes(words)) return
     observer.disconnect()
     requestAnimationFrame(() => { window.openedIn = performance.now() - began })
   }).observe(document.body, { subtree: true, childList: true })
   document.querySelector(`a[href$="${id}"]`).click()
 }"""
-"""Opens a conversation of 2,000 messages by its link in the list; `window.openedIn` is in ms."""
+"""Opens a conversation by its link in the list; `window.openedIn` is in ms, until the words are shown."""
 
 FIRST_TOKEN = """words => {
   window.tokenTimes = {}

@@ -372,10 +372,14 @@ class ConversationBranchController(Controller):
 
     @get("/{conversation_id:str}/tree")
     async def tree(
-        self, caller: InjectedCaller, branches: InjectedBranches, conversation_id: TextId
+        self,
+        caller: InjectedCaller,
+        branches: InjectedBranches,
+        conversation_id: TextId,
+        is_brief: bool = False,
     ) -> Success[ConversationTree]:
-        """All messages in short form with their parents, and the selected path."""
-        return success(await branches.tree(caller, conversation_id))
+        """All messages in short form with their parents, and the selected path. `is_brief=true`: ids only."""
+        return success(await branches.tree(caller, conversation_id, is_brief=is_brief))
 
     @post("/{conversation_id:str}/fork", status_code=201)
     async def fork(

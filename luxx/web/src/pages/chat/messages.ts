@@ -26,6 +26,16 @@ export function useMessages(conversationId: () => string) {
   let isLoadingMore = false
 
   const nodes = computed(() => new Map((tree.value?.nodes ?? []).map((node) => [node.id, node])))
+  /** The ids of the messages that answer each message, oldest first; those of null are the first ones. */
+  const children = computed(() => {
+    const found = new Map<string | null, string[]>()
+    for (const { id, parent_id } of tree.value?.nodes ?? []) {
+      const ids = found.get(parent_id)
+      if (ids) ids.push(id)
+      else found.set(parent_id, [id])
+    }
+    return found
+  })
   const shownIds = computed(() => (viewedLeaf.value === null ? (tree.value?.selected_path ?? []) : pathTo(viewedLeaf.value)))
   /** The part of the path that is shown: messages that are loaded, without a gap. `end` is excluded. */
   const part = computed(() => {
@@ -55,14 +65,16 @@ export function useMessages(conversationId: () => string) {
     return found
   }
 
+  const idsAfter = (parentId: string | null): string[] => children.value.get(parentId) ?? []
+
   /** The end of the branch of a message, as the server chooses it when one selects the message. */
   function newestLeafUnder(id: string): string {
     let newest = ''
     const open = [id]
     for (let each = open.pop(); each !== undefined; each = open.pop()) {
-      const children = nodes.value.get(each)?.children ?? []
-      open.push(...children)
-      if (!children.length && each > newest) newest = each
+      const answers = idsAfter(each)
+      open.push(...answers)
+      if (!answers.length && each > newest) newest = each
     }
     return newest
   }
@@ -85,11 +97,12 @@ export function useMessages(conversationId: () => string) {
   /** Loads those of these messages that are not there, from the newest on. */
   async function loadAll(ids: string[]): Promise<void> {
     const id = conversationId()
-    const order = [...nodes.value.keys()].sort()
+    let order: string[] = []
     for (;;) {
       const missing = ids.filter((each) => !byId.value.has(each)).sort()
       const [first, last] = [missing[0], missing.at(-1)]
       if (first === undefined || last === undefined) return
+      if (!order.length) order = [...nodes.value.keys()].sort()
       const next = order.indexOf(last) + 1
       const limit = Math.min(next - order.indexOf(first), MORE_LIMIT)
       const found = await listMessages(id, limit, order[next])
@@ -151,9 +164,7 @@ export function useMessages(conversationId: () => string) {
 
   /** The messages that take the same place, and which of them this is. */
   function siblingsOf(message: Message): { ids: string[]; index: number } {
-    const ids = message.parent_id
-      ? (nodes.value.get(message.parent_id)?.children ?? [])
-      : (tree.value?.nodes ?? []).filter((node) => node.parent_id === null).map((node) => node.id)
+    const ids = idsAfter(message.parent_id)
     return { ids, index: ids.indexOf(message.id) }
   }
 
@@ -182,6 +193,6 @@ function listMessages(conversationId: string, limit: number, before?: string): P
 }
 
 function loadTree(conversationId: string): Promise<Schema<'ConversationTree'>> {
-  const params = { path: { conversation_id: conversationId } }
+  const params = { path: { conversation_id: conversationId }, query: { is_brief: true } }
   return ask(api.GET('/conversations/{conversation_id}/tree', { params }))
 }

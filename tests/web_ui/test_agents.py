@@ -1,11 +1,12 @@
 """The pages of agents: creating, changing, copying, importing, sharing and deleting them."""
 
+import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from web_ui.axe import check_both_themes
+from web_ui.axe import check_both_screens, check_both_themes
 from web_ui.browser import PHONE
 from web_ui.person import Person
 
@@ -96,3 +97,52 @@ def test_changes_that_are_not_saved_stay_while_other_pages_are_looked_at(person:
         expect(page.get_by_role("button", name="Discard changes")).to_be_hidden()
         page.reload()
         expect(page.get_by_label("Role")).to_have_value("helps much")
+
+
+def test_agents_and_seats_choose_a_model_with_the_picker_of_the_composer(person: Person) -> None:
+    [provider] = person.get("/providers")["items"]
+    model = provider["default_model"]
+    agent = person.post("/agents", {"name": "Guide", "role": "knows the way"})["id"]
+    seat = {"agent_id": agent}
+    room = person.post("/chat-rooms", {"title": "Walk", "task": "Plan it.", "agents": [seat]})["id"]
+    with person.tab() as tab:
+        page = tab.open(f"/ui/agents/{agent}")
+        page.get_by_role("button", name="Model: The default of whoever uses it").click()
+        page.get_by_label("Search models").fill(model)
+        check_both_themes(tab, "agent-model")
+        page.get_by_role("option", name=re.compile(f"^{model}")).click()
+        expect(page.get_by_role("button", name=f"Model: {provider['name']}: {model}")).to_be_visible()
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Saved.")).to_be_visible()
+        stored = person.get(f"/agents/{agent}")
+        assert (stored["provider_id"], stored["model"]) == (provider["id"], model)
+
+        # A seat of it, by keys: the default of the provider, and then the agent's again.
+        page.goto(f"{tab.url}/ui/rooms/{room}")
+        page.get_by_role("button", name="Guide").first.click()
+        page.get_by_role("menuitem", name="Edit the seat").click()
+        dialog = page.get_by_role("dialog", name="Edit the seat")
+        dialog.get_by_role("button", name="More settings").click()
+        choose = dialog.get_by_role("button", name="Model: ")
+        expect(choose).to_have_accessible_name(f"Model: {model}")
+        choose.press("Enter")
+        page.get_by_label("Search models").fill("default")
+        check_both_screens(tab, "seat-model")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        of_provider = f"Model: {provider['name']}: its default, {model}"
+        expect(choose).to_have_accessible_name(of_provider)
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        [seat] = person.get(f"/chat-rooms/{room}")["agents"]
+        assert (seat["provider_id"], "provider_id" in seat["overrides"]) == (provider["id"], True)
+        assert "model" not in seat["overrides"]
+        page.get_by_role("button", name="Guide").first.click()
+        page.get_by_role("menuitem", name="Edit the seat").click()
+        dialog.get_by_role("button", name="More settings").click()
+        expect(choose).to_have_accessible_name(of_provider)
+        choose.click()
+        page.get_by_role("listbox", name="Model").get_by_role("option", name="As the agent").click()
+        dialog.get_by_role("button", name="Save").click()
+        expect(dialog).to_be_hidden()
+        assert person.get(f"/chat-rooms/{room}")["agents"][0]["overrides"] == []

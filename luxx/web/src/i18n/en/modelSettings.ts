@@ -3,6 +3,9 @@ import { defineText, type Texts } from '../text'
 const en = {
   provider: 'Provider',
   model: 'Model',
+  modelSearch: 'Search models',
+  modelName: 'Name of the model',
+  ofProvider: (model: string) => (model ? `its default, ${model}` : 'its default'),
   modelHint: 'Left empty, it is the default model of the provider.',
   tools: 'Tools',
   searchTools: 'Search tools',

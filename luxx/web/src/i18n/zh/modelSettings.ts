@@ -3,6 +3,9 @@ import type { ModelSettingsText } from '../en/modelSettings'
 const zh: ModelSettingsText = {
   provider: '服务商',
   model: '模型',
+  modelSearch: '搜索模型',
+  modelName: '模型名称',
+  ofProvider: (model) => (model ? `其默认模型 ${model}` : '其默认模型'),
   modelHint: '留空则使用服务商的默认模型。',
   tools: '工具',
   searchTools: '搜索工具',

@@ -17,7 +17,11 @@ from web_ui.scripts import MARKDOWN
 pytestmark = pytest.mark.heavy
 LONG = "x" * 400
 CODE = f"\n```text\n{LONG}\n```\n\n| a | b |\n| --- | --- |\n| {'cell ' * 60} | end of the row |\n"
-STUBBED_PRINT = "window.print = () => { window.hasPrinted = true }"
+STUBBED_PRINT = """window.print = () => {
+  const count = (selector) => document.querySelectorAll(`.printed ${selector}`).length
+  window.hasPrinted = { diagrams: count('img.diagram'), formulas: count('[data-math]:not(.is-drawn)') }
+}"""
+"""`window.hasPrinted`: diagrams that are drawn when the printer is called, and formulas that are not."""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +121,7 @@ def test_a_conversation_is_printed_whole_with_its_tool_calls_folded(
         page.get_by_role("main").get_by_role("button", name="More actions").first.click()
         page.get_by_role("menuitem", name="Print").click()
         page.wait_for_function("() => window.hasPrinted")
+        assert page.evaluate("window.hasPrinted") == {"diagrams": 1, "formulas": 0}
         print_pages(tab, f"print-{'phone' if size == PHONE else 'laptop'}")
         printed = page.locator(".printed")
         assert [printed.get_by_text(f"Note {number}", exact=True).count() for number in range(30)] == [1] * 30

@@ -3,6 +3,7 @@
  * exactly what the whole text gives.
  */
 import { markdown, type RenderEnv, sanitize } from './parser'
+import { Remembered } from './remembered'
 
 export interface Block {
   key: number
@@ -12,6 +13,7 @@ export interface Block {
 }
 
 const NO_CITATIONS: ReadonlySet<number> = new Set()
+const sanitized = new Remembered<string>(500_000)
 /** A link definition changes what is before it. */
 const DEFINITION = /^ {0,3}\[[^\]]+\]:/m
 
@@ -32,10 +34,7 @@ export class IncrementalMarkdown {
     if (DEFINITION.test(source)) {
       // Rare: the text is rendered whole, so that each link finds its definition.
       markdown.parse(source, env)
-      return this.blocksOf(source, 0, { citations, references: env.references }).map((block) => ({
-        ...block,
-        isOver: false,
-      }))
+      return this.blocksOf(source, 0, { citations, references: env.references })
     }
     this.closeBlocks(env)
     return [...this.over, ...this.blocksOf(source.slice(this.offset), this.over.length, env)]
@@ -54,19 +53,19 @@ export class IncrementalMarkdown {
     const last = starts.at(-1)
     if (last === undefined || starts.length < 2) return
     const end = offsetOfLine(lines, last)
-    const blocks = this.blocksOf(lines.slice(0, end), this.over.length, env)
-    this.over = [...this.over, ...blocks.map((block) => ({ ...block, isOver: true }))]
+    this.over = [...this.over, ...this.blocksOf(lines.slice(0, end), this.over.length, env, true)]
     this.offset += end
   }
 
-  private blocksOf(text: string, firstKey: number, env: RenderEnv): Block[] {
+  private blocksOf(text: string, firstKey: number, env: RenderEnv, isOver = false): Block[] {
     const tokens = markdown.parse(text, env)
     const blocks: Block[] = []
     let begin = 0
     tokens.forEach((token, index) => {
       if (token.level !== 0 || token.nesting === 1) return
       const html = markdown.renderer.render(tokens.slice(begin, index + 1), markdown.options, env)
-      blocks.push({ key: firstKey + blocks.length, html: sanitize(html), isOver: false })
+      const safe = isOver ? sanitized.get(html, () => sanitize(html)) : sanitize(html)
+      blocks.push({ key: firstKey + blocks.length, html: safe, isOver })
       begin = index + 1
     })
     return blocks

@@ -3,6 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { IncrementalMarkdown } from './incremental'
 import { renderMarkdown } from './parser'
 import { patchHtml } from './patch'
+import { Remembered } from './remembered'
 
 const TEXTS: Record<string, string> = {
   paragraphs: 'One line\nand more.\n\nAnother *with* `code` and **bold**.\n\nThird.',
@@ -193,4 +194,23 @@ test.each([
   ['&notit; &copy &unknown; &;', '&amp;notit; &amp;copy &amp;unknown; &amp;;'],
 ])('character references are read as HTML reads them: %s', (source, html) => {
   expect(renderMarkdown(source)).toBe(`<p>${html}</p>\n`)
+})
+
+describe('remembered results', () => {
+  test('are made once, and the oldest make room', () => {
+    const made: string[] = []
+    const remembered = new Remembered<string>(6)
+    const get = (text: string): string => remembered.get(text, () => (made.push(text), text.toUpperCase()))
+    expect(['ab', 'cd', 'ab', 'efg', 'cd', 'ab', 'longer than all', 'ab'].map(get)).toEqual([
+      'AB',
+      'CD',
+      'AB',
+      'EFG',
+      'CD',
+      'AB',
+      'LONGER THAN ALL',
+      'AB',
+    ])
+    expect(made).toEqual(['ab', 'cd', 'efg', 'ab', 'longer than all', 'ab'])
+  })
 })

@@ -23,15 +23,20 @@ export class IncrementalMarkdown {
   /** Blocks that are over, and where the text after them begins. */
   private over: Block[] = []
   private offset = 0
+  /** Where the last whole line ended when blocks were looked for. */
+  private linesEnd = 0
 
   /** The blocks of `source`, of which an earlier call had the beginning. */
   update(source: string, citations: ReadonlySet<number> = NO_CITATIONS): Block[] {
     const continues = source.startsWith(this.source) && sameNumbers(citations, this.citations)
-    if (!continues || DEFINITION.test(source.slice(this.offset))) this.reset()
+    if (!continues) this.reset()
+    // What is over has none: it would have been seen before.
+    const hasDefinition = DEFINITION.test(source.slice(this.offset))
+    if (hasDefinition) this.reset()
     this.source = source
     this.citations = citations
     const env: RenderEnv = { citations }
-    if (DEFINITION.test(source)) {
+    if (hasDefinition) {
       // Rare: the text is rendered whole, so that each link finds its definition.
       markdown.parse(source, env)
       return this.blocksOf(source, 0, { citations, references: env.references })
@@ -43,12 +48,15 @@ export class IncrementalMarkdown {
   private reset(): void {
     this.over = []
     this.offset = 0
+    this.linesEnd = 0
   }
 
   /** Only whole lines decide what is over: the beginning of a line can still become something else. */
   private closeBlocks(env: RenderEnv): void {
-    const tail = this.source.slice(this.offset)
-    const lines = tail.slice(0, tail.lastIndexOf('\n') + 1)
+    const linesEnd = this.source.lastIndexOf('\n') + 1
+    if (linesEnd === this.linesEnd) return
+    this.linesEnd = linesEnd
+    const lines = this.source.slice(this.offset, linesEnd)
     const starts = topLevelStarts(lines, env)
     const last = starts.at(-1)
     if (last === undefined || starts.length < 2) return

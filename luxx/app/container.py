@@ -19,7 +19,7 @@ from luxx.api.openai.models import ModelNames
 from luxx.api.routes.service import ServiceState
 from luxx.app.background import background_jobs
 from luxx.app.core_services import SEALED_COLUMNS, CoreServices
-from luxx.app.run_kinds import FAILURES, run_loaders
+from luxx.app.run_kinds import FAILURES, SIDE_WORKS, run_loaders
 from luxx.app.startup import tune_gc
 from luxx.domain.accounts.administration import Administration
 from luxx.domain.accounts.caller import Caller
@@ -35,8 +35,8 @@ from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.chats.next_prompt import NextPrompts
 from luxx.features.chats.queue import ChatQueue
 from luxx.features.chats.service import ChatService
+from luxx.features.chats.side_runs import SideRuns
 from luxx.features.chats.temporary import TemporaryChats
-from luxx.features.chats.titles import TitleWriting
 from luxx.features.chats.todos import TodoService
 from luxx.features.knowledge.documents import DocumentService
 from luxx.features.knowledge.rows import CHUNKS
@@ -276,8 +276,8 @@ class Services(CoreServices):
             self.store, self.files, self.uploads, indexing, self.embedding_source, self.config.files.quota_mb
         )
         learning = PatternLearning(self.admission, requests.resolve_turn, self.config.patterns.wait_seconds)
-        titles = TitleWriting(self.admission, requests.resolve_turn)
-        for work in (self.chat_queue.start_due, titles.look, learning.look):
+        side_runs = SideRuns(self.admission, requests.resolve_turn, SIDE_WORKS)
+        for work in (self.chat_queue.start_due, side_runs.look, learning.look):
             self.run_driver.heartbeat.on_each_heartbeat(work)
         for work in (self.ingestion.start_due, indexing.start_due, self.base_deletion.finish_due):
             self.run_driver.heartbeat.on_each_heartbeat(work, seconds=WAITING_SECONDS)

@@ -5,8 +5,9 @@ from functools import partial
 
 from luxx.features.artifacts.new_page import PageRegeneration
 from luxx.features.artifacts.regeneration import fail_regeneration, load_regeneration
+from luxx.features.chats.follow_ups import FOLLOW_UP_WORK, FollowUpOrchestration, load_follow_ups
 from luxx.features.chats.orchestration import load_planned_chat
-from luxx.features.chats.titles import TitleOrchestration, load_title
+from luxx.features.chats.titles import TITLE_WORK, TitleOrchestration, load_title
 from luxx.features.knowledge.orchestration import fail_index, load_index_run
 from luxx.features.knowledge.vectors import VectorProgress
 from luxx.features.memory.extraction.orchestration import fail_memory, load_memory_run
@@ -18,6 +19,7 @@ from luxx.features.tasks.planning import Planner
 from luxx.features.tasks.proposals import fail_task, load_task_run
 from luxx.infra.config.schema import MemoryConfig
 from luxx.infra.documents.reader import DocumentProcess
+from luxx.runs.log.endings import FOLLOW_UPS, TITLES
 from luxx.runs.orchestration.drive import load_orchestrated
 from luxx.runs.orchestration.interface import OrchestrationLoader, ResolveTurn
 from luxx.runs.turn.chat import fail_chat, load_chat
@@ -34,7 +36,10 @@ FAILURES = {
     RunKind.ARTIFACT: fail_regeneration,
     RunKind.PATTERN: ExtractionOrchestration.fail,
     RunKind.TITLE: TitleOrchestration.fail,
+    RunKind.FOLLOW_UPS: FollowUpOrchestration.fail,
 }
+
+SIDE_WORKS = {TITLES: TITLE_WORK, FOLLOW_UPS: FOLLOW_UP_WORK}
 
 
 def run_loaders(
@@ -63,5 +68,6 @@ def run_loaders(
         RunKind.ARTIFACT: orchestrated(partial(load_regeneration, pages=pages)),
         RunKind.PATTERN: orchestrated(load_extraction),
         RunKind.TITLE: orchestrated(load_title),
+        RunKind.FOLLOW_UPS: orchestrated(load_follow_ups),
         RunKind.INDEX: partial(load_index_run, reader, VectorProgress(embedding)),
     }

@@ -28,7 +28,7 @@ from luxx.runs.slots import has_subagents
 from luxx.runs.streams.sessions import SubjectTable, titles_of
 from luxx.runs.streams.watch import RunWatch
 from luxx.runs.turn.context import RunServices
-from luxx.wire.run import ENDED, Run, RunKind, RunStatus, TitledRun
+from luxx.wire.run import ENDED, SIDE_KINDS, Run, RunStatus, TitledRun
 
 CANCEL_SECONDS = 0.35
 """How long after its request `cancel` waits for the driver to write the end. A cancel must answer within
@@ -271,8 +271,8 @@ def _check_position(run: Run | RunRow, after: int) -> None:
 
 _runs = table_of(RunRow)
 _runs_of_subject = select(_runs.c.id).where(_runs.c.subject_id == bindparam("subject"))
-_active_run = _runs_of_subject.where(is_unended, _runs.c.kind != RunKind.TITLE.value).limit(1)
-"""A run that names the conversation ends with its row: nobody waits for it."""
+_active_run = _runs_of_subject.where(is_unended, _runs.c.kind.not_in(SIDE_KINDS)).limit(1)
+"""A side run ends with the row of its conversation: nobody waits for it."""
 
 _next_runs = _runs_of_subject.order_by(_runs.c.id).limit(bindparam("limit"))
 _delete_runs = delete(_runs).where(_runs.c.id.in_(bindparam("ids", expanding=True)))

@@ -23,7 +23,7 @@ from luxx.infra.store.engine import Store
 from luxx.infra.store.tables import Lock, lock_until_commit, table_of
 from luxx.runs.models import RunRow, ToolCallRow, is_unended
 from luxx.tools.builtin.run import DELEGATE_TOOL
-from luxx.wire.run import RunKind, RunStatus
+from luxx.wire.run import SIDE_KINDS, RunStatus
 from luxx.wire.turn import StepStatus
 
 RETRY_SECONDS = 5
@@ -63,7 +63,7 @@ _runs_of_subject = (
     .where(
         _runs.c.subject_id == bindparam("subject"),
         _runs.c.parent_run_id.is_not(None),
-        _runs.c.kind != RunKind.TITLE.value,
+        _runs.c.kind.not_in(SIDE_KINDS),
         is_unended,
     )
     .limit(1)

@@ -24,6 +24,7 @@ from luxx.wire.orchestration_event import (
     EpisodeSynced,
     FactsRetired,
     FloorGiven,
+    FollowUpsComplete,
     IndexComplete,
     MemoryComplete,
     MessageEnd,
@@ -81,7 +82,7 @@ class CallPurpose(StrEnum):
     """What a model call is for: an `answer` of a chat, of a seat of a room or of a step of a task; the
     `choice` of the next speaker of a room; the `plan` of a task or of a chat; a `summary` of what no longer
     fits a prompt; a `check` of an answer or of a result; the `extraction` of what is worth remembering; the
-    `title` of a conversation."""
+    `title` of a conversation; the `follow_ups` that are proposed after an answer."""
 
     ANSWER = "answer"
     CHOICE = "choice"
@@ -90,6 +91,7 @@ class CallPurpose(StrEnum):
     CHECK = "check"
     EXTRACTION = "extraction"
     TITLE = "title"
+    FOLLOW_UPS = "follow_ups"
 
 
 class CostUpdate(EventBase, frozen=True, kw_only=True, tag="cost_update"):
@@ -229,6 +231,7 @@ Event = (
     | MemoryComplete
     | PatternComplete
     | TitleComplete
+    | FollowUpsComplete
     | DocumentParsed
     | Embedded
     | IndexComplete
@@ -245,6 +248,7 @@ ENDING_EVENT_TYPES = frozenset(
         "index_complete",
         "pattern_complete",
         "title_complete",
+        "follow_ups_complete",
     }
 )
 """Types that end a log."""

@@ -92,6 +92,13 @@ def tool_images(steps: Iterable[Step]) -> list[StepFile]:
     return [image for step in steps if step.type == StepType.TOOL_RESULT for image in images_of(step)]
 
 
+class FollowUps(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that a model proposes after the answer `message_id`: plain text of one line each."""
+
+    message_id: str
+    texts: list[str]
+
+
 class CompressionStrategy(StrEnum):
     """What a model is sent less: old tool results are shortened, older turns are replaced by a summary, or
     older turns are left out. Each also does what stands before it."""

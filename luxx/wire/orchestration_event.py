@@ -303,6 +303,13 @@ class TitleComplete(EventBase, frozen=True, kw_only=True, tag="title_complete"):
     title: str | None = None
 
 
+class FollowUpsComplete(EventBase, frozen=True, kw_only=True, tag="follow_ups_complete"):
+    """The run that proposes next messages ended. `follow_ups`: what the model wrote, if it can be used."""
+
+    status: str
+    follow_ups: list[str] = []
+
+
 class DocumentParsed(EventBase, frozen=True, kw_only=True, tag="document_parsed"):
     """The work on a document of a knowledge base ended: it has so many pages or slides, and chunks that a
     search finds. `status` is `synced`, or `failed` for the `reason`."""

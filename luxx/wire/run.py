@@ -213,6 +213,11 @@ class RunKind(StrEnum):
     ARTIFACT = "artifact"
     PATTERN = "pattern"
     TITLE = "title"
+    FOLLOW_UPS = "follow_ups"
+
+
+SIDE_KINDS = frozenset({RunKind.TITLE, RunKind.FOLLOW_UPS})
+"""Runs that write something short about an answer: nobody waits for them, and they need no slot."""
 
 
 class RunStatus(StrEnum):

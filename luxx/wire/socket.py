@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from luxx.wire.message import FollowUps
 from luxx.wire.run import MemberRight, RunKind, RunStatus
 
 SessionId: TypeAlias = Annotated[
@@ -66,7 +67,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     `message_id` is the answer, or the newest message of a room. `waiting_seq`: the newest event of a run that
     waits for a person; with another number it waits for something else. `members` is how many members a room
     has, `right` that of the reader where the reader is one of them. `queued`: how many messages wait in a
-    conversation; `queue_paused`: they do not start by themselves. What does not apply is left out.
+    conversation; `queue_paused`: they do not start by themselves. `follow_ups`: messages
+    that a model proposes after an answer of a conversation. What does not apply is left out.
     """
 
     status: SessionStatus
@@ -78,6 +80,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     right: MemberRight | UnsetType = UNSET
     queued: int | UnsetType = UNSET
     queue_paused: bool | UnsetType = UNSET
+    follow_ups: FollowUps | UnsetType = UNSET
     stop_reason: str | None = None
     error: str | None = None
     started_at: datetime | None = None

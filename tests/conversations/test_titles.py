@@ -1,5 +1,5 @@
 """A model that a person or a tenant has named gives conversations their titles, once, and replaces no title
-that somebody typed."""
+that somebody typed; where a person has turned it on, it proposes next messages after each answer."""
 
 import sqlite3
 import time
@@ -16,10 +16,13 @@ from api.socket_client import open_socket
 from sqlalchemy import create_engine, text
 from store.databases import new_database
 
+from luxx.features.chats.follow_ups import read_follow_ups
 from luxx.features.chats.titles import read_title
-from luxx.providers.scripted import Counts, Finish, Gate, Rule, ScriptedProvider, Text, When
+from luxx.providers.scripted import Call, Counts, Finish, Gate, Rule, ScriptedProvider, Text, When
 
 WRITER = "You write the title of a conversation"
+PROPOSER = "You propose what a person may write next"
+PROPOSED = ["What of <b>Munich</b>?", "Show the wind too", "And at sea?"]
 GATED = "How many planets are there, and which of them have rings?"
 FIRST_WORDS = "Please tell me about the weather in Berlin in the coming…"
 ASKED = "Please tell me about the weather in Berlin in the coming week, with wind and rain"
@@ -28,7 +31,22 @@ USAGE = Counts(prompt=50, completion=5)
 
 def rules() -> list[Rule]:
     title = [Text(text="**Weather in\tBerlin**\u202e\nand more"), USAGE, Finish()]
+    lines = [
+        "1. **What of <b>Munich</b>?**",
+        "",
+        "w" * 201,
+        '- "Show the wind\u202e too"',
+        "And at sea?",
+        "A fourth",
+    ]
+    proposed = [Text(text="\n".join(lines)), Counts(prompt=40, completion=9), Finish()]
+    page = Call(name="web_fetch", arguments={"url": "https://example.com/"})
     return [
+        Rule(when=When(system=PROPOSER, user="planets", call=1), reply=[Gate(name="proposal"), *proposed]),
+        Rule(when=When(system=PROPOSER, user="nothing"), reply=[Text(text="***"), USAGE, Finish()]),
+        Rule(when=When(system=PROPOSER), reply=proposed),
+        Rule(when=When(user="Fail now"), status=400, message="no"),
+        Rule(when=When(user="Read a page", has_tool_result=False), reply=[page]),
         Rule(when=When(system=WRITER, user="planets", call=1), reply=[Gate(name="planets"), *title]),
         Rule(when=When(system=WRITER, user="nothing"), reply=[Text(text="***"), USAGE, Finish()]),
         Rule(when=When(system=WRITER), reply=title),
@@ -92,24 +110,23 @@ def until(condition: Any, what: str) -> None:
 
 
 def until_named(server: ServerProcess) -> None:
-    """Waits until no answer is to be looked at and no run writes a title."""
+    """Waits until no answer is to be looked at and no run writes a title or proposes messages."""
 
     def is_done() -> bool:
-        waiting = rows(server, "SELECT 1 FROM run_ended WHERE reader = 'titles'")
-        return not (
-            waiting or rows(server, "SELECT 1 FROM runs WHERE kind = 'title' AND finished_at IS NULL")
-        )
+        waiting = rows(server, "SELECT 1 FROM run_ended WHERE reader IN ('titles', 'follow_ups')")
+        writing = "SELECT 1 FROM runs WHERE kind IN ('title', 'follow_ups') AND finished_at IS NULL"
+        return not (waiting or rows(server, writing))
 
-    until(is_done, "the titles are written")
-
-
-def asked_for(model: ScriptedProvider) -> int:
-    return sum(WRITER in one.body.decode() for one in model.requests)
+    until(is_done, "the titles and the next messages are written")
 
 
-def asked_with(model: ScriptedProvider, words: str) -> bool:
+def asked_for(model: ScriptedProvider, prompt: str = WRITER) -> int:
+    return sum(prompt in one.body.decode() for one in model.requests)
+
+
+def asked_with(model: ScriptedProvider, words: str, prompt: str = WRITER) -> bool:
     bodies = [one.body.decode() for one in model.requests]
-    return any(WRITER in body and words in body for body in bodies)
+    return any(prompt in body and words in body for body in bodies)
 
 
 def test_first_words_stay_where_nobody_named_a_model_or_titles_are_off(
@@ -239,6 +256,106 @@ def test_a_deleted_provider_is_named_and_no_other_takes_its_place(
     tenant = person.good("GET", "/tenant")
     assert (tenant["title_provider_id"], tenant["lost_title_provider"]) == (of_tenant, None)
     person.good("PUT", "/tenant", json={"title_provider_id": None})
+
+
+def proposed(person: ApiClient, conversation: str) -> Any:
+    return person.good("GET", f"/conversations/{conversation}")["follow_ups"]
+
+
+def test_next_messages_are_proposed_after_each_answer_where_a_person_wants_them(
+    server: ServerProcess, person: ApiClient, model: ScriptedProvider
+) -> None:
+    provider = person.user["provider"]
+    named = {"titles": "off", "title_provider_id": provider, "title_model": "small"}
+    assert person.good("PUT", "/settings", json=named)["follow_ups"] is False
+    conversation = say(person, ASKED)
+    assert rows(server, "SELECT 1 FROM run_ended WHERE reader = 'follow_ups'") == []
+    person.bad("PUT", "/settings", 400, json={"follow_ups": "sometimes"})
+    assert person.good("PUT", "/settings", json={"follow_ups": True})["follow_ups"] is True
+
+    with open_socket(person) as socket:
+        socket.subscribe(conversation)
+        say(person, "And next month?", conversation)
+        update = socket.until(type="session_update", session_id=conversation)["data"]
+        while "follow_ups" not in update:
+            update = socket.until(type="session_update", session_id=conversation)["data"]
+    # Plain text of one line, three at most; the page may show them once more after a reload.
+    answer = person.good("GET", f"/conversations/{conversation}")["selected_leaf_id"]
+    assert update["follow_ups"] == {"message_id": answer, "texts": PROPOSED}
+    assert proposed(person, conversation) == update["follow_ups"]
+    asked = next(one for one in model.requests if PROPOSER in one.body.decode())
+    assert (asked.json["model"], asked.json.get("tools")) == ("small", None)
+    assert "And next month?" in asked.json["messages"][-1]["content"]
+    query = f"SELECT id FROM runs WHERE kind = 'follow_ups' AND subject_id = '{conversation}'"
+    (run,) = rows(server, query)
+    purposes = rows(server, f"SELECT purpose, prompt_tokens FROM usage_records WHERE run_id = '{run[0]}'")
+    assert purposes == [("follow_ups", 40)]
+    events = person.ask("GET", f"/runs/{run[0]}/events", headers={"accept": "text/event-stream"}).text
+    assert '"type":"follow_ups_complete"' in events.splitlines()[-2]
+
+    # They delay nothing: the next message is answered, and what is proposed too late is not stored.
+    say(person, GATED, conversation)
+    until(lambda: asked_with(model, GATED, PROPOSER), "the model is asked for next messages")
+    say(person, "Say nothing", conversation)
+    model.release("proposal")
+    until_named(server)
+    assert proposed(person, conversation)["message_id"] == answer
+
+    # A deleted message takes along what may repeat its words.
+    say(person, "Once more", conversation)
+    until_named(server)
+    after = proposed(person, conversation)
+    assert after["message_id"] != answer
+    person.good("DELETE", f"/messages/{after['message_id']}")
+    assert proposed(person, conversation) is None
+
+
+def test_nothing_is_proposed_of_temporary_failed_and_tainted_answers_nor_by_another_provider(
+    server: ServerProcess, person: ApiClient, model: ScriptedProvider
+) -> None:
+    provider = person.user["provider"]
+    person.good("PUT", "/settings", json={"titles": "off", "title_provider_id": provider, "follow_ups": True})
+    until_named(server)
+    before = asked_for(model, PROPOSER)
+    temporary = person.good("POST", "/conversations", json={"is_temporary": True})["id"]
+    say(person, ASKED, temporary)
+    failed = person.good("POST", "/conversations", json={})["id"]
+    person.ask("POST", "/messages", json={"conversation_id": failed, "content": "Fail now"})
+    assert rows(server, "SELECT 1 FROM run_ended WHERE reader = 'follow_ups'") == []
+    read = say(person, "Read a page")
+    assert rows(
+        server,
+        f"""SELECT 1 FROM run_events WHERE type = 'tainted' AND run_id IN
+        (SELECT id FROM runs WHERE subject_id = '{read}')""",
+    )
+    say(person, "And now?", read)
+    until_named(server)
+    assert (asked_for(model, PROPOSER), proposed(person, read)) == (before, None)
+
+    body = {"name": "left", "provider_type": "openai", "base_url": "https://api.openai.com/v1"}
+    left = person.good("POST", "/providers", json={**body, "api_key": "sk-a", "default_model": "m"})["id"]
+    person.good("PUT", "/settings", json={"title_provider_id": left})
+    person.good("PUT", f"/providers/{provider}", json={"is_shared": True})
+    person.good("PUT", "/tenant", json={"title_provider_id": provider})
+    person.good("DELETE", f"/providers/{left}")
+    lost = say(person, ASKED)
+    until_named(server)
+    assert (asked_for(model, PROPOSER), proposed(person, lost)) == (before, None)
+    person.good("PUT", "/tenant", json={"title_provider_id": None})
+    person.good("PUT", "/settings", json={"title_provider_id": None, "titles": None, "follow_ups": False})
+
+
+@pytest.mark.parametrize(
+    ("answer", "texts"),
+    [
+        ("1) One\n1) One\n2) Two", ["One", "Two"]),
+        ("## \x1b**Bold** [link](https://example.com)\u202e", ["Bold link"]),
+        ("***\n" + "w" * 201, []),
+        ("字" * 200, ["字" * 200]),
+    ],
+)
+def test_an_answer_becomes_a_few_lines_of_plain_text(answer: str, texts: list[str]) -> None:
+    assert read_follow_ups(answer) == texts
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,8 @@ class TicketRow(Base):
 class UserSettings(ExtractionColumn, TitleColumns, MemoryColumn, ModelSettingsColumns, RequestColumns, Base):
     """A user's defaults for new conversations; null leaves the choice to the provider and its model.
 
-    `titles` null: on, where a model is named for it. `lost_default_provider` is the name of a default that
-    was deleted: of the settings, or of the providers.
+    `titles` null: on, where a model is named for it; `follow_ups`: the same model proposes next messages.
+    `lost_default_provider` is the name of a default that was deleted: of the settings, or of the providers.
     """
 
     __tablename__ = "user_settings"
@@ -181,3 +181,4 @@ class UserSettings(ExtractionColumn, TitleColumns, MemoryColumn, ModelSettingsCo
     titles: Mapped[TitleMode | None] = mapped_column(
         Enum(TitleMode, native_enum=False, length=10, values_callable=list)
     )
+    follow_ups: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())

@@ -60,6 +60,7 @@ class SettingsView(ModelSettings, frozen=True, kw_only=True):
     memory: MemoryMode | None
     extraction: Extraction | None
     titles: TitleMode | None
+    follow_ups: bool
     title_provider_id: int | None
     lost_title_provider: str | None
     title_model: str | None
@@ -77,6 +78,7 @@ class SettingsChange(ModelSettingsChange, frozen=True, kw_only=True):
     memory: MemoryMode | UnsetType | None = UNSET
     extraction: Extraction | UnsetType | None = UNSET
     titles: TitleMode | UnsetType | None = UNSET
+    follow_ups: bool | UnsetType = UNSET
     title_provider_id: int | UnsetType | None = UNSET
     title_model: str | UnsetType | None = UNSET
 

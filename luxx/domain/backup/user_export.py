@@ -83,6 +83,7 @@ class ExportedSettings(ModelSettings, frozen=True, kw_only=True):
     memory: MemoryMode | None = None
     extraction: Extraction | None = None
     titles: TitleMode | None = None
+    follow_ups: bool = False
 
 
 class ExportedProject(msgspec.Struct, frozen=True, kw_only=True):

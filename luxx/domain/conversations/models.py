@@ -44,7 +44,8 @@ class ConversationRow(
     `title_from` says that a model may still name it (`TitleFrom`); null: it may not.
     `lost_provider` and the like: see `infra/store/tables.py`. `lost_project` is kept only of a project
     with permission rules. `queue_paused`: its queued messages do not start by themselves; `queue_problem` is
-    why one could not be sent. `temporary_minutes`: a temporary chat, which is deleted after so many minutes
+    why one could not be sent. `follow_ups`: the messages that are proposed after the newest answer, as JSON
+    (`FollowUps`). `temporary_minutes`: a temporary chat, which is deleted after so many minutes
     without use; null: it is kept. Such a chat is in no list and not in the index of the search.
 
     A row with an `import_id` is hidden (`access.py`): queries for a user's conversations require `import_id
@@ -95,6 +96,7 @@ class ConversationRow(
     queue_paused: Mapped[bool] = mapped_column(default=False, server_default=false())
     queue_problem: Mapped[str | None] = mapped_column(Text)
     temporary_minutes: Mapped[int | None] = mapped_column()
+    follow_ups: Mapped[str | None] = mapped_column(Text)
 
 
 TODOS_MODE = "todos"

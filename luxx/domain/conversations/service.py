@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from sqlalchemy import Select, delete, select
+from sqlalchemy import Select, delete, select, update
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -221,6 +221,9 @@ class ConversationService:
                 ConversationRow.id == row.conversation_id, ConversationRow.selected_leaf_id.in_(deleted_ids)
             )
         )
+        # What was proposed may repeat the words of the deleted message.
+        of_conversation = update(ConversationRow).where(ConversationRow.id == row.conversation_id)
+        session.execute(of_conversation.values(follow_ups=None))
         session.execute(
             delete(MessageRow)
             .where(MessageRow.id.in_(deleted_ids))

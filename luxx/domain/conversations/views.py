@@ -14,7 +14,7 @@ from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.wire.check import Verdict
-from luxx.wire.message import Attachment
+from luxx.wire.message import Attachment, FollowUps
 from luxx.wire.model_settings import (
     MemoryMode,
     ModelSettings,
@@ -28,6 +28,7 @@ from luxx.wire.turn import Step, Usage, steps_text
 
 _usage = msgspec.json.Decoder(Usage)
 _tags = msgspec.json.Decoder(list[str])
+_follow_ups = msgspec.json.Decoder(FollowUps)
 
 
 MAX_CITATIONS = 100
@@ -56,6 +57,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     `lost_provider`, `lost_agent`, `lost_project` (one with permission rules): the name of one that was chosen
     and then deleted, or that is no longer shared. The conversation answers after another is chosen, or null.
     `temporary_minutes`: the minutes without use after which this temporary chat is deleted; null: it is kept.
+    `follow_ups`: messages that a model proposes after the newest answer; null: none.
     """
 
     id: str
@@ -81,6 +83,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     selected_leaf_id: str | None
     run_id: str | None
     temporary_minutes: int | None
+    follow_ups: FollowUps | None = None
     created_at: datetime
     updated_at: datetime
 
@@ -163,6 +166,7 @@ def conversation_view(row: ConversationRow) -> ConversationView:
     fields: dict[str, Any] = {name: getattr(row, name) for name in ConversationView.__struct_fields__}
     fields["tags"] = _tags.decode(row.tags)
     fields["knowledge"] = _tags.decode(row.knowledge)
+    fields["follow_ups"] = None if row.follow_ups is None else _follow_ups.decode(row.follow_ups)
     return ConversationView(**fields)
 
 

@@ -1,8 +1,8 @@
 """Rows of runs that have ended, for what follows from their end; `events.py` inserts them.
 
 The readers: `streams/notices.py`; `features/chats/queue.py`, if messages wait;
-`features/patterns/learning.py`, where the tenant learns patterns; `features/chats/titles.py`, where a model
-names conversations.
+`features/patterns/learning.py`, where the tenant learns patterns; `features/chats/side_runs.py`, where a
+model names conversations or proposes next messages.
 """
 
 from datetime import datetime
@@ -19,6 +19,7 @@ from luxx.wire.model_settings import TitleMode
 from luxx.wire.run import RunKind, RunStatus
 
 NOTICES, QUEUE, PATTERNS, TITLES = "notices", "queue", "patterns", "titles"
+FOLLOW_UPS = "follow_ups"
 
 
 class RunEndedRow(Base):
@@ -65,34 +66,41 @@ _unrecorded = exists().where(_conversations.c.id == _runs.c.subject_id, _convers
 
 _learned_from = _runs.c.kind.in_([RunKind.CHAT.value, RunKind.TASK.value])
 _to_learn_from = (_learned_from, _runs.c.parent_run_id.is_(None), _learns, ~_unrecorded)
-_is_untitled = exists().where(
+_of_kept_chat = (
     _conversations.c.id == _runs.c.subject_id,
-    _conversations.c.title_from == TitleFrom.WORDS.value,
     _conversations.c.temporary_minutes.is_(None),
 )
-_names_a_model = exists().where(
+_is_untitled = exists().where(*_of_kept_chat, _conversations.c.title_from == TitleFrom.WORDS.value)
+_names_a_model = (
     _settings.c.user_id == _runs.c.user_id,
     _tenants.c.id == _runs.c.tenant_id,
-    func.coalesce(_settings.c.titles, TitleMode.ON) == TitleMode.ON,
     _settings.c.lost_title_provider.is_(None),
     or_(
         _settings.c.title_provider_id.is_not(None),
         _tenants.c.title_provider_id.is_not(None) & _tenants.c.lost_title_provider.is_(None),
     ),
 )
-_to_title = (
+_is_answered = (
     _runs.c.kind == RunKind.CHAT.value,
     _runs.c.parent_run_id.is_(None),
     bindparam("b_status", type_=_ended.c.status.type) == RunStatus.COMPLETED.value,
-    _is_untitled,
-    _names_a_model,
 )
+_wants_titles = exists().where(
+    *_names_a_model, func.coalesce(_settings.c.titles, TitleMode.ON) == TitleMode.ON
+)
+_wants_follow_ups = exists().where(*_names_a_model, _settings.c.follow_ups.is_(True))
+_to_title = (*_is_answered, _is_untitled, _wants_titles)
+_to_follow_up = (*_is_answered, exists().where(*_of_kept_chat), _wants_follow_ups)
 _columns = ["run_id", "reader", "status", "ended_at", "process", *_copied]
 INSERT_ENDED = {
     QUEUE: insert(_ended).from_select(_columns, _ending(QUEUE)),
     NOTICES: insert(_ended).from_select(
         _columns,
-        _ending(NOTICES).union_all(_ending(PATTERNS, *_to_learn_from), _ending(TITLES, *_to_title)),
+        _ending(NOTICES).union_all(
+            _ending(PATTERNS, *_to_learn_from),
+            _ending(TITLES, *_to_title),
+            _ending(FOLLOW_UPS, *_to_follow_up),
+        ),
     ),
 }
 """By the reader that asks for it; patterns are learned from what is announced."""

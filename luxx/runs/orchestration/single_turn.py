@@ -30,11 +30,11 @@ from luxx.runs.turn.context import Heard
 from luxx.runs.turn.state import TurnState
 from luxx.runs.turn.turn_log import Closing, Ending, cost_entries
 from luxx.wire.event import ErrorEvent, Event, LoggedEvent
-from luxx.wire.orchestration_event import PatternComplete, TitleComplete
+from luxx.wire.orchestration_event import FollowUpsComplete, PatternComplete, TitleComplete
 from luxx.wire.run import RunStatus, StopReason
 from luxx.wire.turn import steps_text
 
-CompleteEvent = PatternComplete | TitleComplete
+CompleteEvent = PatternComplete | TitleComplete | FollowUpsComplete
 """The last event of a run that stores what it read from an answer."""
 
 
@@ -97,7 +97,7 @@ class StoringTurn(SingleTurn):
     """A single turn of whose answer something is stored, in the transaction of the events that end the run.
     Of an answer that cannot be used nothing is stored, and nothing is repeated."""
 
-    complete: ClassVar[type[PatternComplete] | type[TitleComplete]]
+    complete: ClassVar[type[PatternComplete] | type[TitleComplete] | type[FollowUpsComplete]]
 
     def read(self, answer: str) -> tuple[CompleteEvent, Write]:
         """The last event of a run that succeeded, and what stores the result. Raises InvalidInput."""

@@ -17,7 +17,8 @@ from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, Messag
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.endings import NOTICES, RunEndedRow
 from luxx.runs.models import ProcessRow, RunRow, SubjectMemberRow
-from luxx.wire.run import ENDED, MemberRight, RunKind, RunStatus
+from luxx.wire.message import FollowUps
+from luxx.wire.run import ENDED, SIDE_KINDS, MemberRight, RunKind, RunStatus
 from luxx.wire.socket import NotificationKind, SessionState, SessionStatus
 
 IDS_PER_QUERY = 100
@@ -57,6 +58,7 @@ _newest_messages = (
     .group_by(_messages.c.room_id)
 )
 _newer = _runs.alias("newer")
+_follow_ups = msgspec.json.Decoder(FollowUps)
 _sessions = table_of(ConversationRow)
 _newest = (
     select(_newer.c.id)
@@ -69,7 +71,7 @@ _of_session = QueuedMessageRow.conversation_id == _sessions.c.id, QueuedMessageR
 _queue_length = select(func.count(QueuedMessageRow.id)).where(*_of_session).scalar_subquery()
 _states = (
     select(
-        _queue_length.label("queued"), _sessions.c.queue_paused,
+        _queue_length.label("queued"), _sessions.c.queue_paused, _sessions.c.follow_ups,
         _sessions.c.id.label("session_id"), _sessions.c.title, _runs.c.id.label("run_id"), _runs.c.status,
         _runs.c.message_id, _runs.c.stop_reason, _runs.c.error, _runs.c.started_at, _runs.c.finished_at,
         _runs.c.last_seq,
@@ -221,17 +223,16 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_reported(self) -> bool:
-        """Whether listeners are notified; of a subagent only that it waits for a person, of a run that names
-        a conversation only of its end."""
-        if self.kind == RunKind.TITLE:
+        """Whether listeners are notified: of a subagent only that it waits, of a side run only of its end."""
+        if self.kind in SIDE_KINDS:
             return self.status in ENDED
         return not self.is_subagent or self.status == RunStatus.WAITING
 
     def is_notable_for(self, user_id: int) -> bool:
         """Whether the status causes a notification; to members only that a person is needed whom they can
         be."""
-        if self.kind == RunKind.TITLE:
-            return self.status == RunStatus.COMPLETED
+        if self.kind in SIDE_KINDS:
+            return self.kind == RunKind.TITLE and self.status == RunStatus.COMPLETED
         if user_id == self.user_id:
             return self.status in NOTABLE
         return self.status == RunStatus.WAITING and self.members.get(user_id) == MemberRight.STEER
@@ -335,10 +336,9 @@ def _state(title: str, row: Row[*tuple[Any, ...]] | None) -> SessionState:
 
 
 def _conversation_state(row: Row[*tuple[Any, ...]]) -> SessionState:
-    state = _state(row.title, row)
-    if not row.queued:
-        return state
-    return msgspec.structs.replace(state, queued=row.queued, queue_paused=row.queue_paused)
+    queue = {"queued": row.queued, "queue_paused": row.queue_paused} if row.queued else {}
+    proposed = {"follow_ups": _follow_ups.decode(row.follow_ups)} if row.follow_ups else {}
+    return msgspec.structs.replace(_state(row.title, row), **queue, **proposed)
 
 
 def _run_changes(

@@ -25,6 +25,7 @@ export const AREA_OF_KIND = {
   artifact: 'files',
   pattern: 'runs',
   title: 'chat',
+  follow_ups: 'chat',
 } as const
 /** Invalidated when something new is in a list of the area. */
 const LISTS = {
@@ -36,6 +37,7 @@ const LISTS = {
   artifact: ['artifacts'],
   pattern: ['runs'],
   title: ['conversations'],
+  follow_ups: ['conversations'],
 } as const
 const ENDS = new Set(['completed', 'failed', 'cancelled'])
 

@@ -52,6 +52,7 @@ type Logged =
   | Schema<'MemoryComplete'>
   | Schema<'PatternComplete'>
   | Schema<'TitleComplete'>
+  | Schema<'FollowUpsComplete'>
   | Schema<'PatternUsed'>
   | Schema<'DocumentParsed'>
   | Schema<'Embedded'>
@@ -80,6 +81,7 @@ const LAST = new Set([
   'index_complete',
   'pattern_complete',
   'title_complete',
+  'follow_ups_complete',
 ])
 
 /** Whether the server closes the stream after this event: the run ended or paused. */

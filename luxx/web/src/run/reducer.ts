@@ -192,6 +192,7 @@ function applyTask(state: RunState, event: RunEvent): RunState {
     case 'index_complete':
     case 'pattern_complete':
     case 'title_complete':
+    case 'follow_ups_complete':
       return { ...state, status: event.status as RunState['status'] }
     default:
       return state

@@ -40,6 +40,7 @@ const en = {
   pasteAsText: 'Paste as text',
   pastedName: (number: number) => `pasted-${number}.txt`,
   continueAnswer: 'Continue',
+  followUps: 'Suggested next messages',
   continueText: 'Continue exactly where your last answer stopped, without repeating anything.',
   enterHintBusy: {
     queue: 'Enter sends the message after this answer, Shift+Enter makes a new line',

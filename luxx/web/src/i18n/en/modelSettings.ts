@@ -66,6 +66,9 @@ const en = {
   titleModes: { on: 'By a model', off: 'Their first words' },
   titlesHint:
     'The model below names a conversation after its first answer, in your budget. Where neither you nor your tenant has chosen one, it keeps its first words, which costs nothing.',
+  followUps: 'Suggest next messages',
+  followUpsHint:
+    'After each answer, the model below proposes three short messages, in your budget. They are written into the field when you choose one, and never sent by themselves. Temporary chats have none.',
   titleProvider: 'Provider of titles',
   titleProviderOfUser: 'As your tenant has set',
   titleProviderOfTenant: 'None: conversations keep their first words',

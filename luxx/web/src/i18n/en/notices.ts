@@ -11,6 +11,7 @@ const en = {
     made: 'The artifact is ready.',
     pattern: 'A pattern was learned.',
     title: 'The conversation has a title.',
+    follow_ups: 'Messages are suggested.',
     paused: 'Paused; it can be resumed.',
   },
   failed: (reason: string) => (reason ? `It failed: ${reason}` : 'It failed.'),

@@ -40,6 +40,7 @@ const zh: ChatText = {
   pasteAsText: '粘贴为文本',
   pastedName: (number) => `粘贴内容-${number}.txt`,
   continueAnswer: '继续',
+  followUps: '建议的下一条消息',
   continueText: '请从上次回答中断的地方继续，不要重复已写的内容。',
   enterHintBusy: {
     queue: 'Enter 在本次回答之后发送，Shift+Enter 换行',

@@ -59,6 +59,8 @@ const zh: ModelSettingsText = {
   titles: '对话标题',
   titleModes: { on: '由模型生成', off: '开头的文字' },
   titlesHint: '下面的模型会在对话的第一个回答之后为其命名，费用计入你的预算。如果你和租户都没有选择模型，则保留开头的文字，不产生费用。',
+  followUps: '建议下一条消息',
+  followUpsHint: '每次回答之后，由下面的模型给出三条简短的消息，费用计入你的预算。选择后只写入输入框，不会自动发送。临时对话没有建议。',
   titleProvider: '标题的服务商',
   titleProviderOfUser: '按租户的设置',
   titleProviderOfTenant: '无：对话保留开头的文字',

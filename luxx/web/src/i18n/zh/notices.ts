@@ -11,6 +11,7 @@ const zh: NoticesText = {
     made: '作品已完成。',
     pattern: '学到了一个模式。',
     title: '对话有了标题。',
+    follow_ups: '有建议的消息。',
     paused: '已暂停，可以继续。',
   },
   failed: (reason) => (reason ? `失败：${reason}` : '失败了。'),

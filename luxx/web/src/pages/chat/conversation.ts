@@ -162,6 +162,8 @@ export function useConversation(id: () => string | undefined, target: () => stri
       conversation.value = { ...conversation.value, title: state.title }
       void changes.reload()
     }
+    if (state?.follow_ups && conversation.value && state.follow_ups.message_id !== conversation.value.follow_ups?.message_id)
+      conversation.value = { ...conversation.value, follow_ups: state.follow_ups }
     if (state === null || state.run_id === null || state.run_id === run.runId.value || !messages.isLoaded.value) return
     const isUnknown = state.message_id !== null && !messages.tree.value?.nodes.some((node) => node.id === state.message_id)
     if (isUnknown || isActive(state.status as Schema<'RunStatus'>)) void reload()

@@ -7,7 +7,7 @@ import type { RunEvent } from '@/run/events'
 export type Run = Schema<'TitledRun'>
 export const LIST_KEY = ['runs'] as const
 export const PAGE_SIZE = 50
-export const KINDS: readonly Run['kind'][] = ['chat', 'room', 'task', 'memory', 'index', 'artifact', 'pattern', 'title']
+export const KINDS: readonly Run['kind'][] = ['chat', 'room', 'task', 'memory', 'index', 'artifact', 'pattern', 'title', 'follow_ups']
 export const STATUSES: readonly Run['status'][] = ['running', 'waiting', 'paused', 'queued', 'completed', 'failed', 'cancelled']
 /** Events of the log in one request. */
 const LOG_PAGE = 1_000
@@ -26,7 +26,7 @@ export function listRuns({ kind, status, pages }: RunFilter): Promise<{ items: R
 export function subjectPath(run: Run): string {
   if (run.kind === 'memory') return '/memories'
   if (run.kind === 'index' || run.kind === 'pattern') return '/runs'
-  return `/${{ chat: 'chat', room: 'rooms', task: 'tasks', artifact: 'files', title: 'chat' }[run.kind]}/${run.subject_id}`
+  return `/${{ chat: 'chat', room: 'rooms', task: 'tasks', artifact: 'files', title: 'chat', follow_ups: 'chat' }[run.kind]}/${run.subject_id}`
 }
 
 /** Milliseconds from the start to the end, or to now. */

@@ -125,7 +125,10 @@ class WebFiles:
             headers["access-control-allow-origin"] = "*"
         if name.endswith(".html"):
             headers["cross-origin-opener-policy"] = "same-origin"
-            headers["permissions-policy"] = "camera=(), geolocation=(), microphone=(), payment=(), usb=()"
+            microphone = "(self)" if name == PAGE else "()"  # For dictation.
+            headers["permissions-policy"] = (
+                f"camera=(), geolocation=(), microphone={microphone}, payment=(), usb=()"
+            )
         if name == PAGE and links:
             headers["link"] = links
         if policy := PAGE_POLICIES.get(name):

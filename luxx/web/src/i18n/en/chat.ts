@@ -40,6 +40,8 @@ const en = {
   pasteAsText: 'Paste as text',
   pastedName: (number: number) => `pasted-${number}.txt`,
   continueAnswer: 'Continue',
+  readAloud: 'Read aloud',
+  dictate: 'Dictate',
   followUps: 'Suggested next messages',
   continueText: 'Continue exactly where your last answer stopped, without repeating anything.',
   enterHintBusy: {

@@ -40,6 +40,8 @@ const zh: ChatText = {
   pasteAsText: '粘贴为文本',
   pastedName: (number) => `粘贴内容-${number}.txt`,
   continueAnswer: '继续',
+  readAloud: '朗读',
+  dictate: '语音输入',
   followUps: '建议的下一条消息',
   continueText: '请从上次回答中断的地方继续，不要重复已写的内容。',
   enterHintBusy: {

@@ -1,4 +1,4 @@
-"""The Chinese translations of the server's sentences belong to sentences and kinds that the server has."""
+"""The translations of the server's sentences belong to sentences and kinds that the server has."""
 
 import ast
 import re
@@ -14,8 +14,9 @@ from luxx.providers.scripted import Call, Rule, Script, Text, When
 from luxx.web.build import WEB
 from web_ui.person import Person
 
-_CHINESE = WEB / "src" / "i18n" / "zh"
-CATALOGS = [_CHINESE / "server.ts", *sorted((_CHINESE / "sentences").glob("*.ts"))]
+LANGUAGES = sorted(
+    path.parent.name for path in (WEB / "src" / "i18n").glob("*/server.ts") if path.parent.name != "en"
+)
 # The words for rows that users own, which stand in sentences about all such rows (`domain/owned.py`).
 _NOUN = re.compile(r'\b(?:noun|short) ?= ?"([^"]+)"')
 _PLACES_OF_NOUNS = ("self.noun", "self.word", "article")
@@ -26,9 +27,11 @@ _TABLE = re.compile(
 )
 
 
-def table(name: str) -> list[str]:
-    """The keys of the tables of the catalogs whose names begin so."""
-    tables = [found for path in CATALOGS for found in _TABLE.findall(path.read_text("utf-8"))]
+def table(language: str, name: str) -> list[str]:
+    """The keys of the tables of the language whose names begin so."""
+    folder = WEB / "src" / "i18n" / language
+    catalogs = [folder / "server.ts", *sorted((folder / "sentences").glob("*.ts"))]
+    tables = [found for path in catalogs for found in _TABLE.findall(path.read_text("utf-8"))]
     bodies = [body for found, body in tables if found.startswith(name)]
     return [key for body in bodies for key in re.findall(r"^  [\"']?(.+?)[\"']?: '", body, re.MULTILINE)]
 
@@ -77,7 +80,8 @@ def plain(sentence: str) -> str:
     return first + sentence[1:].removesuffix(".")
 
 
-def test_each_translated_sentence_is_one_of_the_server() -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_translated_sentence_is_one_of_the_server(language: str) -> None:
     templates = {template_of(node) for text in sources() for node in ast.walk(ast.parse(text))}
     written = {plain(sentence) for template in templates for sentence in with_nouns(template)}
     written |= {plain(document.role) for document in shipped_documents().values()}
@@ -85,7 +89,7 @@ def test_each_translated_sentence_is_one_of_the_server() -> None:
     endings = (": {}", ": {}: {}", ": {}{}")
     written |= {f"{sentence}{ending}" for sentence in written for ending in endings}
     page = (WEB / "src" / "api" / "client.ts").read_text("utf-8")
-    translated = table("SENTENCES")
+    translated = table(language, "SENTENCES")
     assert len(translated) > 300
     # The wrong fields of a request stand behind a sentence about the whole.
     unknown = [
@@ -98,9 +102,10 @@ def test_each_translated_sentence_is_one_of_the_server() -> None:
     assert unknown == []
 
 
-def test_each_translated_kind_is_one_of_the_server() -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_translated_kind_is_one_of_the_server(language: str) -> None:
     known = {kind for text in sources() for pair in _KIND.findall(text) for kind in pair if kind}
-    kinds = table("KINDS")
+    kinds = table(language, "KINDS")
     assert len(kinds) > 30
     assert [kind for kind in kinds if kind not in known] == []
 

@@ -1,7 +1,7 @@
 // Of the page that stands in when the server cannot be reached: its language, and trying again.
 ;(function () {
   var RETRY_MS = 10000
-  var language = document.documentElement.lang === 'zh' ? 'zh' : 'en'
+  var language = /^zh/i.test(document.documentElement.lang) ? 'zh' : 'en'
   document.querySelectorAll('main').forEach(function (main) {
     main.hidden = main.lang !== language
     main.querySelector('button').addEventListener('click', retry)

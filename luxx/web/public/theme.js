@@ -16,5 +16,5 @@
   var root = document.documentElement
   root.dataset.theme = isDark ? 'dark' : 'light'
   for (var name in looks) if (looks[name]) root.dataset[name] = looks[name]
-  root.lang = language || (/^zh/i.test(navigator.language) ? 'zh' : 'en')
+  root.lang = language || navigator.language || 'en'
 })()

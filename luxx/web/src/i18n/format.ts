@@ -1,14 +1,10 @@
 /** Numbers, money, durations and times in the chosen language. */
 import { useCommonText } from './en/common'
-import { language } from './text'
+import { locale } from './text'
 
 const MINUTE = 60_000
 const HOUR = 60 * MINUTE
 const DAY = 24 * HOUR
-
-function locale(): string {
-  return language.value === 'zh' ? 'zh-CN' : 'en-GB'
-}
 
 /** Creating a formatter costs more than what it formats. */
 const counts = new Map<string, Intl.NumberFormat>()

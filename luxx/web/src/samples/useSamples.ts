@@ -7,6 +7,9 @@ import { language } from '@/i18n/text'
 import { useModels } from '@/stores/models'
 import { useNotices } from '@/stores/notices'
 
+type Samples = typeof import('@/i18n/en/chat/samples')
+const files = import.meta.glob<Samples>('../i18n/*/chat/samples.ts')
+
 export function useSamples() {
   const models = useModels()
   const router = useRouter()
@@ -20,7 +23,9 @@ export function useSamples() {
     if (provider === undefined) return
     isBusy.value = true
     try {
-      const { sampleRoom, sampleTask } = await (language.value === 'zh' ? import('./chineseSamples') : import('./samples'))
+      const load = files[`../i18n/${language.value}/chat/samples.ts`] ?? files['../i18n/en/chat/samples.ts']
+      if (!load) return
+      const { sampleRoom, sampleTask } = await load()
       const [path, document] = area === 'rooms' ? ['/chat-rooms/import', sampleRoom(provider)] : ['/tasks/import', sampleTask(provider)]
       const created = await sendDocument<{ id: string }>(path as string, JSON.stringify(document), 'application/json')
       void reloadQueries([area])

@@ -213,4 +213,4 @@ const en = {
 }
 
 export type AdminText = Texts<typeof en>
-export const useAdminText = defineText(en, () => import('../zh/admin'))
+export const useAdminText = defineText(en, import.meta.glob('../*/admin.ts'))

@@ -101,4 +101,4 @@ const en = {
 }
 
 export type AgentsText = Texts<typeof en>
-export const useAgentsText = defineText(en, () => import('../zh/agents'))
+export const useAgentsText = defineText(en, import.meta.glob('../*/agents.ts'))

@@ -191,4 +191,4 @@ const en = {
 }
 
 export type ChatText = Texts<typeof en>
-export const useChatText = defineText(en, () => import('../zh/chat'))
+export const useChatText = defineText(en, import.meta.glob('../*/chat.ts'))

@@ -153,4 +153,4 @@ const en = {
 }
 
 export type CommonText = Texts<typeof en>
-export const useCommonText = defineText(en, () => import('../zh/common'))
+export const useCommonText = defineText(en, import.meta.glob('../*/common.ts'))

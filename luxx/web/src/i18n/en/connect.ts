@@ -24,4 +24,4 @@ const en = {
 }
 
 export type ConnectText = Texts<typeof en>
-export const useConnectText = defineText(en, () => import('../zh/connect'))
+export const useConnectText = defineText(en, import.meta.glob('../*/connect.ts'))

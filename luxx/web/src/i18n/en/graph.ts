@@ -49,4 +49,4 @@ const en = {
 }
 
 export type GraphText = Texts<typeof en>
-export const useGraphText = defineText(en, () => import('../zh/graph'))
+export const useGraphText = defineText(en, import.meta.glob('../*/graph.ts'))

@@ -58,4 +58,4 @@ const en = {
 }
 
 export type KnowledgeText = Texts<typeof en>
-export const useKnowledgeText = defineText(en, () => import('../zh/knowledge'))
+export const useKnowledgeText = defineText(en, import.meta.glob('../*/knowledge.ts'))

@@ -166,4 +166,4 @@ const en = {
 }
 
 export type McpText = Texts<typeof en>
-export const useMcpText = defineText(en, () => import('../zh/mcp'))
+export const useMcpText = defineText(en, import.meta.glob('../*/mcp.ts'))

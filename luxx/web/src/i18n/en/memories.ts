@@ -56,4 +56,4 @@ const en = {
 }
 
 export type MemoriesText = Texts<typeof en>
-export const useMemoriesText = defineText(en, () => import('../zh/memories'))
+export const useMemoriesText = defineText(en, import.meta.glob('../*/memories.ts'))

@@ -83,4 +83,4 @@ const en = {
 }
 
 export type ModelSettingsText = Texts<typeof en>
-export const useModelSettingsText = defineText(en, () => import('../zh/modelSettings'))
+export const useModelSettingsText = defineText(en, import.meta.glob('../*/modelSettings.ts'))

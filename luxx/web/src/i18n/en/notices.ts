@@ -33,4 +33,4 @@ const en = {
 }
 
 export type NoticesText = Texts<typeof en>
-export const useNoticesText = defineText(en, () => import('../zh/notices'))
+export const useNoticesText = defineText(en, import.meta.glob('../*/notices.ts'))

@@ -83,4 +83,4 @@ const en = {
 }
 
 export type PatternsText = Texts<typeof en>
-export const usePatternsText = defineText(en, () => import('../zh/patterns'))
+export const usePatternsText = defineText(en, import.meta.glob('../*/patterns.ts'))

@@ -52,4 +52,4 @@ const en = {
 }
 
 export type PromptsText = Texts<typeof en>
-export const usePromptsText = defineText(en, () => import('../zh/prompts'))
+export const usePromptsText = defineText(en, import.meta.glob('../*/prompts.ts'))

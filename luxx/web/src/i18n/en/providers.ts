@@ -71,4 +71,4 @@ const en = {
 }
 
 export type ProvidersText = Texts<typeof en>
-export const useProvidersText = defineText(en, () => import('../zh/providers'))
+export const useProvidersText = defineText(en, import.meta.glob('../*/providers.ts'))

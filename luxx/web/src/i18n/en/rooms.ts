@@ -219,4 +219,4 @@ const en = {
 }
 
 export type RoomsText = Texts<typeof en>
-export const useRoomsText = defineText(en, () => import('../zh/rooms'))
+export const useRoomsText = defineText(en, import.meta.glob('../*/rooms.ts'))

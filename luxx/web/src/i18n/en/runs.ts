@@ -134,4 +134,4 @@ const en = {
 }
 
 export type RunsText = Texts<typeof en>
-export const useRunsText = defineText(en, () => import('../zh/runs'))
+export const useRunsText = defineText(en, import.meta.glob('../*/runs.ts'))

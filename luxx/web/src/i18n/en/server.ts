@@ -6,4 +6,4 @@ const en = {
 }
 
 export type ServerText = Texts<typeof en>
-export const useServerText = defineText(en, () => import('../zh/server'))
+export const useServerText = defineText(en, import.meta.glob('../*/server.ts'))

@@ -105,4 +105,4 @@ const en = {
 }
 
 export type SettingsText = Texts<typeof en>
-export const useSettingsText = defineText(en, () => import('../zh/settings'))
+export const useSettingsText = defineText(en, import.meta.glob('../*/settings.ts'))

@@ -28,4 +28,4 @@ const en = {
 }
 
 export type SignInText = Texts<typeof en>
-export const useSignInText = defineText(en, () => import('../zh/signIn'))
+export const useSignInText = defineText(en, import.meta.glob('../*/signIn.ts'))

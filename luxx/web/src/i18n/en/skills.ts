@@ -87,4 +87,4 @@ Write who was there, what was decided, and who does what until when.
 }
 
 export type SkillsText = Texts<typeof en>
-export const useSkillsText = defineText(en, () => import('../zh/skills'))
+export const useSkillsText = defineText(en, import.meta.glob('../*/skills.ts'))

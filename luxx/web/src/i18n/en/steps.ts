@@ -101,4 +101,4 @@ const en = {
 }
 
 export type StepsText = Texts<typeof en>
-export const useStepsText = defineText(en, () => import('../zh/steps'))
+export const useStepsText = defineText(en, import.meta.glob('../*/steps.ts'))

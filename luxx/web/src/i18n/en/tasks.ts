@@ -142,4 +142,4 @@ const en = {
 }
 
 export type TasksText = Texts<typeof en>
-export const useTasksText = defineText(en, () => import('../zh/tasks'))
+export const useTasksText = defineText(en, import.meta.glob('../*/tasks.ts'))

@@ -94,4 +94,4 @@ const en = {
 }
 
 export type ToolsText = Texts<typeof en>
-export const useToolsText = defineText(en, () => import('../zh/tools'))
+export const useToolsText = defineText(en, import.meta.glob('../*/tools.ts'))

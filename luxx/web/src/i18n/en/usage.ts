@@ -43,4 +43,4 @@ const en = {
 }
 
 export type UsageText = Texts<typeof en>
-export const useUsageText = defineText(en, () => import('../zh/usage'))
+export const useUsageText = defineText(en, import.meta.glob('../*/usage.ts'))

@@ -1,8 +1,5 @@
-/**
- * What the server writes for people, in Chinese. A sentence is looked up as a whole, then by its pattern, then by the
- * kind of its error. `{}` stands for a value; `{1}` puts the first one into the translation, `{+1}` translates it too.
- */
-import type { ServerText } from '../en/server'
+/** What the server writes for people, in Chinese; `serverSentences.ts` says how it is looked up. */
+import { translator } from '../serverSentences'
 import { SENTENCES_OF_ARTIFACTS } from './sentences/artifacts'
 import { SENTENCES_OF_DOCUMENTS } from './sentences/documents'
 import { SENTENCES_OF_MCP } from './sentences/mcp'
@@ -120,59 +117,4 @@ const KINDS: Record<string, string> = {
   user_not_found: '没有这位用户。',
 }
 
-type Pattern = [pattern: RegExp, translation: string]
-
-/** In their order: one that may fit what others mean stands after them. */
-function patternsOf(catalog: Record<string, string>): Pattern[] {
-  return Object.entries(catalog).map(([sentence, translation]) => {
-    const source = sentence
-      .split('{}')
-      .map((words) => words.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'))
-      .join('(.*?)')
-    const first = source.replace(/^[a-z]/, (letter) => `[${letter}${letter.toUpperCase()}]`)
-    return [new RegExp(`^${first}\\.?$`, 's'), translation]
-  })
-}
-
-const sentences = patternsOf(SENTENCES)
-const parts = patternsOf(PARTS)
-
-function lookUp(text: string, patterns: readonly Pattern[]): string | null {
-  const whole = SENTENCES[text.charAt(0).toLowerCase() + text.slice(1).replace(/\.$/, '')]
-  if (whole) return whole
-  for (const [pattern, translation] of patterns) {
-    const values = pattern.exec(text)
-    if (values) return filled(translation, values)
-  }
-  return null
-}
-
-function filled(translation: string, values: readonly string[]): string {
-  return translation.replace(/\{(\+?)(\d)\}/g, (_, nested: string, index: string) => {
-    const value = values[Number(index)] ?? ''
-    return nested ? (PARTS[value] ?? lookUp(value, [...sentences, ...parts]) ?? value) : value
-  })
-}
-
-/** Several problems of the same thing, each of which has a translation; a sentence may have "; " in it too. */
-function together(text: string): string | null {
-  const parts = text.split('; ')
-  let translated = ''
-  for (let begin = 0; begin < parts.length;) {
-    let end = parts.length
-    let found: string | null = null
-    while (end > begin && (found = lookUp(parts.slice(begin, end).join('; '), sentences)) === null) end -= 1
-    if (found === null) return null
-    translated += found
-    begin = end
-  }
-  return translated
-}
-
-const zh: ServerText = {
-  translate(sentence, kind = '') {
-    return lookUp(sentence, sentences) ?? together(sentence) ?? KINDS[kind]?.replace('{}', () => sentence) ?? sentence
-  },
-}
-
-export default zh
+export default translator({ sentences: SENTENCES, parts: PARTS, kinds: KINDS })

@@ -56,4 +56,4 @@ const en = {
 }
 
 export type SharesText = Texts<typeof en>
-export const useSharesText = defineText(en, () => import('../../zh/chat/shares'))
+export const useSharesText = defineText(en, import.meta.glob('../../*/chat/shares.ts'))

@@ -23,4 +23,4 @@ const en = {
 }
 
 export type StartText = Texts<typeof en>
-export const useStartText = defineText(en, () => import('../../zh/chat/start'))
+export const useStartText = defineText(en, import.meta.glob('../../*/chat/start.ts'))

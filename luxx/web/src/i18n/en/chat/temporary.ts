@@ -12,4 +12,4 @@ const en = {
 }
 
 export type TemporaryText = Texts<typeof en>
-export const useTemporaryText = defineText(en, () => import('../../zh/chat/temporary'))
+export const useTemporaryText = defineText(en, import.meta.glob('../../*/chat/temporary.ts'))

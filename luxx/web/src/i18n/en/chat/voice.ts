@@ -28,4 +28,4 @@ const en = {
 }
 
 export type VoiceText = Texts<typeof en>
-export const useVoiceText = defineText(en, () => import('../../zh/chat/voice'))
+export const useVoiceText = defineText(en, import.meta.glob('../../*/chat/voice.ts'))

@@ -163,4 +163,4 @@ const en = {
 }
 
 export type ArtifactsText = Texts<typeof en>
-export const useArtifactsText = defineText(en, () => import('../../zh/files/artifacts'))
+export const useArtifactsText = defineText(en, import.meta.glob('../../*/files/artifacts.ts'))

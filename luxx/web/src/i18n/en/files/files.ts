@@ -29,4 +29,4 @@ const en = {
 }
 
 export type FilesText = Texts<typeof en>
-export const useFilesText = defineText(en, () => import('../../zh/files/files'))
+export const useFilesText = defineText(en, import.meta.glob('../../*/files/files.ts'))

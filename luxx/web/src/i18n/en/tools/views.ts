@@ -25,4 +25,4 @@ const en = {
 }
 
 export type ToolViewsText = Texts<typeof en>
-export const useToolViewsText = defineText(en, () => import('../../zh/tools/views'))
+export const useToolViewsText = defineText(en, import.meta.glob('../../*/tools/views.ts'))

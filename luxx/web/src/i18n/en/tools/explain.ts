@@ -1,4 +1,4 @@
-import { defineText, type Texts } from '../text'
+import { defineText, type Texts } from '../../text'
 
 const en = {
   title: 'Why',
@@ -29,4 +29,4 @@ const en = {
 }
 
 export type ExplainText = Texts<typeof en>
-export const useExplainText = defineText(en, () => import('../zh/explain'))
+export const useExplainText = defineText(en, import.meta.glob('../../*/tools/explain.ts'))

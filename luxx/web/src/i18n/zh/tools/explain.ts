@@ -1,4 +1,4 @@
-import type { ExplainText } from '../en/explain'
+import type { ExplainText } from '../../en/tools/explain'
 
 const zh: ExplainText = {
   title: '原因',

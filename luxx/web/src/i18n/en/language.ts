@@ -1,0 +1,5 @@
+import type { LanguageEntry } from '../text'
+
+const english: LanguageEntry = { label: 'English', locale: 'en-GB' }
+
+export default english

@@ -376,7 +376,7 @@ class ConversationBranchController(Controller):
         caller: InjectedCaller,
         branches: InjectedBranches,
         conversation_id: TextId,
-        is_brief: bool = False,
+        is_brief: FromQuery[bool] = False,
     ) -> Success[ConversationTree]:
         """All messages in short form with their parents, and the selected path. `is_brief=true`: ids only."""
         return success(await branches.tree(caller, conversation_id, is_brief=is_brief))

@@ -19,6 +19,7 @@ from luxx.api.routes.artifacts import ArtifactController, ArtifactFileController
 from luxx.api.routes.audit import AuditController, record_refusals
 from luxx.api.routes.auth import AuthController, KeyController, SocketController
 from luxx.api.routes.conversation_work import (
+    ConversationComparisonController,
     ConversationContextController,
     ConversationQueueController,
     ConversationTodosController,
@@ -50,6 +51,7 @@ from luxx.api.routes.tools import CompositionController, ToolController
 from luxx.api.routes.users import SettingsController, TenantController, TenantsController, UserController
 from luxx.app.container import Services
 from luxx.app.startup import PYDANTIC_PACKAGES, hidden_modules
+from luxx.features.chats.comparing import ChatComparing
 from luxx.infra.observe import Metrics
 from luxx.web.files import UiController, WebFiles
 
@@ -67,6 +69,7 @@ CONTROLLERS: list[type[Controller]] = [
     ConversationContextController,
     ConversationController,
     ConversationQueueController,
+    ConversationComparisonController,
     ConversationTodosController,
     DocsController,
     DocumentController,
@@ -264,6 +267,7 @@ def _feature_dependencies(services: Services) -> dict[str, Provide]:
         "artifacts": _provide(lambda: services.artifacts),
         "artifact_files": _provide(lambda: services.artifact_files),
         "page_regeneration": _provide(lambda: services.page_regeneration),
+        "comparing": _provide(lambda: ChatComparing(services.chats)),
         "chat_queue": _provide(lambda: services.chat_queue),
         "todos": _provide(lambda: services.todos),
         "chats": _provide(lambda: services.chats),

@@ -17,7 +17,7 @@ class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
     `tools`: all that the user may use, none, or the named ones; default: all if the model is known to support
     tools. `skills`: those that a person activates. `response_schema`: a JSON schema for the answer's text.
     `when_asked`: whether the run waits when it must ask a person. `stop`: texts that end a completion.
-    `warnings`: what the run begins with.
+    `warnings`: what the run begins with. `may_fall_back`: whether fallbacks of the agent may answer instead.
     """
 
     tools: bool | list[str] | None = None
@@ -27,6 +27,7 @@ class AnswerOptions(ModelSettings, frozen=True, kw_only=True):
     when_asked: WhenAsked | None = None
     stop: list[str] = []
     warnings: list[str] = []
+    may_fall_back: bool = True
     skills: list[str] = []
 
 

@@ -211,13 +211,13 @@ class RequestResolver:
             check_skills(self._skills(session, caller, defaults), agent.skills, _chooser(agent))
         tools = self._tools(session, caller, options.tools, agent, choice.card, defaults)
         sources = (*defaults, settings if last_defaults is None else last_defaults)
-        order, warnings = [_target(choice), *self._fallbacks(session, caller, agent)], list[str]()
+        fallbacks = self._fallbacks(session, caller, agent) if options.may_fall_back else []
+        order, warnings = [_target(choice), *fallbacks], list[str]()
         if len(order) > 1:
             order, warnings = by_failures(session, order)
         return ChatRequest(
             provider_id=order[0].provider_id, provider_name=order[0].provider_name, model=order[0].model,
-            agent_id=agent.id,
-            max_iterations=agent.max_iterations,
+            agent_id=agent.id, max_iterations=agent.max_iterations,
             skills=agent.skills, knowledge=agent.knowledge, project_id=agent.in_project,
             fallbacks=order[1:],
             prompted_thinking=agent.prompted_thinking, checks=agent.checks,

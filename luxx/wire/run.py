@@ -308,10 +308,12 @@ class TitledRun(Run, frozen=True, kw_only=True):
     title: str | None = None
 
 
-class InConversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation"):
-    """The origin of a run that answers the user's message `message_id` of a conversation."""
+class InConversation(msgspec.Struct, frozen=True, kw_only=True, tag="conversation", omit_defaults=True):
+    """The origin of a run that answers the user's message `message_id` of a conversation. `is_compared`: a
+    run of another model answers it too, and a person selects one of the answers."""
 
     message_id: str
+    is_compared: bool = False
 
 
 class Invocation(msgspec.Struct, frozen=True, kw_only=True, tag="invocation"):

@@ -501,6 +501,8 @@ BRANCHES = [
 ]  # fmt: skip
 
 QUEUE, WAITING = "/conversations/{conversation}/queue", "/conversations/{conversation}/queue/" + UNKNOWN_ID
+COMPARISON = "/conversations/{conversation}/comparison"
+COMPARED = {"content": "x", "compare_with": {"provider_id": 1, "model": "y"}}
 CHAT = {"conversation_id": "{conversation}", "content": "x"}
 AGENT = {"name": "Bad"}
 LONG_WORK = [
@@ -517,6 +519,18 @@ LONG_WORK = [
     wrong("moving a waiting message to the front", "PUT", WAITING, {"position": 1}, "$.position"),
     wrong("changing a waiting message with a list", "PUT", WAITING, [], "$"),
     Case("deleting what does not wait", "DELETE", WAITING, None, 404),
+    Case("the comparison of nothing", "GET", f"/conversations/{UNKNOWN_ID}/comparison", None, 404),
+    Case("comparing in nothing", "POST", f"/conversations/{UNKNOWN_ID}/comparison", COMPARED, 404),
+    wrong("comparing with nothing", "POST", COMPARISON, {"content": "x"}, "$.compare_with"),
+    wrong("comparing no words", "POST", COMPARISON, COMPARED | {"content": " "}, "$.content"),
+    wrong("comparing with a model alone", "POST", COMPARISON, COMPARED | {"compare_with": {"model": "y"}},
+          "$.compare_with.provider_id"),
+    wrong("comparing with an agent", "POST", COMPARISON,
+          COMPARED | {"compare_with": {"agent_id": 1, "provider_id": 1, "model": "y"}},
+          "$.compare_with.agent_id"),
+    wrong("comparing two others", "POST", COMPARISON, COMPARED | {"compare_with": []}, "$.compare_with"),
+    wrong("comparing with a plan", "POST", COMPARISON, COMPARED | {"planning": "on"}, "$.planning"),
+    wrong("comparing later", "POST", COMPARISON, COMPARED | {"when_busy": "queue"}, "$.when_busy"),
     wrong("busy in other words", "POST", "/messages", CHAT | {"when_busy": "wait"}, "$.when_busy"),
     wrong("busy as a boolean", "POST", "/messages/stream", CHAT | {"when_busy": True}, "$.when_busy"),
     Case("steering nothing", "POST", "/messages",

@@ -36,11 +36,11 @@ PARAMETER_PLACES = {"call_id", "index", "page_index", "number", "step_id", "user
 """Parameters that select a part of a resource, not a resource."""
 
 NEED_A_RUN = (
-    "/answer", "/approve", "/cancel", "/compress", "/finish", "/floor", "/merge", "/pause",
+    "/answer", "/approve", "/cancel", "/comparison", "/compress", "/finish", "/floor", "/merge", "/pause",
     "/resume", "/retry", "/skip", "/split", "/start", "/stop",
 )  # fmt: skip
 """Operations on a run that has ended, has not been paused, or has no failed step, on a short conversation, or
-on entities that were merged a moment ago."""
+on entities that were merged a moment ago; and comparing where messages wait."""
 
 ALSO_IDS = ("center", "into")
 """Names of ids that do not end with `_id`."""
@@ -49,6 +49,7 @@ SECRET = "only-anna-may-read-this"
 MINIMAL: dict[str, dict[str, Any]] = {
     "POST /messages": {"content": "hello"},
     "POST /messages/stream": {"content": "hello"},
+    "POST /conversations/{conversation_id}/comparison": {"content": "hello"},
     "POST /runs/{run_id}/questions/{question_id}/answer": {"answer": "yes"},
     "PUT /messages/{message_id}": {"content": "changed"},
     "PATCH /agents/{agent_id}/enable": {"enabled": True},
@@ -175,6 +176,8 @@ def ask(person: ApiClient, slot: Slot, wanted: Any, others: dict[str, Any]) -> h
         body["name"] = f"seat {next(users)}"
     for name in NEEDS.get(str(operation), ()):
         body[name] = others[name]
+    if operation.template.endswith("/comparison"):
+        body["compare_with"] = {"provider_id": others["provider_id"], "model": "other"}
     if operation.template == "/chat-rooms/{room_id}/floor":
         body["seat_id"] = others["seat_id"]
     if operation.template.startswith("/graph/entities/") and operation.method == "POST":

@@ -136,6 +136,14 @@ def messages() -> list[Body]:
     return [*texts, Body("schema", lambda ids: {"conversation_id": ids["conversation_id"], **sent})]
 
 
+def comparisons() -> list[Body]:
+    other = {"provider_id": 1, "model": "other"}
+    return [
+        Body(name, lambda _ids, text=text: {"content": text, "compare_with": other})
+        for name, text in TEXTS.items()
+    ]
+
+
 def documents(size: int, head: str) -> list[Body]:
     """YAML that takes long to parse, and JSON in its place."""
     texts = {
@@ -415,6 +423,7 @@ WORST: dict[str, Callable[[], list[Body]]] = {
     "PUT /chat-rooms/{room_id}": lambda: [Body("nested stop", lambda _: {"stop": nested(2)})],
     "POST /chat-rooms/{room_id}/messages": texts_of_rooms,
     "POST /conversations": lambda: EVERYWHERE,
+    "POST /conversations/{conversation_id}/comparison": comparisons,
     "POST /conversations/import": lambda: [*imports()],
     "POST /files": lambda: [
         Body(name, lambda _ids, sent=sent: sent, media_type=f"{MULTIPART}; boundary=x")

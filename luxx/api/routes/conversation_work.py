@@ -1,6 +1,6 @@
 """`/conversations/{id}/queue` and `/todos`: the messages that a person wrote while an answer is made, and the
-to-do list of a conversation; `/context` and `/compress`: what the next prompt takes of its window, and less
-of it now."""
+to-do list of a conversation; `/comparison`: a message that two models answer; `/context` and `/compress`:
+what the next prompt takes of its window, and less of it now."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -14,12 +14,24 @@ from msgspec import Meta
 from luxx.api.http.authentication import CHAT
 from luxx.api.http.envelope import Success, success
 from luxx.api.http.event_streams import Streams
-from luxx.api.http.request_input import InjectedCaller, TextId
-from luxx.api.routes.messages import InjectedQueue, MessageText, check_text
+from luxx.api.http.request_input import TAKES_CUT_TEXT, InjectedCaller, TextId
+from luxx.api.routes.messages import (
+    MOST_GIVEN_SKILLS,
+    AttachmentBody,
+    InjectedQueue,
+    InvocationOptionsBody,
+    MessageText,
+    answer_options,
+    check_text,
+)
+from luxx.domain.skills.changes import SkillName
 from luxx.errors import InvalidInput
+from luxx.features.chats.comparing import AnswerComparison, ChatComparing
 from luxx.features.chats.next_prompt import ConversationContext, NextPrompts
 from luxx.features.chats.service import ChatService
 from luxx.features.chats.todos import TodoService
+from luxx.runs.options import NewMessage
+from luxx.wire.message import MAX_ATTACHMENTS
 from luxx.wire.queue import Queue, QueueItem, WhenBusy
 from luxx.wire.todos import (
     MAX_DESCRIPTION,
@@ -32,6 +44,8 @@ from luxx.wire.todos import (
     listed,
     problem_of,
 )
+
+InjectedComparing = NamedDependency[ChatComparing]
 
 
 class QueueChangeBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +97,62 @@ class ConversationQueueController(Controller):
         """Take back a message that waits."""
         await chat_queue.remove(caller, conversation_id, queue_id)
         return success(None, "deleted")
+
+
+class ComparedModelBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The other model that answers, of a provider."""
+
+    provider_id: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    model: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class ComparisonBody(InvocationOptionsBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message and what both answers are made with; `model` and `provider_id` are those of the first answer,
+    by default the conversation's. `parent_id`: the message that it follows; default: the selected leaf.
+    """
+
+    content: MessageText
+    attachments: Annotated[list[AttachmentBody], Meta(max_length=MAX_ATTACHMENTS)] = []
+    parent_id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
+    skills: Annotated[list[SkillName], Meta(max_length=MOST_GIVEN_SKILLS)] = []
+    compare_with: ComparedModelBody
+
+
+class ConversationComparisonController(Controller):
+    path = "/conversations/{conversation_id:str}/comparison"
+    tags = ("conversations",)
+    opt = CHAT | {TAKES_CUT_TEXT: True}
+
+    @get()
+    async def show_comparison(
+        self, caller: InjectedCaller, comparing: InjectedComparing, conversation_id: TextId
+    ) -> Success[AnswerComparison | None]:
+        """The two answers that are compared, each with its run; null if there are none, or one was kept."""
+        return success(await comparing.find(caller, conversation_id))
+
+    @post(status_code=202)
+    async def compare(
+        self,
+        request: Request[Any, Any, Any],
+        caller: InjectedCaller,
+        comparing: InjectedComparing,
+        conversation_id: TextId,
+        data: JSONBody[ComparisonBody],
+    ) -> Success[AnswerComparison]:
+        """Send a message that two models answer, each in a run of its own. Follow both; then select an
+        answer to keep (`selected_leaf_id` of the conversation)."""
+        check_text(data.content)
+        message = NewMessage(
+            conversation_id=conversation_id,
+            text=data.content,
+            attachments=[*data.attachments],
+            parent_id=data.parent_id,
+            skills=data.skills,
+            **await answer_options(request, data),
+        )
+        other = data.compare_with
+        started = await comparing.start(caller, message, other.provider_id, other.model)
+        return success(started, "started")
 
 
 InjectedTodos = NamedDependency[TodoService]

@@ -23,6 +23,7 @@ from luxx.domain.conversations.access import (
     own_message,
     user_content,
 )
+from luxx.domain.conversations.comparing import end_comparison
 from luxx.domain.conversations.forking import Fork
 from luxx.domain.conversations.images import (
     Images,
@@ -116,6 +117,8 @@ class BranchService:
             connection = session.connection()
             store_images(connection, new.id, copied_images)
             index_message(connection, {name: getattr(new, name) for name in INDEXED_FIELDS})
+            if conversation.comparing_id is not None:
+                end_comparison(session, conversation, new.id)
             conversation.selected_leaf_id = new.id
             conversation.updated_at = new.created_at
             return message_view(new)

@@ -47,6 +47,7 @@ class ConversationRow(
     why one could not be sent. `follow_ups`: the messages that are proposed after the newest answer, as JSON
     (`FollowUps`). `temporary_minutes`: a temporary chat, which is deleted after so many minutes
     without use; null: it is kept. Such a chat is in no list and not in the index of the search.
+    `comparing_id`: the message whose two answers are compared (`comparing.py`); null: none.
 
     A row with an `import_id` is hidden (`access.py`): queries for a user's conversations require `import_id
     IS NULL`.
@@ -97,6 +98,7 @@ class ConversationRow(
     queue_problem: Mapped[str | None] = mapped_column(Text)
     temporary_minutes: Mapped[int | None] = mapped_column()
     follow_ups: Mapped[str | None] = mapped_column(Text)
+    comparing_id: Mapped[str | None] = mapped_column(String(36))
 
 
 TODOS_MODE = "todos"

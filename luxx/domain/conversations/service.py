@@ -26,6 +26,7 @@ from luxx.domain.conversations.access import (
     user_content,
 )
 from luxx.domain.conversations.branches import newest_leaf_in, newest_leaf_under, subtree_ids
+from luxx.domain.conversations.comparing import select_branch
 from luxx.domain.conversations.images import AttachedBytes, read_attachment
 from luxx.domain.conversations.lists import (
     ConversationFilter,
@@ -53,6 +54,9 @@ UseAgent = Callable[[Session, Caller, int], object]
 
 DefaultAgent = Callable[[Session, Caller], int | None]
 """The agent of conversations that name none: the default agent of the caller's tenant, if there is one."""
+
+MOST_RUNS = 2
+"""How many runs of a conversation may be active: two models may answer the same message."""
 
 StopRun = Callable[[Caller, str], Awaitable[None]]
 """Cancels a run of the caller and returns when it has ended."""
@@ -136,8 +140,10 @@ class ConversationService:
 
         A large conversation is hidden at once and deleted in small transactions.
         """
-        conversation = await self.get(caller, conversation_id)
-        if conversation.run_id is not None:
+        for _ in range(MOST_RUNS):
+            conversation = await self.get(caller, conversation_id)
+            if conversation.run_id is None:
+                break
             await self.stop_run(caller, conversation.run_id)
 
         def work(session: Session) -> bool:
@@ -199,8 +205,10 @@ class ConversationService:
         If a first message is deleted that has siblings, their newest leaf is selected. An active run that
         answers a deleted message is stopped first.
         """
-        run_id = await self.store.read(lambda session: _run_answering(session, caller, message_id))
-        if run_id is not None:
+        for _ in range(MOST_RUNS):
+            run_id = await self.store.read(lambda session: _run_answering(session, caller, message_id))
+            if run_id is None:
+                break
             await self.stop_run(caller, run_id)
 
         def work(session: Session) -> None:
@@ -231,7 +239,7 @@ class ConversationService:
         )
         if conversation is not None:
             conversation.selected_leaf_id = row.parent_id or newest_leaf_in(session, conversation.id)
-            conversation.updated_at = utc_now()
+            conversation.updated_at, conversation.comparing_id = utc_now(), None
 
     async def _check(self, caller: Caller, changes: ConversationChange) -> None:
         if isinstance(changes.provider_id, int):
@@ -265,7 +273,7 @@ def _change(session: Session, caller: Caller, row: ConversationRow, changes: Con
             case "selected_leaf_id":
                 message_in(session, row, value)
                 check_idle(row)
-                row.selected_leaf_id = newest_leaf_under(session, value)
+                select_branch(session, row, value, newest_leaf_under(session, value))
             case "title":
                 row.title, row.title_from = value, None  # Nothing replaces what a person typed.
             case _:

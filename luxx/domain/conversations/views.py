@@ -57,6 +57,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     `lost_provider`, `lost_agent`, `lost_project` (one with permission rules): the name of one that was chosen
     and then deleted, or that is no longer shared. The conversation answers after another is chosen, or null.
     `temporary_minutes`: the minutes without use after which this temporary chat is deleted; null: it is kept.
+    `comparing_id`: the message that two models answer, until one of the answers is kept; null: none.
     `follow_ups`: messages that a model proposes after the newest answer; null: none.
     """
 
@@ -83,6 +84,7 @@ class ConversationView(ModelSettings, frozen=True, kw_only=True):
     selected_leaf_id: str | None
     run_id: str | None
     temporary_minutes: int | None
+    comparing_id: str | None
     follow_ups: FollowUps | None = None
     created_at: datetime
     updated_at: datetime

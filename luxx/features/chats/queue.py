@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from luxx.domain.accounts.authentication import user_as_caller
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.access import own_conversation, user_content
+from luxx.domain.conversations.comparing import check_chosen
 from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, QueuedMessageRow
 from luxx.domain.files.attachments import MessageAttachments
 from luxx.errors import Conflict, InvalidInput, LuxxError, NotFound, Unavailable
@@ -127,6 +128,7 @@ class ChatQueue:
             conversation = own_conversation(session, caller, message.conversation_id, is_locked=True)
             if conversation.run_id is None:
                 return None
+            check_chosen(session, conversation)
             # What it asks for must exist; when it is sent, that is checked again.
             self.chats.requests.resolve(session, caller, message, conversation, attached, "")
             rows = _rows_of(session, conversation)

@@ -24,6 +24,7 @@ from luxx.domain.conversations.access import (
     run_active_error,
     title_after,
 )
+from luxx.domain.conversations.comparing import check_chosen, end_comparison
 from luxx.domain.conversations.images import store_images
 from luxx.domain.conversations.models import ConversationRow, MessageRow, TitleFrom
 from luxx.domain.conversations.search_index import index_message, index_title
@@ -135,7 +136,7 @@ class ChatService:
         attached = MessageAttachments()
         if isinstance(submission, NewMessage | NewInvocation) and submission.attachments:
             attached = await self.attachments.read_attachments(caller, submission.attachments)
-        size = _stored_size(submission, attached)
+        size = stored_size(submission, attached)
 
         def insert(session: Session) -> Run:
             return self.insert(session, caller, submission, attached)
@@ -156,16 +157,16 @@ class ChatService:
         self, session: Session, caller: Caller, submission: Submission, attached: MessageAttachments
     ) -> Run:
         """Stores the message, if it is new, and the run. Raises what `send` raises."""
-        size = _stored_size(submission, attached)
+        size = stored_size(submission, attached)
         match submission:
             case NewCall():
                 request = self.requests.resolve_call(session, caller, submission)
-                return self._insert_run(session, caller, None, request)
+                return self.insert_run(session, caller, None, request)
             case NewInvocation():
                 message_id = new_id()
                 request = self.requests.resolve_invocation(session, caller, submission, attached, message_id)
-                run = self._insert_run(session, caller, str(submission.agent_id), request, size)
-                _insert_message(session, caller, submission, attached, run, message_id)
+                run = self.insert_run(session, caller, str(submission.agent_id), request, size)
+                insert_message(session, caller, submission, attached, run, message_id)
                 return run
             case NewCompression():
                 conversation, _ = locked_message(session, caller, submission.message_id)
@@ -184,16 +185,15 @@ class ChatService:
         is_open = request.planning == PlanningMode.AUTO
         if is_open and not is_complex(asked_text(session, submission, message_id)):
             request = msgspec.structs.replace(request, planning=PlanningMode.OFF)
-        check_idle(conversation)
-        run = self._insert_run(session, caller, conversation.id, request, size)
-        title = conversation.title
+        _check_free(session, conversation, submission)
+        run = self.insert_run(session, caller, conversation.id, request, size)
         if isinstance(submission, NewMessage):
-            title = title_after(title, submission.text)
-            _insert_message(session, caller, submission, attached, run, message_id, conversation)
+            insert_message(session, caller, submission, attached, run, message_id, conversation)
         else:
             # The message names its newest run; each run names its message as `question_id`.
             session.connection().execute(_link_run_to_message, {"b_id": message_id, "run": run.id})
-        _set_run(session, conversation, run, message_id, title)
+        text = submission.text if isinstance(submission, NewMessage) else None
+        set_run(session, conversation, run, message_id, text)
         return run
 
     def _insert_compression(
@@ -202,12 +202,13 @@ class ChatService:
         answer_id = asked.message_id
         request = self.requests.resolve(session, caller, asked, conversation, MessageAttachments(), answer_id)
         check_idle(conversation)
-        run = self._insert_run(session, caller, conversation.id, request, writes_message=False)
+        check_chosen(session, conversation)
+        run = self.insert_run(session, caller, conversation.id, request, writes_message=False)
         leaf_id = conversation.selected_leaf_id or answer_id
-        _set_run(session, conversation, run, leaf_id, conversation.title)
+        set_run(session, conversation, run, leaf_id)
         return run
 
-    def _insert_run(
+    def insert_run(
         self,
         session: Session,
         caller: Caller,
@@ -226,7 +227,22 @@ class ChatService:
         )  # fmt: skip
 
 
-def _stored_size(submission: Submission, attached: MessageAttachments) -> int:
+def _check_free(
+    session: Session, conversation: ConversationRow, submission: NewMessage | Regeneration
+) -> None:
+    """Ends a comparison for a branch that the submission names. Raises Conflict if it names none, or while an
+    answer is made."""
+    check_idle(conversation)
+    if conversation.comparing_id is None:
+        return
+    if isinstance(submission, NewMessage) and submission.parent_id is None:
+        check_chosen(session, conversation)
+    else:
+        kept_id = submission.parent_id if isinstance(submission, NewMessage) else None
+        end_comparison(session, conversation, kept_id)
+
+
+def stored_size(submission: Submission, attached: MessageAttachments) -> int:
     """The bytes that are stored beside the run, for its user's limit: of a call, what it gives."""
     match submission:
         case NewCall():
@@ -238,7 +254,7 @@ def _stored_size(submission: Submission, attached: MessageAttachments) -> int:
             return size + attached.size if attached.attachments else size
 
 
-def _insert_message(
+def insert_message(
     session: Session,
     caller: Caller,
     submission: NewMessage | NewInvocation,
@@ -266,10 +282,13 @@ def _insert_message(
         store_images(connection, message_id, attached.images)
 
 
-def _set_run(session: Session, conversation: ConversationRow, run: Run, message_id: str, title: str) -> None:
-    """Makes the run the active one of its conversation, which then has this title. Raises Conflict if another
-    run began meanwhile."""
+def set_run(
+    session: Session, conversation: ConversationRow, run: Run, message_id: str, text: str | None = None
+) -> None:
+    """Makes the run the active one of its conversation, which the `text` of a new message may name. Raises
+    Conflict if another run began meanwhile."""
     connection = session.connection()
+    title = conversation.title if text is None else title_after(conversation.title, text)
     source = conversation.title_from
     if conversation.title == UNTITLED:
         source = TitleFrom.WORDS.value

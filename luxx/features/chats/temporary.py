@@ -16,7 +16,7 @@ from sqlalchemy.exc import NoResultFound
 from luxx.domain.accounts.authentication import USER_QUERY, caller_without_sign_in
 from luxx.domain.accounts.caller import Caller
 from luxx.domain.conversations.models import ConversationRow
-from luxx.domain.conversations.service import ConversationService, StopRun
+from luxx.domain.conversations.service import MOST_RUNS, ConversationService, StopRun
 from luxx.errors import LuxxError
 from luxx.features.artifacts.service import ArtifactService
 from luxx.infra.store.engine import Store
@@ -63,8 +63,10 @@ class TemporaryChats:
 
         The conversation is deleted last: after a crash it is still there to be deleted.
         """
-        conversation = await self.conversations.get(caller, conversation_id)
-        if conversation.run_id is not None:
+        for _ in range(MOST_RUNS):
+            conversation = await self.conversations.get(caller, conversation_id)
+            if conversation.run_id is None:
+                break
             await self.stop_run(caller, conversation.run_id)
         made = await self.artifacts.ids_of_conversation(caller, conversation_id)
         if made:

@@ -15,6 +15,7 @@ from luxx.domain.accounts.caller import Caller
 from luxx.domain.context.todo_list import merged
 from luxx.domain.context.todo_rows import change_list, read_list
 from luxx.domain.conversations.access import own_conversation
+from luxx.domain.conversations.comparing import check_chosen
 from luxx.domain.conversations.models import TODOS_MODE, ConversationRow, QueuedMessageRow
 from luxx.errors import Conflict, InvalidInput
 from luxx.features.chats.service import ChatService
@@ -71,6 +72,7 @@ class TodoService:
 
         def work(session: Session) -> tuple[list[TodoItem], str | None]:
             conversation = own_conversation(session, caller, conversation_id, is_locked=True)
+            check_chosen(session, conversation)
             if conversation.run_id is not None:
                 return _give(session, caller, conversation, todos, base), conversation.run_id
 

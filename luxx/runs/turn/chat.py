@@ -3,13 +3,14 @@ ending writes.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
-from sqlalchemy import Connection, bindparam, insert, null
+from sqlalchemy import Connection, bindparam, insert, null, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.context.prompt import context_of, stored_record
@@ -22,6 +23,7 @@ from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import table_of
 from luxx.runs.log.failure import FailedRun, RunFailure
 from luxx.runs.log.retention import delete_content
+from luxx.runs.models import RunRow, is_unended
 from luxx.runs.turn.asking import close_questions
 from luxx.runs.turn.context import BeginDrive, DriveContext
 from luxx.runs.turn.resources import TurnServices, UserAccess, with_fallback
@@ -51,7 +53,7 @@ from luxx.runs.turn.turn_log import (
 )
 from luxx.wire.message import AssistantContent
 from luxx.wire.model_settings import PlanningMode
-from luxx.wire.run import Compression, Delegated, InConversation, Invocation, RunStatus, acting_agent
+from luxx.wire.run import Compression, Delegated, InConversation, Invocation, RunKind, RunStatus, acting_agent
 from luxx.wire.turn import Usage
 
 _insert = insert(table_of(MessageRow))
@@ -65,6 +67,27 @@ _release_without_answer = (
     _conversations.update()
     .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
     .values(run_id=null())
+)
+_runs = table_of(RunRow)
+_lock_conversation = (
+    select(_conversations.c.id).where(_conversations.c.id == bindparam("b_id")).with_for_update()
+)
+_other_compared = (
+    select(_runs.c.id)
+    .where(
+        _runs.c.question_id == _conversations.c.comparing_id,
+        _runs.c.parent_run_id.is_(None),
+        _runs.c.kind == RunKind.CHAT.value,
+        _runs.c.id != bindparam("b_run"),
+        is_unended,
+    )
+    .limit(1)
+    .scalar_subquery()
+)
+_release_compared = (
+    _conversations.update()
+    .where(_conversations.c.id == bindparam("b_id"), _conversations.c.run_id == bindparam("b_run"))
+    .values(run_id=_other_compared, updated_at=bindparam("now"))
 )
 _encode = msgspec.json.Encoder().encode
 
@@ -244,13 +267,30 @@ def _prepare_message(
 
     def write_message(connection: Connection) -> None:
         connection.execute(_insert, row)
-        if not in_conversation:
-            return
-        index_message(connection, row)
-        values = {"b_id": spec.subject_id, "b_run": spec.run_id, "leaf_id": spec.message_id}
-        connection.execute(_release_conversation, values | {"now": row["created_at"]})
+        if in_conversation:
+            index_message(connection, row)
+            _select_answer(connection, spec, row["created_at"])
 
     return write_message, len(row["content"]) + len(row["replay"] or "")
+
+
+def _select_answer(connection: Connection, spec: RunSpec, now: datetime) -> None:
+    """Selects the answer as the leaf and releases the conversation; one that is compared is not selected."""
+    origin = spec.request.origin
+    if isinstance(origin, InConversation) and origin.is_compared:
+        release_compared(connection, spec.subject_id, spec.run_id)
+        return
+    values = {"b_id": spec.subject_id, "b_run": spec.run_id, "leaf_id": spec.message_id}
+    connection.execute(_release_conversation, values | {"now": now})
+
+
+def release_compared(connection: Connection, conversation_id: str, run_id: str) -> bool:
+    """Ends a run of a conversation and selects nothing: the active run is then the other one of a comparison,
+    if that has not ended. False if the run was not the active one."""
+    # Both may end at once: the second one waits here, and then sees the end of the first.
+    connection.execute(_lock_conversation, {"b_id": conversation_id})
+    values = {"b_id": conversation_id, "b_run": run_id, "now": utc_now()}
+    return connection.execute(_release_compared, values).rowcount == 1
 
 
 def _prepare_record(
@@ -290,8 +330,7 @@ def ending_changes(spec: RunSpec, state: TurnState, ending: Ending) -> dict[str,
 def fail_chat(connection: Connection, run: FailedRun, error: LuxxError) -> RunFailure:
     """Releases the conversation of a chat's run that cannot be driven, and pauses its queue."""
     close_questions(connection, run.id)
-    released = _conversations.update().where(_conversations.c.run_id == run.id).values(run_id=null())
-    if connection.execute(released).rowcount:
+    if release_compared(connection, run.subject_id, run.id):
         pause_queue(connection, run.subject_id)
     events = ending_events(run.message_id or "", run.usage, failure_ending(error))
     return RunFailure(events=events, status=RunStatus.FAILED)

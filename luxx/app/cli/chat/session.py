@@ -44,6 +44,7 @@ class ChatConversation(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     agent_id: int | None = None
     temporary_minutes: int | None = None
+    comparing_id: str | None = None
 
 
 class ConversationPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,9 @@ class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class HistoryMessage(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
+    parent_id: str | None = None
     role: str
+    model: str | None = None
     text: str = ""
     steps: list[HistoryStep] = []
     attachments: list[dict[str, Any]] = []
@@ -176,8 +179,16 @@ class ChatSession:
         page = await self.server.call("GET", "/messages", HistoryPage, **query)
         if page.has_more:
             self.screen.note("… older messages are left out")
+        compared = self.conversation.comparing_id
         for message in reversed(page.items):
+            if compared is not None and message.parent_id == compared and message.model:
+                self.screen.note(f"answer of {message.model}:")
             self._show_message(message)
+        if compared is not None:
+            self.screen.note(
+                "two models answer the last message; the next one is refused until an answer is kept: on the "
+                f"page, or by PUT /conversations/{self.conversation.id} with its id as selected_leaf_id"
+            )
 
     def _show_message(self, message: HistoryMessage) -> None:
         if message.role == "user":
@@ -193,10 +204,19 @@ class ChatSession:
         self.screen.end_line()
 
     async def follow_open_run(self) -> int:
-        """Follows the answer that is being written, and asks its open questions. Returns an exit code."""
-        if self.conversation is None or self.conversation.run_id is None:
-            return 0
-        return await self.follow_run(self.conversation.run_id)
+        """Follows the answer that is being written, and asks its open questions; of two that are compared,
+        one after the other. Returns an exit code."""
+        code = 0
+        while self.conversation is not None and self.conversation.run_id is not None and not self.is_left:
+            run_id = self.conversation.run_id
+            code = await self.follow_run(run_id)
+            if self.conversation.comparing_id is None:
+                break
+            path = f"/conversations/{self.conversation.id}"
+            self.conversation = await self.server.call("GET", path, ChatConversation)
+            if self.conversation.run_id == run_id:
+                break
+        return code
 
     async def follow_run(self, run_id: str) -> int:
         """Follows a run of the conversation. Returns an exit code."""

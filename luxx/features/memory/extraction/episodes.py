@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from luxx.domain.conversations.models import MessageRow
+from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.conversations.search_index import readable_text
 from luxx.errors import NotFound
 from luxx.features.memory.extraction.answers import IDLE_SECONDS, Said, batches, is_full
@@ -45,6 +45,7 @@ EpisodeSource = Literal["conversation", "room"]
 
 
 _messages, _episodes = table_of(MessageRow), table_of(EpisodeRow)
+_conversations = table_of(ConversationRow)
 _parts = table_of(EpisodeMessageRow)
 _events = table_of(RunEventRow)
 
@@ -56,8 +57,15 @@ _said_columns = (
     _messages.c.run_id,
     _messages.c.sender_name,
 )
+_is_compared = exists().where(
+    _conversations.c.id == _messages.c.conversation_id, _conversations.c.comparing_id == _messages.c.parent_id
+)
+"""An answer that nobody has kept yet; one that is not kept is never looked through."""
+
 _new_messages = {
-    SOURCE_CONVERSATION: select(*_said_columns).where(_messages.c.conversation_id == bindparam("subject")),
+    SOURCE_CONVERSATION: select(*_said_columns).where(
+        _messages.c.conversation_id == bindparam("subject"), ~_is_compared
+    ),
     SOURCE_ROOM: select(*_said_columns).where(_messages.c.room_id == bindparam("subject")),
 }
 _is_new = and_(~exists().where(_parts.c.message_id == _messages.c.id), _messages.c.is_unremembered.is_(None))

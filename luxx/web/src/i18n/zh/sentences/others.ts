@@ -159,6 +159,10 @@ export const SENTENCES: Record<string, string> = {
   'your runs work on as many turns at once as this server allows ({}){}; wait for a run or cancel one':
     '你的运行正在同时进行 {1} 个轮次，已达服务器允许的数量；请等待或停止其中一个运行。',
   'the server is busy with as many runs as it allows; try again in a moment': '服务器的运行数已达上限；请稍后再试。',
+  'two models answer the last message; keep one of the answers first': '两个模型回答了上一条消息；请先保留其中一个回答。',
+  'messages wait in this conversation; send or delete them before you compare answers': '此对话中还有等待的消息；请先发送或删除它们，再比较回答。',
+  'both answers would be of the model {} of {}; name another one to compare it with': '两个回答都会来自 {2} 的模型 {1}；请选择另一个模型来比较。',
+  'one of the answers was kept at once elsewhere': '其中一个回答已在别处被保留。',
   'an answer is being written in this conversation; wait for it or cancel it': '此对话正在生成回答；请等待或停止它。',
   '{} messages wait in this conversation already; delete one or wait': '此对话中已有 {1} 条消息在等待；请删除一条或稍候。',
   'an answer in progress takes no images; queue the message, or attach them to the next one':

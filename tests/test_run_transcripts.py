@@ -109,6 +109,23 @@ def test_a_person_who_speaks_meanwhile_is_shown_behind_the_message_that_grows() 
     assert said(pieces) == "Ann: Ann\n\ncarol: Wait\n\n"
 
 
+def test_a_reply_is_shown_behind_a_line_that_says_what_it_answers() -> None:
+    stored = {"id": "p", "seat_id": None, "content": "Wait", "sender_name": "carol", "sender_color": None}
+    quoted = {"sender_name": "Ann", "text": "Let us begin"}
+    shapes = [{"reply_to": "a", "quoted": quoted}, {"reply_to": "b", "quoted": None}, {}]
+    events = [
+        frame("message", number, message={**stored, "id": f"p{number}", **shape})
+        for number, shape in enumerate(shapes, 1)
+    ]
+    pieces = shown(room(), attached(), *events)
+    assert said(pieces) == "carol: Wait\n\n" * 3
+    assert notes(pieces) == [
+        "carol replies to Ann: “Let us begin”",
+        "carol replies to a message that was deleted",
+    ]
+    assert [piece.kind for piece in pieces[:2]] == [PieceKind.NOTE, PieceKind.NAME]
+
+
 def test_a_snapshot_after_attaching_again_shows_only_what_was_missed() -> None:
     pieces = shown(
         room(),

@@ -49,6 +49,13 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     offset: int | UnsetType = UNSET
 
 
+class Quotation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reply in a room answers: who wrote that message, and how it begins."""
+
+    sender_name: str
+    text: str
+
+
 class UserContent(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON stored for a user's message."""
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from luxx.wire.message import Quotation
 from luxx.wire.turn import EventBase
 
 
@@ -54,7 +55,8 @@ class MessageEnd(EventBase, frozen=True, kw_only=True, tag="message_end"):
 
 
 class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a room as its event shows it; `seat_id` is null for a person's."""
+    """A message of a room as its event shows it; `seat_id` is null for a person's. `reply_to`, `quoted`: the
+    message that a person's message answers; null where that was deleted."""
 
     id: str
     room_id: str
@@ -70,6 +72,8 @@ class RoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     sender_name: str
     sender_color: str | None
     round_number: int | None
+    reply_to: str | UnsetType = UNSET
+    quoted: Quotation | UnsetType | None = UNSET
 
 
 class MessageStored(EventBase, frozen=True, kw_only=True, tag="message"):

@@ -536,6 +536,79 @@ def test_a_fork_copies_settings_seats_and_messages(anna: ApiClient, rows: RoomRo
     assert anna.good("GET", f"/chat-rooms/{whole['id']}/messages")["total"] == 4
 
 
+# Replies
+
+
+def test_a_reply_names_a_message_of_its_room_and_quotes_it(
+    anna: ApiClient, bob: ApiClient, rows: RoomRows
+) -> None:
+    room, other = new_room(anna, "Writer"), new_room(anna, "Writer")
+    path = f"/chat-rooms/{room['id']}"
+    long = rows.say(room["id"], "A **plan** in\n\nthree parts. " + "More of it. " * 30, room["agents"][0])
+    said = anna.good("POST", f"{path}/messages", json={"content": "Shorter.", "reply_to": long})
+    text = "A **plan** in three parts. " + "More of it. " * 30
+    quoted = {"sender_name": "Writer", "text": f"{text[:199]}…"}
+    assert (said["reply_to"], said["quoted"]) == (long, quoted)
+    again = anna.good("POST", f"{path}/messages", json={"content": "Or not.", "reply_to": said["id"]})
+    assert again["quoted"] == {"sender_name": anna.user["username"], "text": "Shorter."}
+    plain = anna.good("POST", f"{path}/messages", json={"content": "Well.", "reply_to": None})
+    assert "reply_to" not in plain
+    assert "quoted" not in plain
+    # In pages, whether what is answered is on the same page or not.
+    for query in ("", "?limit=3", f"?limit=1&before={plain['id']}", "?page=2&page_size=1"):
+        items = anna.good("GET", f"{path}/messages{query}")["items"]
+        shown = {one["id"]: one.get("quoted") for one in items}
+        assert shown[again["id"]] == again["quoted"]
+        assert shown.get(said["id"], quoted) == quoted
+    # Neither a message of another room, nor of somebody else, nor none at all.
+    elsewhere = rows.say(other["id"], "Elsewhere.")
+    of_bob = rows.say(new_room(bob, "Writer")["id"], "Of bob.")
+    chat = anna.good("POST", "/conversations", json={"title": "t"})["id"]
+    for wrong in (elsewhere, of_bob, chat, NO_ID, "x"):
+        refused = anna.bad("POST", f"{path}/messages", 404, json={"content": "Hm.", "reply_to": wrong})
+        assert refused["detail"]["kind"] == "message_not_found"
+        assert "not in this room" in refused["error"]
+    for wrong in ("", "x" * 65, 5, [long]):
+        refused = anna.bad("POST", f"{path}/messages", 400, json={"content": "Hm.", "reply_to": wrong})
+        assert "$.reply_to" in refused["detail"]["fields"]
+    assert anna.good("GET", f"{path}/messages")["total"] == 4
+    # Who may only watch reads quotations, and others nothing.
+    member(anna, room, bob, "watch")
+    assert bob.good("GET", f"{path}/messages?limit=2")["items"][1]["quoted"] == again["quoted"]
+    bob.bad("POST", f"{path}/messages", 403, json={"content": "Hm.", "reply_to": long})
+    # What was answered is deleted: the reply stays, and says so.
+    anna.good("DELETE", f"/messages/{said['id']}")
+    left = anna.good("GET", f"{path}/messages")["items"][1]
+    assert (left["id"], left["reply_to"], left["quoted"]) == (again["id"], said["id"], None)
+    anna.bad("POST", f"{path}/messages", 404, json={"content": "Hm.", "reply_to": said["id"]})
+
+
+def test_replies_are_in_copies_transcripts_and_links(anna: ApiClient, rows: RoomRows) -> None:
+    room = new_room(anna, "Writer")
+    path = f"/chat-rooms/{room['id']}"
+    deleted = rows.say(room["id"], "Gone soon.", room["agents"][0])
+    answered = rows.say(room["id"], "A *plan*.", room["agents"][0])
+    for content, reply_to in (("Yes.", answered), ("What?", deleted)):
+        anna.good("POST", f"{path}/messages", json={"content": content, "reply_to": reply_to})
+    anna.good("DELETE", f"/messages/{deleted}")
+    copy = anna.good("POST", f"{path}/fork")
+    what, yes, first = anna.good("GET", f"/chat-rooms/{copy['id']}/messages")["items"]
+    assert (yes["reply_to"], yes["quoted"]) == (
+        first["id"],
+        {"sender_name": "Writer", "text": "A *plan*."},
+    )
+    assert what["quoted"] is None
+    transcript = anna.ask("GET", f"{path}/export?format=md").text
+    assert "*In reply to Writer: A \\*plan\\*.*\n\n> Yes." in transcript
+    assert "*In reply to a message that was deleted.*\n\n> What?" in transcript
+    for is_live in (True, False):
+        body = {"kind": "room", "subject_id": room["id"], "audience": "tenant", "is_live": is_live}
+        token = anna.good("POST", "/shares", json=body)["token"]
+        shown = anna.good("GET", f"/tenant/shared/{token}?after=1")["messages"]
+        assert [one["quoted"] for one in shown] == [{"sender_name": "Writer", "text": "A *plan*."}, None]
+        assert "quoted" not in anna.good("GET", f"/tenant/shared/{token}")["messages"][0]
+
+
 @pytest.mark.parametrize("format", ["yaml", "json"])
 def test_an_exported_room_is_imported_equal(anna: ApiClient, format: str) -> None:
     provider = anna.good("GET", "/providers")["items"][0]

@@ -20,12 +20,16 @@ from luxx.domain.accounts.models import User
 from luxx.domain.backup.backup import DataPaths
 from luxx.domain.backup.user_export import export_user
 from luxx.domain.backup.user_import import UserImportResult, import_user
+from luxx.domain.conversations.models import MessageRow
 from luxx.errors import LuxxError
 from luxx.features.rooms import user_export
+from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, RoomAgentRow
-from luxx.features.rooms.user_export import read_rooms
+from luxx.features.rooms.user_export import DELETED, read_rooms
+from luxx.infra.clock import new_id
 from luxx.infra.config.schema import FilesConfig
 from luxx.providers.models import ProviderRow
+from luxx.wire.message import UserContent
 
 
 @pytest.fixture
@@ -131,6 +135,31 @@ def test_messages_beyond_the_limit_of_an_export_are_left_out_with_a_note(
     result = import_archive(there, tmp_path / "ann.zip")
     assert "the room Talk 会议: 2 messages did not fit into the export" in result.notes
     assert rooms_of(there)[0]["messages"] == []
+
+
+def test_replies_name_the_same_messages_after_an_import(
+    here: DataPaths, there: DataPaths, tmp_path: Path
+) -> None:
+    def add_replies(session: Session) -> None:
+        room = session.scalars(select(ChatRoomRow)).one()
+        asked = session.scalar(select(func.min(MessageRow.id)).where(MessageRow.room_id == room.id))
+        for answered in (asked, new_id()):
+            reply = NewRoomMessage(content=UserContent(text="And?"), sender_name="ann", reply_to=answered)
+            add_message(session.connection(), room.id, room.user_id, reply)
+
+    with store_of(here) as store:
+        store.write_now(add_replies)
+    export_user(here, "ann", tmp_path / "ann.zip", FEATURES)
+    import_archive(there, tmp_path / "ann.zip")
+    (room,) = rooms_of(there)
+    assert room["messages"] == rooms_of(here)[0]["messages"]
+    assert [one.get("reply_to") for one in room["messages"]] == [None, None, 0, DELETED]
+    for wrong, reason in ((2, "not before it"), (9, "not before it"), (-2, "cannot be read")):
+        broken = changed(
+            tmp_path / "ann.zip", lambda room, wrong=wrong: room["messages"][2].update(reply_to=wrong)
+        )
+        with pytest.raises(LuxxError, match=reason):
+            import_archive(there, broken)
 
 
 @pytest.mark.parametrize(

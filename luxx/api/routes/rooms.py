@@ -58,9 +58,10 @@ DOCUMENT_BODY = document_body("RoomDocument", "the file of GET /chat-rooms/{room
 
 
 class SpokenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What you say in a room."""
+    """What you say in a room. `reply_to`: the message of the room that you answer."""
 
     content: MessageText
+    reply_to: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
 
 
 class MemberRightBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,7 +152,7 @@ class RoomController(Controller):
     ) -> Success[MessageView]:
         """Say something in a room, at any moment; those who speak next read it. Needs the right to speak."""
         check_text(data.content)
-        return success(await room_runs.speak(caller, room_id, data.content), "said")
+        return success(await room_runs.speak(caller, room_id, data.content, data.reply_to), "said")
 
     @post("/{room_id:str}/reset", status_code=200)
     async def reset(

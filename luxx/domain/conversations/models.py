@@ -132,7 +132,8 @@ class MessageRow(Base):
     `context` the JSON of the ContextRecord of an answer's last prompt.
 
     `seat_id` is the seat that wrote a message of a room: it stays when the seat is deleted. So does
-    `provider_id`, with the name that the provider had. `finish` is why the last model call ended. A trigger
+    `provider_id`, with the name that the provider had. `finish` is why the last model call ended. `reply_to`
+    is the message of the same room that a person's one answers; it stays when that is deleted. A trigger
     sets `is_unremembered` where memory is off or asks at that time, and for the answer to such a message: no
     facts are ever extracted from it.
 
@@ -159,6 +160,7 @@ class MessageRow(Base):
     room_id: Mapped[str | None] = mapped_column(ForeignKey("chat_rooms.id", ondelete="CASCADE"))
     seat_id: Mapped[int | None] = mapped_column()
     parent_id: Mapped[str | None] = mapped_column(ForeignKey("messages.id"), index=True)
+    reply_to: Mapped[str | None] = mapped_column(String(36))
     run_id: Mapped[str | None] = mapped_column(String(36))
     role: Mapped[str] = mapped_column(String(20))
     content: Mapped[str] = mapped_column(Text)

@@ -14,7 +14,7 @@ from luxx.domain.conversations.access import assistant_content, user_content
 from luxx.domain.conversations.models import ConversationRow, MessageRow
 from luxx.domain.knowledge_bases import KnowledgeIds
 from luxx.wire.check import Verdict
-from luxx.wire.message import Attachment, FollowUps
+from luxx.wire.message import Attachment, FollowUps, Quotation
 from luxx.wire.model_settings import (
     MemoryMode,
     ModelSettings,
@@ -94,7 +94,8 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     """`text` and `content` are the same computed string; `token_count`: tokens that the model produced.
     `plan_run_id`: the run whose log has the plan of an answer that was made by one. `verdicts`: those of the
     checks of its agent, in the order in which they were made. `memories_used`: the remembered facts that a
-    model was given for it; `GET /messages/{id}/recalled` has their texts.
+    model was given for it; `GET /messages/{id}/recalled` has their texts. `reply_to`, `quoted`: the message
+    that a person's message in a room answers; null where that was deleted.
 
     Provider, model and `finish` are null for a person's message and where they are not known.
     """
@@ -122,6 +123,8 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     plan_run_id: str | None = None
     verdicts: list[Verdict] | UnsetType = UNSET
     memories_used: list[str] = []
+    reply_to: str | UnsetType = UNSET
+    quoted: Quotation | UnsetType | None = UNSET
     created_at: datetime
 
 
@@ -158,6 +161,8 @@ _COMPUTED_FIELDS = frozenset(
         "plan_run_id",
         "verdicts",
         "memories_used",
+        "reply_to",
+        "quoted",
     }
 )
 _COPIED_FIELDS = [name for name in MessageView.__struct_fields__ if name not in _COMPUTED_FIELDS]
@@ -201,6 +206,7 @@ def message_view(row: MessageRow) -> MessageView:
         plan_run_id=plan_run_id,
         verdicts=verdicts,
         memories_used=memories_used,
+        reply_to=row.reply_to or UNSET,
         usage=_usage.decode(row.usage) if row.usage else None,
     )
 

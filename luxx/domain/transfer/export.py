@@ -30,7 +30,7 @@ from luxx.domain.transfer.document import (
 from luxx.domain.transfer.draft import MESSAGE_DETAILS
 from luxx.infra.clock import utc_now
 from luxx.infra.store.tables import first_given, table_of
-from luxx.wire.message import UserContent, fenced
+from luxx.wire.message import Quotation, UserContent, fenced
 from luxx.wire.todos import REMINDER
 from luxx.wire.tool import PATTERN_STEP, SKILL_STEP, SKILL_STEPS
 from luxx.wire.turn import Step, StepStatus, StepType, Usage
@@ -62,6 +62,8 @@ def message_text(message: MessageView) -> str:
     if message.finish is not None and message.finish not in ("stop", "error"):
         state += f", ended by {inline(message.finish.replace('_', ' '))}"
     lines = ["", f"## {who}", "", f"{_time(message.created_at)}{_origin(message)}{state}", ""]
+    if isinstance(message.reply_to, str):
+        lines += [_reply(message.quoted or None), ""]
     if message.role == "user":
         lines += quoted(message.text)
         for attachment in message.attachments:
@@ -69,6 +71,12 @@ def message_text(message: MessageView) -> str:
     for step in message.steps:
         lines += [*_step(step), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _reply(answered: Quotation | None) -> str:
+    if answered is None:
+        return "*In reply to a message that was deleted.*"
+    return f"*In reply to {inline(answered.sender_name)}: {inline(answered.text)}*"
 
 
 def quoted(text: str) -> list[str]:

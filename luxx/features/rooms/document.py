@@ -46,12 +46,14 @@ from luxx.features.rooms.models import (
 )
 from luxx.features.rooms.policies import PolicyName
 from luxx.features.rooms.queries import find_room, policy_of, seat_rows, seat_values, stop_of
+from luxx.features.rooms.replies import quotation
 from luxx.features.rooms.service import RoomService, detail_of, encode_policy, encode_stop
 from luxx.features.rooms.stops import MAX_PARTS, Amount, Count, Phrase, Stop
 from luxx.infra.field_errors import NOTHING_WRONG, FieldErrors
 from luxx.infra.store.engine import Store
 from luxx.infra.strict_json import IN_NAME, NAME
 from luxx.providers.queries import provider_name, provider_named
+from luxx.wire.message import Quotation
 from luxx.wire.model_settings import MemoryMode
 
 VERSION = 1
@@ -332,8 +334,13 @@ def _markdown(session: Session, room: ChatRoomRow) -> Iterator[str]:
         .order_by(MessageRow.id)
         .execution_options(yield_per=ROWS_AT_ONCE)
     )
+    quotations: dict[str, Quotation] = {}
     for row in rows:
         if row.round_number is not None and row.round_number != number:
             number = row.round_number
             yield f"\n---\n\nRound {number}\n"
-        yield message_text(message_view(row))
+        view = message_view(row)
+        if isinstance(view.reply_to, str):
+            view = msgspec.structs.replace(view, quoted=quotations.get(view.reply_to))
+        quotations[row.id] = quotation(view.sender_name, view.text)
+        yield message_text(view)

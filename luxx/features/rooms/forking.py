@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from msgspec.structs import replace
-from sqlalchemy import String, bindparam, insert, null, select
+from sqlalchemy import Row, String, bindparam, insert, null, select
 from sqlalchemy.orm import Session
 
 from luxx.domain.accounts.caller import Caller
@@ -25,6 +25,7 @@ _own_columns = {
     "id": bindparam("b_id", type_=String),
     "room_id": bindparam("b_room", type_=String),
     "seat_id": bindparam("b_seat", type_=_messages.c.seat_id.type),
+    "reply_to": bindparam("b_reply_to", type_=String),
     "run_id": null(),
 }
 _copy_message = insert(_messages).from_select(
@@ -63,9 +64,17 @@ class RoomForks:
             seat_ids = _copy_seats(session, room, copy)
             stop = stop_of(room)
             copy.stop = None if stop is None else encode_stop(_with_seats(stop, seat_ids))
+            ids = {id_: new_id() for id_ in source}
             copies = [
-                {"b_source": id_, "b_id": new_id(), "b_room": copy.id, "b_seat": seat_ids.get(seat_id or 0)}
-                for id_, seat_id in source.items()
+                {
+                    "b_source": id_,
+                    "b_id": ids[id_],
+                    "b_room": copy.id,
+                    "b_seat": seat_ids.get(one.seat_id or 0),
+                    # That of a message which was deleted stays as it is: the copy does not have it either.
+                    "b_reply_to": ids.get(one.reply_to or "", one.reply_to),
+                }
+                for id_, one in source.items()
             ]
             if copies:
                 connection = session.connection()
@@ -79,12 +88,15 @@ class RoomForks:
         return await self.store.write(work)
 
 
-def _messages_up_to(session: Session, room: ChatRoomRow, message_id: str | None) -> dict[str, int | None]:
-    """The seat of each message to copy, by its id, oldest first. Raises NotFound."""
-    query = select(MessageRow.id, MessageRow.seat_id).where(MessageRow.room_id == room.id)
+def _messages_up_to(
+    session: Session, room: ChatRoomRow, message_id: str | None
+) -> dict[str, Row[str, int | None, str | None]]:
+    """The id, seat and `reply_to` of each message to copy, by its id, oldest first. Raises NotFound."""
+    query = select(MessageRow.id, MessageRow.seat_id, MessageRow.reply_to)
+    query = query.where(MessageRow.room_id == room.id)
     if message_id is not None:
         query = query.where(MessageRow.id <= message_id)
-    source = {row.id: row.seat_id for row in session.execute(query.order_by(MessageRow.id))}
+    source = {row.id: row for row in session.execute(query.order_by(MessageRow.id))}
     if message_id is not None and message_id not in source:
         raise NotFound("no message with this id", kind="message_not_found")
     return source

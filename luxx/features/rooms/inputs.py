@@ -34,7 +34,7 @@ def input_entries(
             case InputKind.MESSAGE:
                 # None: it was deleted since.
                 if (row := session.get(MessageRow, str(data.message_id))) is not None:
-                    entry = stored[row.id] = entry_of(row, room.owner_name)
+                    entry = stored[row.id] = _entry(session, row, room.owner_name)
                     entries.append(spoken_event(room, entry, color=row.sender_color, number=row.round_number))
             case InputKind.PAUSE:
                 entries.append(Steered(action=SteerAction.PAUSE, user=data.user))
@@ -55,6 +55,13 @@ def spoken_event(
     """The event of a person's message."""
     message = NewRoomMessage(
         id=entry.msg_id, content=UserContent(text=entry.text), sender_name=entry.name,
-        sender_color=color, round_number=number,
+        sender_color=color, round_number=number, reply_to=entry.reply_to,
     )  # fmt: skip
-    return stored_event(room.room_id, message, entry.text)
+    return stored_event(room.room_id, message, entry.text, entry.quoted)
+
+
+def _entry(session: Session, row: MessageRow, owner_name: str) -> TranscriptEntry:
+    answered = None if row.reply_to is None else session.get(MessageRow, row.reply_to)
+    if answered is None or answered.room_id != row.room_id:
+        return entry_of(row, owner_name)
+    return entry_of(row, owner_name, entry_of(answered, owner_name))

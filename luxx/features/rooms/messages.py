@@ -5,7 +5,7 @@ Also the room with its seats as its run reads it; a call that stores nothing has
 A message belongs to the user who owns the room, whoever wrote it; `sender_name` says who that was.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,12 +18,13 @@ from luxx.domain.conversations.access import assistant_steps
 from luxx.domain.conversations.lists import MAX_PAGE_MIB, Messages
 from luxx.domain.conversations.models import MessageRow
 from luxx.domain.conversations.search_index import index_message
-from luxx.domain.conversations.views import message_view, user_text_of
+from luxx.domain.conversations.views import MessageView, message_view, user_text_of
 from luxx.errors import TooLarge
 from luxx.features.rooms.models import ChatRoomRow, RoomPolicy
 from luxx.features.rooms.policies import SeatState
 from luxx.features.rooms.prompt import TranscriptEntry, taint_by_person
 from luxx.features.rooms.queries import Seat, policy_of, read_seats, stop_of
+from luxx.features.rooms.replies import quotation, with_quotations
 from luxx.features.rooms.state import FAILURES_TO_MUTE
 from luxx.features.rooms.stops import Stop
 from luxx.infra.clock import new_id, utc_now
@@ -44,6 +45,7 @@ class NewRoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message to store: of a seat (`AssistantContent`) or of a person (`UserContent`, no `seat_id`).
 
     `id` and `created_at` are set if they are left out. `replay` is what adapters want back, per completion.
+    `reply_to`: the message of the room that a person's message answers.
     """
 
     content: UserContent | AssistantContent
@@ -63,6 +65,7 @@ class NewRoomMessage(msgspec.Struct, frozen=True, kw_only=True):
     replay: Sequence[object] = ()
     context: ContextRecord | None = None
     created_at: datetime | None = None
+    reply_to: str | None = None
 
 
 def origin_of(message: NewRoomMessage) -> dict[str, Any]:
@@ -75,7 +78,8 @@ def add_message(connection: Connection, room_id: str, user_id: int, message: New
     message_id = message.id or new_id()
     row = {
         "id": message_id, "user_id": user_id, "room_id": room_id, "seat_id": message.seat_id,
-        "run_id": message.run_id, "role": "user" if isinstance(message.content, UserContent) else "assistant",
+        "reply_to": message.reply_to, "run_id": message.run_id,
+        "role": "user" if isinstance(message.content, UserContent) else "assistant",
         "content": _encode(message.content).decode(),
         "replay": _encode(message.replay).decode() if message.replay else None,
         "context": None if message.context is None else _encode(message.context).decode(),
@@ -146,7 +150,11 @@ def _ids_within_bytes(session: Session, query: Select[str, int]) -> tuple[list[s
 
 def _read(session: Session, ids: list[str], total: int, *, has_more: bool) -> Messages:
     rows = session.scalars(select(MessageRow).where(MessageRow.id.in_(ids)).order_by(MessageRow.id.desc()))
-    return Messages(items=[message_view(row) for row in rows], total=total, has_more=has_more)
+    return Messages(items=_views(session, rows), total=total, has_more=has_more)
+
+
+def _views(session: Session, rows: Iterable[MessageRow]) -> list[MessageView]:
+    return with_quotations(session, [message_view(row) for row in rows])
 
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
@@ -260,18 +268,28 @@ def read_messages(
         select(MessageRow).where(MessageRow.room_id == head.subject_id).order_by(MessageRow.id)
     ).all()
     own_ids = [row.id for row in rows if row.run_id == head.id]
+    entries = _entries(rows, owner_name)
     # The context of an older message is read without the messages of later runs.
     is_newest = session.scalar(_newest_run, {"room_id": head.subject_id}) == head.id
     earlier = [
-        entry_of(row, owner_name)
+        entries[row.id]
         for row in rows
         if row.run_id != head.id and (is_newest or not own_ids or row.id < own_ids[0])
     ]
-    return earlier, {row.id: entry_of(row, owner_name) for row in rows if row.run_id == head.id}
+    return earlier, {id_: entries[id_] for id_ in own_ids}
 
 
-def entry_of(row: MessageRow, owner_name: str) -> TranscriptEntry:
-    """A stored message as the next speakers read it, in a room of the user of this name."""
+def _entries(rows: Iterable[MessageRow], owner_name: str) -> dict[str, TranscriptEntry]:
+    """The messages of a room, oldest first, by their ids."""
+    entries: dict[str, TranscriptEntry] = {}
+    for row in rows:
+        entries[row.id] = entry_of(row, owner_name, entries.get(row.reply_to or ""))
+    return entries
+
+
+def entry_of(row: MessageRow, owner_name: str, answered: TranscriptEntry | None = None) -> TranscriptEntry:
+    """A stored message as the next speakers read it, in a room of the user of this name. `answered`: what a
+    reply answers, unless it was deleted."""
     name = row.sender_name or ""
     if row.role == "user":
         return TranscriptEntry(
@@ -279,7 +297,10 @@ def entry_of(row: MessageRow, owner_name: str) -> TranscriptEntry:
             seat_id=None,
             name=name,
             text=user_text_of(row.content),
-            tainted_by=taint_by_person(name, owner_name),
+            # A reply brings the beginning of what it answers.
+            tainted_by=taint_by_person(name, owner_name) or (answered and answered.tainted_by),
+            reply_to=row.reply_to,
+            quoted=None if answered is None else quotation(answered.name, answered.text),
         )
     steps = assistant_steps(row.content)
     return TranscriptEntry(
@@ -303,4 +324,6 @@ def entry_of_event(message: RoomMessage, owner_name: str) -> TranscriptEntry:
         name=message.sender_name,
         text=message.content,
         tainted_by=by,
+        reply_to=message.reply_to or None,
+        quoted=message.quoted or None,
     )

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from luxx.domain.context.messages import PastMessage
 from luxx.features.rooms.policies import names_in
-from luxx.wire.message import ContextRecord, UserContent
+from luxx.wire.message import ContextRecord, Quotation, UserContent
 from luxx.wire.turn import ReplayNote, Step, StepType, written_artifacts
 from luxx.wire.turn_event import PERSON
 
@@ -47,6 +47,15 @@ def label(name: str) -> str:
     return f"[{name.translate(_IN_LABEL)}]"
 
 
+def reply_label(quoted: Quotation | None) -> str:
+    """What a reply answers, as it stands behind the label of its author. No text and no name can be taken for
+    it: a text does not begin with a bracket, and a label has no second one."""
+    if quoted is None:
+        return "[[in reply to a message that was deleted]]"
+    text = msgspec.json.encode(quoted.text).decode().translate(_IN_LABEL)
+    return f"[[in reply to {quoted.sender_name.translate(_IN_LABEL)}: {text}]]"
+
+
 def said(text: str) -> str:
     """A text of somebody as the others read it. A line that begins with a square bracket gets a backslash, so
     that none can be taken for a label."""
@@ -68,7 +77,8 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True):
     and `context`.
 
     `tainted_by`: the tool that brought untrusted content into it, or that its writer had read; of words of
-    another person than the room's owner, `@` and the name of this person.
+    another person than the room's owner, `@` and the name of this person. `reply_to` is the message that it
+    answers, `quoted` how that begins; None if it was deleted.
     """
 
     msg_id: str
@@ -79,6 +89,8 @@ class TranscriptEntry(Struct, frozen=True, kw_only=True):
     replay: tuple[ReplayNote, ...] = ()
     context: ContextRecord | None = None
     tainted_by: str | None = None
+    reply_to: str | None = None
+    quoted: Quotation | None = None
 
 
 class RoomSummary(Struct, frozen=True, kw_only=True):
@@ -130,7 +142,8 @@ def words_of(entry: TranscriptEntry) -> str:
         f"{msgspec.json.encode(one.name).decode()})"
         for one in written_artifacts(entry.steps)
     ]
-    return "\n".join([f"{label(entry.name)} {said(entry.text)}", *lines])
+    answers = "" if entry.reply_to is None else f"{reply_label(entry.quoted)}\n"
+    return "\n".join([f"{label(entry.name)} {answers}{said(entry.text)}", *lines])
 
 
 def past_messages(

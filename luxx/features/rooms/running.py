@@ -23,6 +23,7 @@ from luxx.features.rooms.queries import (
     read_seats,
     status_of,
 )
+from luxx.features.rooms.replies import check_answered, with_quotations
 from luxx.features.rooms.state import SteerInput
 from luxx.infra.clock import new_id, utc_now
 from luxx.infra.store.engine import Store
@@ -133,11 +134,17 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
         Raises Conflict if it is not paused, or TooLarge if the owner's storage is full."""
         return await self.admission.resume(caller, await self._resumable_run_id(caller, room_id))
 
-    async def speak(self, caller: Caller, room_id: str, text: str) -> MessageView:
-        """Stores a message of the caller; those who speak next read it. Also in a room that does not run."""
+    async def speak(
+        self, caller: Caller, room_id: str, text: str, reply_to: str | None = None
+    ) -> MessageView:
+        """Stores a message of the caller; those who speak next read it. Also in a room that does not run.
+
+        `reply_to`: the message that it answers. Raises NotFound if the room does not have it.
+        """
 
         def work(session: Session) -> tuple[MessageView, str | None]:
             room, _ = find_room(session, caller, room_id, RoomRight.SPEAK)
+            check_answered(session, room.id, reply_to)
             run = newest_run(session, room)
             is_active = run is not None and run.status not in ENDED
             message_id = add_message(
@@ -150,9 +157,10 @@ class RoomRunService(SubjectRunService[ChatRoomRow]):
                     content=UserContent(text=text),
                     sender_name=caller.username,
                     round_number=room.current_round or None,
+                    reply_to=reply_to,
                 ),
             )
-            view = message_view(session.get_one(MessageRow, message_id))
+            [view] = with_quotations(session, [message_view(session.get_one(MessageRow, message_id))])
             if run is None or not is_active:
                 return view, None
             data = SteerInput(user=caller.username, message_id=message_id)

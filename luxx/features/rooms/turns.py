@@ -42,7 +42,7 @@ from luxx.runs.turn.turn_log import (
     message_status,
 )
 from luxx.wire.event import CallPurpose, TurnNote
-from luxx.wire.message import AssistantContent, ContextRecord
+from luxx.wire.message import AssistantContent, ContextRecord, Quotation
 from luxx.wire.orchestration_event import (
     AgentError,
     FloorGiven,
@@ -323,8 +323,10 @@ def muted_text(name: str) -> str:
     )
 
 
-def stored_event(room_id: str, message: NewRoomMessage, text: str) -> MessageStored:
-    """The event of a stored message of a seat or a person."""
+def stored_event(
+    room_id: str, message: NewRoomMessage, text: str, quoted: Quotation | None = None
+) -> MessageStored:
+    """The event of a stored message of a seat or a person; `quoted`: what a reply answers."""
     return MessageStored(
         message=RoomMessage(
             id=message.id or "",
@@ -338,5 +340,7 @@ def stored_event(room_id: str, message: NewRoomMessage, text: str) -> MessageSto
             sender_name=message.sender_name,
             sender_color=message.sender_color,
             round_number=message.round_number,
+            reply_to=message.reply_to or UNSET,
+            quoted=UNSET if message.reply_to is None else quoted,
         )
     )

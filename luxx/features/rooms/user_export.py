@@ -36,6 +36,9 @@ from luxx.wire.turn import MODEL_LENGTH, Step, Usage
 MAX_MESSAGES_MIB = 100
 """The most stored messages of rooms in an export; its reader keeps them in memory."""
 
+DELETED = -1
+"""The position of a message that was deleted."""
+
 Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 _replay = msgspec.json.Decoder(list[dict[str, Any]])
@@ -44,7 +47,8 @@ _usage = msgspec.json.Decoder(Usage)
 
 class ExportedRoomMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A person's message has `text`, that of a seat has `steps`. `seat`: its position in the file, if it
-    still exists. `replay`: what the provider needs again when the room goes on."""
+    still exists. `replay`: what the provider needs again when the room goes on. `reply_to`: the position of
+    the message that it answers; DELETED if that was deleted."""
 
     role: Literal["user", "assistant"]
     text: str = ""
@@ -60,6 +64,7 @@ class ExportedRoomMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     finish: Annotated[str, Meta(max_length=20)] | None = None
     provider_name: Annotated[str, Meta(max_length=100)] | None = None
     model: Annotated[str, Meta(max_length=MODEL_LENGTH)] | None = None
+    reply_to: Annotated[int, Meta(ge=DELETED, le=2**31 - 1)] | None = None
     created_at: datetime
 
 
@@ -101,7 +106,10 @@ def read_rooms(session: Session, caller: Caller, _project_ids: Sequence[str]) ->
 def _messages(session: Session, room: ChatRoomRow) -> Iterator[ExportedRoomMessage]:
     positions = {row.id: position for position, (row, _) in enumerate(seat_rows(session, room))}
     query = select(MessageRow).where(MessageRow.room_id == room.id).order_by(MessageRow.id)
+    exported: dict[str, int] = {}
     for row in session.scalars(query.execution_options(yield_per=50)):
+        reply_to = None if row.reply_to is None else exported.get(row.reply_to, DELETED)
+        exported[row.id] = len(exported)
         is_person = row.role == "user"
         yield ExportedRoomMessage(
             role="user" if is_person else "assistant",
@@ -120,6 +128,7 @@ def _messages(session: Session, room: ChatRoomRow) -> Iterator[ExportedRoomMessa
             if row.status == "partial"
             else "complete",
             **first_given(row, names=ORIGIN_DETAILS),
+            reply_to=reply_to,
             created_at=row.created_at,
         )
 
@@ -141,8 +150,9 @@ def add_rooms(session: Session, caller: Caller, _ids: ImportedIds, value: Any) -
         room = _add_room(session, caller, one, notes)
         seats = _add_seats(session, caller, room, one.document, notes)
         _set_stop(session, room, one.document, seats)
+        ids: list[str] = []
         for message in one.messages:
-            _add_message(session, room, seats, message)
+            ids.append(_add_message(session, room, seats, message, ids))
         if one.left_out:
             notes[f"the room {room.title}: {one.left_out} messages did not fit into the export"] = None
     session.flush()
@@ -235,11 +245,23 @@ def _set_stop(session: Session, room: ChatRoomRow, document: RoomDocument, seats
 
 
 def _add_message(
-    session: Session, room: ChatRoomRow, seats: list[RoomAgentRow], message: ExportedRoomMessage
-) -> None:
+    session: Session,
+    room: ChatRoomRow,
+    seats: list[RoomAgentRow],
+    message: ExportedRoomMessage,
+    before: Sequence[str],
+) -> str:
+    """Adds a message and returns its id. `before`: the ids of those before it in the file."""
     is_person = message.role == "user"
+    reply_to = None
+    if message.reply_to is not None:
+        if message.reply_to >= len(before):
+            raise LuxxError(
+                f"the room {room.title} in it is not valid: a message answers one that is not before it"
+            )
+        reply_to = new_id() if message.reply_to == DELETED else before[message.reply_to]
     has_seat = message.seat is not None and message.seat < len(seats)
-    add_message(
+    return add_message(
         session.connection(),
         room.id,
         room.user_id,
@@ -254,6 +276,7 @@ def _add_message(
             usage=message.usage,
             replay=message.replay,
             **first_given(message, names=ORIGIN_DETAILS),
+            reply_to=reply_to,
             created_at=message.created_at,
         ),
     )

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from luxx.domain.conversations.views import Citation, MessageView
 from luxx.features.shares.models import ShareKind
 from luxx.features.tasks.graph import TaskStepStatus
-from luxx.wire.message import Attachment
+from luxx.wire.message import Attachment, Quotation
 
 
 class SharedCitation(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,8 @@ class SharedImage(Struct, frozen=True, kw_only=True):
 
 
 class SharedMessage(Struct, frozen=True, kw_only=True):
-    """`number` counts from 1. `sender` is null if the message has no name."""
+    """`number` counts from 1. `sender` is null if the message has no name. `quoted`: what a reply in a room
+    answers, null if it was deleted."""
 
     number: int
     role: str
@@ -42,6 +43,7 @@ class SharedMessage(Struct, frozen=True, kw_only=True):
     text: str
     images: list[SharedImage]
     citations: list[SharedCitation]
+    quoted: Quotation | UnsetType | None = UNSET
     created_at: datetime
 
 
@@ -86,6 +88,7 @@ def shared_message(number: int, message: MessageView) -> SharedMessage:
         text=message.text,
         images=[_image(at, file) for at, file in enumerate(message.attachments) if is_image(file)],
         citations=[_citation(one) for one in message.citations],
+        quoted=message.quoted,
         created_at=message.created_at,
     )
 

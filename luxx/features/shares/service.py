@@ -24,6 +24,7 @@ from luxx.domain.conversations.views import message_view
 from luxx.errors import Conflict, InvalidInput, NotAllowed, NotFound, TooLarge
 from luxx.features.rooms.models import ChatRoomRow, RoomRight
 from luxx.features.rooms.queries import find_room
+from luxx.features.rooms.replies import with_quotations
 from luxx.features.shares.content import SharedStep, SharedTask, SharedView, is_image, shared_message
 from luxx.features.shares.models import (
     MAX_SHARES,
@@ -139,9 +140,10 @@ class ShareService:
                 return _shown(row, subject, task=task)
             ids = _message_ids(session, row, subject)
             messages = _read(session, ids[after : after + limit])
+            views = [message_view(messages[message_id]) for message_id in ids[after : after + len(messages)]]
             shown = [
-                shared_message(number, message_view(messages[message_id]))
-                for number, message_id in enumerate(ids[after : after + len(messages)], after + 1)
+                shared_message(number, view)
+                for number, view in enumerate(with_quotations(session, views), after + 1)
             ]
             return msgspec.structs.replace(_shown(row, subject), messages=shown, total=len(ids))
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import UNSET
 
 from luxx.app.cli.menu import Choice, choice_question
 from luxx.app.cli.runs.transcript import FollowedSubject, RunFrame, RunTranscript
@@ -45,6 +46,7 @@ class ShownMessage(GrowingText):
         self.color = color
         self.is_partial = self.is_failed = False
         self.finish = ""
+        self.answers = ""
         self.has_ended = False
 
     def pieces(self) -> list[Piece]:
@@ -53,6 +55,7 @@ class ShownMessage(GrowingText):
         rest = self.rest(is_whole=self.has_ended)
         if is_first and rest:
             rest = [Piece(PieceKind.NAME, f"{self.name}: ", self.color), *rest]
+            rest = [note(f"{self.name} replies to {self.answers}"), *rest] if self.answers else rest
         if self.has_ended:
             if not self.is_begun:
                 return [] if self.is_failed else [note(f"{self.name} says nothing")]
@@ -176,6 +179,10 @@ class RoomTranscript(RunTranscript):
             return []
         message = self._open[stored.id] = ShownMessage(stored.sender_name, stored.sender_color or "")
         message.text, message.has_ended = stored.content, True
+        if stored.quoted is None:
+            message.answers = "a message that was deleted"
+        elif stored.quoted is not UNSET:
+            message.answers = f"{stored.quoted.sender_name}: “{stored.quoted.text}”"
         return self._grown()
 
     def _grown(self) -> list[Piece]:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from luxx.app.cli.menu import Choice, FrameQuestion
 from luxx.app.cli.screen import Piece, PieceKind, ToolCard, note
 from luxx.wire.event import ENDING_EVENT_TYPES, PAUSE_EVENT_TYPES
+from luxx.wire.message import Quotation
 from luxx.wire.run import ENDED, ChosenBy, RunStatus
 from luxx.wire.turn import StepType, Usage
 
@@ -24,8 +25,7 @@ SETTLE_SECONDS = 0.3
 """The silence after which a choice is asked that follows from the absence of events."""
 
 SUBAGENT_POLL_SECONDS = 2.0  # See `poll_delay`.
-MAX_RESULT_CHARS = 200
-MAX_STEP_CHARS = 2000
+MAX_RESULT_CHARS, MAX_STEP_CHARS = 200, 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +84,14 @@ class FollowedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a room."""
+    """A message of a room. `quoted`: what a reply answers; null if it was deleted."""
 
     id: str
     seat_id: int | None = None
     content: str = ""
     sender_name: str = ""
     sender_color: str | None = None
+    quoted: Quotation | UnsetType | None = UNSET
 
 
 class FollowedPlanStep(msgspec.Struct, frozen=True, kw_only=True):

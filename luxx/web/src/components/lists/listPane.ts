@@ -21,6 +21,8 @@ export interface ListPaneProps<T> {
   load: (words: string, pages: number) => Promise<{ items: T[]; hasMore: boolean }>
   /** The address of an item. */
   pathOf: (item: T) => string
+  /** Where the link of an item leads; without it, to its address. */
+  linkOf?: (item: T) => Exclude<RouteLocationRaw, string> | string
   /** Where a new one is created, and the label and the icon of the link. */
   newPath?: RouteLocationRaw
   newLabel?: string

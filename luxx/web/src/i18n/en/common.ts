@@ -98,6 +98,8 @@ const en = {
   rename: 'Rename',
   edit: 'Edit',
   copy: 'Copy',
+  replyTo: 'In reply to',
+  replyToDeleted: 'In reply to a message that was deleted',
   copied: 'Copied',
   retry: 'Try again',
   back: 'Back',

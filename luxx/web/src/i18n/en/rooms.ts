@@ -144,6 +144,11 @@ const en = {
   showContext: 'What the model was given',
   forkHere: 'Copy the room up to here',
   copyText: 'Copy the text',
+  reply: 'Reply',
+  replyingTo: (name: string) => `You reply to ${name}`,
+  stopReplying: 'Do not reply',
+  showAnswered: 'Show the message that this one answers',
+  foundDeleted: 'The message that was looked for is not in this room any more: it was deleted.',
   person: 'Person',
   lengthCut: 'The answer reached its limit of tokens.',
   notes: {

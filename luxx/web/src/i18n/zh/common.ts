@@ -97,6 +97,8 @@ const zh: CommonText = {
   rename: '重命名',
   edit: '编辑',
   copy: '复制',
+  replyTo: '回复',
+  replyToDeleted: '回复一条已被删除的消息',
   copied: '已复制',
   retry: '重试',
   back: '返回',

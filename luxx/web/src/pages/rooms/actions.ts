@@ -33,12 +33,13 @@ export function useRoomActions(room: LiveRoom) {
     finish: () => run('finish', () => ask(api.POST('/chat-rooms/{room_id}/finish', { params }))),
     giveFloor: (seat: Seat) => run('floor', () => ask(api.POST('/chat-rooms/{room_id}/floor', { params, body: { seat_id: seat.id } }))),
     /** `accepted` is called once the room has the message. */
-    speak: (content: string, sent: SentMark, accepted: () => void) =>
+    speak: (content: string, replyTo: string | null, sent: SentMark, accepted: () => void) =>
       speech.run('speak', async () => {
         const after = room.newest()
         if (after !== null) sent.begin({ sessionId: room.id, text: content, after })
         try {
-          room.add(await ask(api.POST('/chat-rooms/{room_id}/messages', { params, body: { content } })))
+          const body = replyTo === null ? { content } : { content, reply_to: replyTo }
+          room.add(await ask(api.POST('/chat-rooms/{room_id}/messages', { params, body })))
           accepted()
           sent.end(true)
         } catch (error) {

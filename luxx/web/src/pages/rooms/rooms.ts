@@ -25,6 +25,7 @@ export interface ListedRoom {
   updatedAt: string
   /** What was found in it. */
   snippet: string
+  hit: Schema<'SearchHit'> | null
 }
 
 /** The newest rooms, or those in whose title, task or messages the words occur. */
@@ -34,7 +35,10 @@ export function listRooms(words: string, pages: number): Promise<{ items: Listed
 
 async function newestRooms(page: number): Promise<{ items: ListedRoom[]; total: number }> {
   const { items, total } = await ask(api.GET('/chat-rooms', { params: { query: { page, page_size: PAGE_SIZE } } }))
-  return { items: items.map((room) => ({ id: room.id, title: room.title, status: room.status, updatedAt: room.updated_at, snippet: '' })), total }
+  return {
+    items: items.map((room) => ({ id: room.id, title: room.title, status: room.status, updatedAt: room.updated_at, snippet: '', hit: null })),
+    total,
+  }
 }
 
 async function findRooms(words: string, page: number): Promise<{ items: ListedRoom[]; has_more: boolean }> {
@@ -48,6 +52,7 @@ async function findRooms(words: string, page: number): Promise<{ items: ListedRo
             status: null,
             updatedAt: hit.created_at,
             snippet: hit.kind === 'message' ? hit.snippet.text : '',
+            hit,
           },
         ]
       : [],

@@ -28,6 +28,8 @@ export interface Entry {
   notes: readonly RunNote[]
   verdicts: readonly Verdict[]
   memories: readonly string[]
+  /** The message that this one answers, and how it begins; null if that was deleted. */
+  reply: { id: string; quoted: Schema<'Quotation'> | null } | null
 }
 
 /** Ids are in the order of time, a seat's from when it took the floor; so one order holds for all. */
@@ -78,6 +80,7 @@ function ofTurn(turn: Turn, live: RunState): Entry {
     notes,
     verdicts,
     memories: memoriesIn(live.notes, turn.key),
+    reply: null,
   }
   kept.set(turn, { questions: mark, entry })
   return entry
@@ -106,9 +109,14 @@ function ofStored(message: StoredMessage): Entry {
     notes: [],
     verdicts: message.verdicts ?? [],
     memories: message.memories_used ?? [],
+    reply: replyIn(message),
   }
   kept.set(message, { questions: '', entry })
   return entry
+}
+
+function replyIn({ reply_to: id, quoted }: Pick<StoredMessage, 'reply_to' | 'quoted'>): Entry['reply'] {
+  return id ? { id, quoted: quoted ?? null } : null
 }
 
 function noticeOf(steps: readonly Step[]): string {
@@ -141,6 +149,7 @@ function ofPerson(message: Schema<'RoomMessage'>): Entry {
     notes: [],
     verdicts: [],
     memories: [],
+    reply: replyIn(message),
   }
   kept.set(message, { questions: '', entry })
   return entry

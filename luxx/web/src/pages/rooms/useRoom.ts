@@ -11,6 +11,8 @@ import { LIST_KEY, pathOf, type Room } from './rooms'
 import { type Entry, type StoredMessage, transcriptOf } from './transcript'
 
 const STORED_PAGE = 50
+/** As many as the server gives at once, to find an earlier message. */
+const BACK_PAGE = 100
 
 export type ShownStatus = Schema<'RoomStatus'> | 'waiting'
 
@@ -27,6 +29,8 @@ export interface LiveRoom {
   refresh(): Promise<void>
   loadEarlier(): Promise<void>
   add(message: StoredMessage): void
+  /** Loads back to a message. Returns whether the room has it. */
+  find(messageId: string): Promise<boolean>
   /** The id of the newest stored message; null before they are loaded. */
   newest(): string | null
 }
@@ -94,6 +98,7 @@ export function useRoom(id: string): LiveRoom {
     refresh,
     loadEarlier: stored.loadEarlier,
     add: stored.add,
+    find: async (messageId) => entries.value.some((entry) => entry.id === messageId) || stored.loadBackTo(messageId),
     newest: () => (stored.isLoaded.value ? (stored.messages.value.at(-1)?.id ?? '') : null),
   }
 }
@@ -115,8 +120,8 @@ function useStored(id: string) {
   const hasEarlier = ref(false)
   const isLoaded = ref(false)
 
-  async function read(before?: string): Promise<void> {
-    const query = before ? { before, limit: STORED_PAGE } : { limit: STORED_PAGE }
+  async function read(before?: string, limit = STORED_PAGE): Promise<void> {
+    const query = before ? { before, limit } : { limit }
     const page = await ask(api.GET('/chat-rooms/{room_id}/messages', { params: { ...pathOf(id), query } }))
     const known = new Map([...page.items, ...messages.value].map((message) => [message.id, message]))
     const isFirst = messages.value.length === 0
@@ -136,6 +141,16 @@ function useStored(id: string) {
         isLoaded.value = true // The query of the room says why.
       }),
     loadEarlier: () => read(messages.value[0]?.id),
+    async loadBackTo(messageId: string): Promise<boolean> {
+      const isThere = (): boolean => messages.value.some((each) => each.id === messageId)
+      if (!isThere()) await read()
+      // Ids are in the order of time.
+      for (let oldest = messages.value[0]?.id; oldest && messageId < oldest && hasEarlier.value; oldest = messages.value[0]?.id) {
+        await read(oldest, BACK_PAGE)
+        if (messages.value[0]?.id === oldest) break
+      }
+      return isThere()
+    },
     has: (messageId: string) => !isLoaded.value || messages.value.some((each) => each.id === messageId),
     add(message: StoredMessage): void {
       if (messages.value.some((each) => each.id === message.id)) return

@@ -216,6 +216,7 @@ export const SENTENCES: Record<string, string> = {
 
   // Conversations, files and attachments
   'no conversation with this id': '没有这个对话。',
+  'the message that you reply to is not in this room; it may have been deleted': '要回复的消息不在此房间中；它可能已被删除。',
   'no message with this id': '没有这条消息。',
   'no project with this id': '没有这个项目。',
   'no file with this id': '没有这个文件。',

@@ -10,9 +10,13 @@ import { type Conversation, useConversationChanges } from './conversations'
 
 export type ToolChoice = 'auto' | 'all' | 'none' | string[]
 
+/** A model that answers the next message too. */
+export type Compared = Schema<'ComparedModelBody'>
+
 interface MessageChoices {
   tools: ToolChoice
   thinking: boolean | null
+  compared?: Compared | null
 }
 
 /** `conversation` is null before the first message and while it is loaded, `id` only before the first message. */
@@ -35,6 +39,11 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
   const thinking = computed({
     get: () => ofMessage.value.thinking,
     set: (chosen: boolean | null) => (ofMessage.value = { ...ofMessage.value, thinking: chosen }),
+  })
+
+  const compared = computed({
+    get: () => ofMessage.value.compared ?? null,
+    set: (chosen: Compared | null) => (ofMessage.value = { ...ofMessage.value, compared: chosen }),
   })
 
   const own = computed<Schema<'ConversationBody'>>(() => (id() === undefined ? begun.value : {}))
@@ -88,11 +97,28 @@ export function useChoices(id: () => string | undefined, conversation: () => Con
 
   /** The first message was accepted: its choices go on in the conversation, and another chat begins anew. */
   function carryOver(chosen: MessageChoices): void {
-    ofMessage.value = chosen
+    ofMessage.value = { ...chosen, compared: null }
     begun.value = {}
   }
 
-  return { begun, ofMessage, carryOver, provider, lostProvider, lostAgent, model, agent, agents, agentId, card, tools, thinking, options, change }
+  return {
+    begun,
+    ofMessage,
+    carryOver,
+    provider,
+    lostProvider,
+    lostAgent,
+    model,
+    agent,
+    agents,
+    agentId,
+    card,
+    tools,
+    thinking,
+    compared,
+    options,
+    change,
+  }
 }
 
 export type Choices = ReturnType<typeof useChoices>

@@ -19,6 +19,8 @@ export interface Draft {
   text: string
   attachments: Schema<'AttachmentBody'>[]
   options: AnswerOptions
+  /** A model that answers it too. */
+  compareWith?: Schema<'ComparedModelBody'>
   /** The message that it follows; by default the last of the selected branch. */
   parentId?: string
 }
@@ -100,7 +102,9 @@ export function useConversation(id: () => string | undefined, target: () => stri
       const [found] = await Promise.all([ask(api.GET('/conversations/{conversation_id}', { params })), messages.load()])
       if (wanted !== id()) return
       conversation.value = found
-      if (found.run_id) attach(found.run_id)
+      // Each of two answers that are compared follows its own run.
+      if (found.comparing_id !== null) run.follow(null)
+      else if (found.run_id) attach(found.run_id)
       else await findFailure(wanted)
     } catch (error) {
       if (wanted === id()) loadError.value = error
@@ -169,10 +173,11 @@ export function useConversation(id: () => string | undefined, target: () => stri
     if (isUnknown || isActive(state.status as Schema<'RunStatus'>)) void reload()
   }
 
-  async function start(request: Promise<Schema<'Run'>>): Promise<void> {
+  async function start(request: Promise<Schema<'Run'>>, isCompared = false): Promise<void> {
     failure.value = null
     try {
       const started = await request
+      if (isCompared) return await reload()
       attach(started.id, started.message_id ?? '')
       await Promise.all([messages.load(), refreshConversation()])
     } catch (error) {
@@ -185,7 +190,10 @@ export function useConversation(id: () => string | undefined, target: () => stri
   /** Sends a message. `accepted` is called once the server has it; what follows can still fail. */
   async function send(draft: Draft, accepted: () => void): Promise<void> {
     const parentId = messages.viewedLeaf.value ?? undefined
-    await start(submit(id() ?? '', { ...draft, parentId }).then((started) => (accepted(), started)))
+    await start(
+      submit(id() ?? '', { ...draft, parentId }).then((started) => (accepted(), started)),
+      draft.compareWith !== undefined,
+    )
   }
 
   /** Sends a message while an answer is made: it waits. One that was written too late for that is sent. */
@@ -196,7 +204,7 @@ export function useConversation(id: () => string | undefined, target: () => stri
   }
 
   /** Shows the run of a message that was accepted while its conversation was not open yet. */
-  const showRun = (started: Schema<'Run'>): Promise<void> => start(Promise.resolve(started))
+  const showRun = (started: Schema<'Run'>, isCompared = false): Promise<void> => start(Promise.resolve(started), isCompared)
 
   /** Answers a message of a person once more, or the message of an answer. */
   async function regenerate(messageId: string, options: AnswerOptions = {}): Promise<void> {
@@ -284,10 +292,23 @@ export type { Message }
 export function submit(conversationId: string, draft: Draft): Promise<Schema<'Run'>>
 export function submit(conversationId: string, draft: Draft, whenBusy: WhenBusy): Promise<Schema<'Run'> | Schema<'QueuedMessage'>>
 export function submit(conversationId: string, draft: Draft, whenBusy?: WhenBusy): Promise<Schema<'Run'>> {
-  const { text: content, attachments, options, parentId } = draft
+  const { text: content, attachments, options, parentId, compareWith } = draft
+  if (compareWith && !whenBusy)
+    return compare(conversationId, { ...options, content, attachments, parent_id: parentId ?? null, compare_with: compareWith })
   const place = { ...(parentId ? { parent_id: parentId } : {}), ...(whenBusy ? { when_busy: whenBusy } : {}) }
   const body = { ...options, conversation_id: conversationId, content, attachments, ...place }
   return askRun(api.POST('/messages/stream', { body, headers: AS_JSON }))
+}
+
+/** The first of the two runs. */
+async function compare(
+  conversationId: string,
+  options: Omit<AnswerOptions, 'planning'> & Omit<Schema<'ComparisonBody'>, keyof AnswerOptions>,
+): Promise<Schema<'Run'>> {
+  const body = { ...options, skills: options.skills ?? [] }
+  const params = { path: { conversation_id: conversationId } }
+  const started = await ask(api.POST('/conversations/{conversation_id}/comparison', { params, body }))
+  return started.answers[0]!.run
 }
 
 const AS_JSON = { accept: 'application/json' }

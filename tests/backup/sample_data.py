@@ -46,6 +46,7 @@ from luxx.features.rooms.messages import NewRoomMessage, add_message
 from luxx.features.rooms.models import ChatRoomRow, NewSeat
 from luxx.features.rooms.seats import seat_row
 from luxx.features.rooms.service import index_room
+from luxx.features.shares.models import ShareRow
 from luxx.features.tasks.changes import add_task, index_task
 from luxx.features.tasks.document import TaskDocument, TaskStepDocument
 from luxx.features.tasks.models import NewTask, NewTaskStep, TaskRow, TaskStepRow, TaskVersionRow
@@ -260,6 +261,10 @@ def _fill(session: Any, data_paths: DataPaths) -> None:
         media_type="x/y", created_at=now,
     ))  # fmt: skip
     _make_artifacts(session, conversation_id, run_id)
+    session.execute(insert(ShareRow).values(
+        id=new_id(), user_id=1, tenant_id=1, conversation_id=conversation_id, token_hash="0" * 64,
+        audience="anybody", title="Ünïcode", is_live=False, snapshot=f'["{third}"]', created_at=NOON,
+    ))  # fmt: skip
     _add_task(session, project["id"])
     _add_room(session)
     for number in range(1200):

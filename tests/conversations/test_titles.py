@@ -283,6 +283,8 @@ def test_next_messages_are_proposed_after_each_answer_where_a_person_wants_them(
     answer = person.good("GET", f"/conversations/{conversation}")["selected_leaf_id"]
     assert update["follow_ups"] == {"message_id": answer, "texts": PROPOSED}
     assert proposed(person, conversation) == update["follow_ups"]
+    listed = person.good("GET", "/conversations")["items"]
+    assert [one["follow_ups"] for one in listed if one["id"] == conversation] == [update["follow_ups"]]
     asked = next(one for one in model.requests if PROPOSER in one.body.decode())
     assert (asked.json["model"], asked.json.get("tools")) == ("small", None)
     assert "And next month?" in asked.json["messages"][-1]["content"]

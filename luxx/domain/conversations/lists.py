@@ -78,7 +78,10 @@ def _conversation_page(where: Conditions, order: OrderBy) -> AnySelect:
 
 
 _all_conversations = _conversation_page((), _newest_first)
-_message_columns = [name for name in MessageView.__struct_fields__ if name in _messages.c]
+# Messages of conversations answer the one that they follow, and no other.
+_message_columns = [
+    name for name in MessageView.__struct_fields__ if name in _messages.c and name != "reply_to"
+]
 _message_total = select(func.count()).select_from(_messages).where(_in_conversation)
 _own_conversation = select(_conversations.c.id).where(
     _conversations.c.id == bindparam("conversation_id"), own_conversations
@@ -240,6 +243,7 @@ def _conversation(row: AnyRow) -> ConversationView:
     fields = dict(zip(ConversationView.__struct_fields__, row, strict=False))
     for name in ("tags", "knowledge"):
         fields[name] = msgspec.Raw(fields[name])
+    fields["follow_ups"] = None if row.follow_ups is None else msgspec.Raw(row.follow_ups)
     return ConversationView(**fields)
 
 

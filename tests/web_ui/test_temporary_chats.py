@@ -33,6 +33,8 @@ def test_a_temporary_chat_is_ended_or_kept(person: Person, size: tuple[int, int]
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.reload()
         expect(bar).to_be_visible()
+        # What the page still asks for would find no chat any more.
+        page.wait_for_load_state("networkidle")
         page.get_by_label("Message", exact=True).fill("A draft.")
         bar.get_by_role("button", name="End").click()
         expect(page).to_have_url(re.compile("/chat.new"))

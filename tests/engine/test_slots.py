@@ -25,7 +25,7 @@ from luxx.runs.engine.queue import QueuedRun, choose_next, kinds_of
 from luxx.runs.models import RunRow
 from luxx.runs.options import NewMessage
 from luxx.runs.questions import GivenAnswer, QuestionFilter
-from luxx.wire.run import QuestionStatus, RunKind, RunStatus
+from luxx.wire.run import SIDE_KINDS, QuestionStatus, RunKind, RunStatus
 
 lines = st.lists(st.integers(1, 4), max_size=20).map(
     lambda users: [QueuedRun(user, f"run{rank}") for rank, user in enumerate(users)]
@@ -55,7 +55,7 @@ def test_every_slot_goes_to_the_user_with_the_fewest_and_to_their_oldest_run(
 def test_workers_take_every_kind_and_servers_leave_rooms_and_tasks_to_them() -> None:
     assert kinds_of(ProcessKind.WORKER, are_workers_up=True) == set(RunKind)
     assert kinds_of(ProcessKind.SERVE, are_workers_up=False) == set(RunKind)
-    assert kinds_of(ProcessKind.SERVE, are_workers_up=True) == {RunKind.CHAT, RunKind.ARTIFACT, RunKind.TITLE}
+    assert kinds_of(ProcessKind.SERVE, are_workers_up=True) == {RunKind.CHAT, RunKind.ARTIFACT, *SIDE_KINDS}
 
 
 async def test_a_run_past_the_limit_waits_and_begins_when_a_slot_is_free(
